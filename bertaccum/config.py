@@ -1,0 +1,183 @@
+"""Every option of the tool: one frozen dataclass a command.
+
+A field's name is the flag (`--target-batch`), the YAML key (`target_batch`) and
+the attribute; its default, help text and bounds stand here and nowhere else.
+Standard library only: the command line imports this before anything heavy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from bertaccum.errors import ConfigError
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
+SOURCES = ("yelp", "sample", "csv")
+LAYOUTS = ("plain", "cola")
+SPLITS = ("train", "dev", "test")
+AUTO = "auto"
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    exclusive: bool = False,
+) -> Any:
+    """A dataclass field that also knows its help text and its valid values.
+
+    Args:
+      default: the default value; `None` where the help text names the fallback.
+      help: one line for `--help` and the README table.
+      choices: valid strings, if only these are.
+      minimum: smallest valid number.
+      maximum: largest valid number.
+      exclusive: the bounds themselves are not valid.
+    """
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "exclusive": exclusive,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """Where reviews come from, how they are split and where they are written."""
+
+    source: str = setting(
+        "yelp",
+        "yelp: Yelp Polarity through tensorflow-datasets; sample: synthetic reviews made here;"
+        " csv: your own files.",
+        choices=SOURCES,
+    )
+    out: str | None = setting(
+        None, "Folder to write. [default: data/yelp_polarity, data/sample or data/csv by source]"
+    )
+    archive: str | None = setting(
+        None, "An already downloaded yelp_review_polarity_csv.tgz, instead of downloading it."
+    )
+    allow_unverified_archive: bool = setting(
+        False, "Accept an --archive whose checksum is not the recorded one."
+    )
+    train_file: str | None = setting(None, "CSV or TSV with training rows, for --source csv.")
+    test_file: str | None = setting(None, "CSV or TSV with test rows, for --source csv.")
+    text_column: str = setting("text", "Name or 1-based number of the text column.")
+    label_column: str = setting("label", "Name or 1-based number of the label column.")
+    layout: str = setting(
+        "plain",
+        "plain: header, label, text; cola: what google-research/bert's run_classifier reads"
+        " (its test.tsv has no labels).",
+        choices=LAYOUTS,
+    )
+    dev_fraction: float = setting(
+        0.01,
+        "Share of the training rows held out as dev.tsv.",
+        minimum=0,
+        maximum=1,
+        exclusive=True,
+    )
+    seed: int = setting(0, "Seed of the split and of the sample.", minimum=0)
+    overwrite: bool = setting(False, "Replace a folder prepared with other options.")
+
+    def __post_init__(self) -> None:
+        if self.source == "csv" and self.train_file is None:
+            raise ConfigError("--source csv needs --train-file", "name your CSV or TSV file")
+        if self.source != "csv" and (self.train_file or self.test_file):
+            raise ConfigError(
+                f"--train-file and --test-file do not go with --source {self.source}",
+                "add --source csv",
+            )
+        if self.archive is not None and self.source != "yelp":
+            raise ConfigError(
+                f"--archive does not go with --source {self.source}", "drop one of the two"
+            )
+
+    @property
+    def folder(self) -> str:
+        """The output folder: `out`, or the source's default."""
+        return self.out or f"data/{'yelp_polarity' if self.source == 'yelp' else self.source}"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run: data, model, batch arithmetic and recipe."""
+
+    data: str = setting("data/yelp_polarity", "Folder that `bertaccum prepare` wrote.")
+    out: str | None = setting(None, "Run folder to create. [default: runs/<date-time>]")
+    model: str | None = setting(
+        None,
+        "Encoder preset. [default: that of --init-checkpoint, else bert-small]",
+        choices=PRESETS,
+    )
+    bert_config: str | None = setting(None, "A bert_config.json instead of a preset.")
+    init_checkpoint: str | None = setting(
+        None,
+        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format,"
+        " or none for random weights. [default: the preset's]",
+    )
+    vocab: str | None = setting(
+        None,
+        "WordPiece vocabulary. [default: the checkpoint's, else the data folder's]",
+    )
+    max_seq_length: int = setting(
+        128, "Tokens a review is cut to, [CLS] and [SEP] included.", minimum=3
+    )
+    target_batch: int = setting(32, "Examples in one optimizer update.", minimum=1)
+    micro_batch: int | str = setting(
+        AUTO,
+        "Examples in one forward and backward pass, what the memory must hold."
+        " auto: the largest divisor of the target up to 8.",
+        minimum=1,
+    )
+    epochs: float = setting(3.0, "Passes over train.tsv.", minimum=0, exclusive=True)
+    max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1)
+    learning_rate: float = setting(
+        2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True
+    )
+    warmup_fraction: float = setting(
+        0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1
+    )
+    weight_decay: float = setting(
+        0.01, "AdamW's decay, on all but biases and LayerNorm.", minimum=0
+    )
+    clip_norm: float = setting(
+        1.0, "Global norm the averaged gradient is clipped to.", minimum=0, exclusive=True
+    )
+    dropout: float = setting(0.1, "Dropout rate in encoder and classifier.", minimum=0, maximum=0.99)
+    precision: str = setting("float32", "Arithmetic of the model.", choices=PRECISIONS)
+    seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0)
+    eval_every: int | None = setting(
+        None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.micro_batch, int) and self.micro_batch > self.target_batch:
+            raise ConfigError(
+                f"--micro-batch {self.micro_batch} is above --target-batch {self.target_batch}",
+                "lower the first or raise the second",
+            )
+        if self.bert_config is not None and self.model is not None:
+            raise ConfigError(
+                f"--model {self.model} and --bert-config {self.bert_config} both name the encoder",
+                "drop one of the two",
+            )
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """What `bertaccum eval` evaluates, and on which rows."""
+
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.")
+    split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
+    file: str | None = setting(None, "A TSV of your own instead of --split.")
+    batch: int = setting(32, "Examples in one forward pass.", minimum=1)
