@@ -1,0 +1,27 @@
+"""What every test shares: quiet logs, a cache of its own, the data beside the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data beside the repository; skips where there is none."""
+    default = Path(__file__).resolve().parents[2] / "shared"
+    folder = Path(os.environ.get("BERTACCUM_SHARED", default))
+    if not (folder / "README.md").is_file():
+        pytest.skip(f"no shared data at {folder} (set BERTACCUM_SHARED)")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may read or write the user's cache."""
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
