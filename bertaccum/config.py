@@ -141,9 +141,7 @@ class TrainConfig:
     )
     epochs: float = setting(3.0, "Passes over train.tsv.", minimum=0, exclusive=True)
     max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1)
-    learning_rate: float = setting(
-        2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True
-    )
+    learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
     warmup_fraction: float = setting(
         0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1
     )
@@ -153,7 +151,7 @@ class TrainConfig:
     clip_norm: float = setting(
         1.0, "Global norm the averaged gradient is clipped to.", minimum=0, exclusive=True
     )
-    dropout: float = setting(0.1, "Dropout rate in encoder and classifier.", minimum=0, maximum=0.99)
+    dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
     precision: str = setting("float32", "Arithmetic of the model.", choices=PRECISIONS)
     seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0)
     eval_every: int | None = setting(

@@ -1,0 +1,5 @@
+"""`python -m bertaccum`."""
+
+from bertaccum.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""BERT itself: presets, classifier, Google's checkpoints, vocabulary and tokens."""

@@ -1,0 +1,90 @@
+"""Weights from a checkpoint in Google's format into our encoder.
+
+The original (TF1) names are translated by tf-models-official's table; what we add is
+that nothing may be left unmatched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from official.nlp.modeling import networks
+from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
+
+from bertaccum.errors import InputError
+
+# Of the variables that do not match, this many are named.
+_NAMED = 5
+
+
+def load_google_checkpoint(encoder: networks.BertEncoder, checkpoint: Path) -> None:
+    """Loads `checkpoint` (a prefix such as `…/bert_model.ckpt`) into `encoder`.
+
+    Variables of the checkpoint that are not the encoder's (`cls/…`) are left aside.
+
+    Raises:
+      InputError: the files cannot be read, or do not hold every variable of the encoder in
+        its shape.
+    """
+    try:
+        reader = tf.train.load_checkpoint(str(checkpoint))
+        shapes = reader.get_variable_to_shape_map()
+        original_names = {_translated(name): name for name in shapes}
+        _require_every_variable(encoder, original_names, shapes, checkpoint)
+        for variable in encoder.weights:
+            tensor = reader.get_tensor(original_names[_name(variable)])
+            variable.assign(tensor.reshape(variable.shape))
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"is not a readable BERT checkpoint ({reason})",
+            "download it again or name another",
+            path=checkpoint,
+        ) from None
+
+
+def _translated(name: str) -> str:
+    for original, ours in BERT_V2_NAME_REPLACEMENTS:
+        name = name.replace(original, ours)
+    return name
+
+
+def _require_every_variable(
+    encoder: networks.BertEncoder,
+    original_names: dict[str, str],
+    shapes: dict[str, list[int]],
+    checkpoint: Path,
+) -> None:
+    problems = []
+    for variable in encoder.weights:
+        original = original_names.get(_name(variable))
+        expected = _original_shape(variable)
+        if original is None:
+            problems.append(f"{_name(variable)} is missing")
+        elif shapes[original] != expected:
+            problems.append(f"{original} is {shapes[original]}, the model needs {expected}")
+    if problems:
+        more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+        raise InputError(
+            f"does not fit the model: {'; '.join(problems[:_NAMED])}{more}",
+            "use the bert_config.json that came with it",
+            path=checkpoint,
+        )
+
+
+def _original_shape(variable: tf.Variable) -> list[int]:
+    """The shape in the original, where attention heads are not cut apart."""
+    shape: Any = list(variable.shape)
+    if "self_attention/" not in variable.name:
+        return shape
+    if variable.name.endswith("attention_output/kernel:0"):
+        return [shape[0] * shape[1], shape[2]]
+    if "attention_output" in variable.name:
+        return shape
+    return [*shape[:-2], shape[-2] * shape[-1]]
+
+
+def _name(variable: tf.Variable) -> str:
+    return variable.name.removesuffix(":0")

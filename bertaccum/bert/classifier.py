@@ -1,0 +1,77 @@
+"""The model: tf-models-official's BERT encoder and classifier, built from our configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+from official.nlp.modeling import models, networks
+
+from bertaccum.bert.presets import EncoderConfig
+
+_ACTIVATIONS = {
+    # The tanh approximation is what BERT was pretrained with.
+    "gelu": lambda x: tf_keras.activations.gelu(x, approximate=True),
+    "relu": tf.nn.relu,
+    "tanh": tf.tanh,
+    "linear": tf.identity,
+}
+
+
+def build_encoder(config: EncoderConfig, dropout: float = 0.0) -> networks.BertEncoder:
+    """A BERT encoder with random weights (truncated normal, drawn from the global seed).
+
+    Args:
+      config: its dimensions.
+      dropout: rate for embeddings, attention and layer outputs alike.
+
+    Returns:
+      A model of `encoder_inputs` with `sequence_output` [batch, length, hidden] and
+      `pooled_output` [batch, hidden].
+    """
+    return networks.BertEncoder(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_sequence_length=config.max_position_embeddings,
+        type_vocab_size=config.type_vocab_size,
+        inner_dim=config.intermediate_size,
+        inner_activation=_ACTIVATIONS[config.hidden_act],
+        output_dropout=dropout,
+        attention_dropout=dropout,
+        initializer=_initializer(config),
+        dict_outputs=True,
+    )
+
+
+def build_classifier(
+    encoder: networks.BertEncoder, config: EncoderConfig, classes: int, dropout: float = 0.0
+) -> models.BertClassifier:
+    """A classifier on the encoder's pooled output.
+
+    Returns:
+      A model of `encoder_inputs` with logits [batch, classes].
+    """
+    return models.BertClassifier(
+        encoder, num_classes=classes, initializer=_initializer(config), dropout_rate=dropout
+    )
+
+
+def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, Any]:
+    """The encoder's inputs for single texts: every token in segment 0.
+
+    Args:
+      token_ids: [batch, length] int32.
+      padding_mask: [batch, length] int32, 1 for tokens and 0 for padding.
+    """
+    return {
+        "input_word_ids": token_ids,
+        "input_mask": padding_mask,
+        "input_type_ids": tf.zeros_like(token_ids),
+    }
+
+
+def _initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
+    return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)

@@ -1,0 +1,140 @@
+"""Google's released checkpoints: where they are, fetching them, unpacking them.
+
+A download goes on where it was cut off, and what is unpacked is whole (length, zip
+checksums, expected members) before it appears in the cache. No tensorflow here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+
+from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.errors import InputError
+
+BASE_URL = "https://storage.googleapis.com/bert_models"
+MEMBERS = (
+    "bert_config.json",
+    "vocab.txt",
+    "bert_model.ckpt.index",
+    "bert_model.ckpt.data-00000-of-00001",
+)
+Progress = Callable[[str, int, int | None], None]
+_CHUNK_BYTES = 1 << 20
+_TIMEOUT_SECONDS = 30
+
+
+def cache_folder() -> Path:
+    """Where downloads and tokenized text are kept: `BERTACCUM_CACHE` or the user's cache."""
+    named = os.environ.get("BERTACCUM_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("bertaccum")
+
+
+def checkpoint_url(preset: str) -> str:
+    """The address of a preset's zip; `BERTACCUM_CHECKPOINT_URL` overrides the base."""
+    config = PRESET_CONFIGS[preset]
+    # The release of 2020 holds 24 sizes, but not BERT-Large.
+    release = "2018_10_18" if preset == "bert-large" else "2020_02_20"
+    name = (
+        f"uncased_L-{config.num_hidden_layers}_H-{config.hidden_size}"
+        f"_A-{config.num_attention_heads}.zip"
+    )
+    return f"{os.environ.get('BERTACCUM_CHECKPOINT_URL', BASE_URL).rstrip('/')}/{release}/{name}"
+
+
+def fetch_preset(preset: str, progress: Progress) -> Path:
+    """The folder with a preset's checkpoint, downloaded into the cache if it is not there.
+
+    Raises:
+      InputError: no network, no such file at the address, or the file is damaged.
+    """
+    folder = cache_folder() / "checkpoints" / preset
+    if not folder.is_dir():
+        archive = _download(checkpoint_url(preset), folder.parent, progress)
+        try:
+            unpack(archive, folder)
+        finally:
+            archive.unlink()
+    return folder
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a zip of Google's format into `folder`, which appears whole or not at all.
+
+    Only the four known files are taken, by their base names: nothing in the zip can
+    write anywhere else.
+
+    Raises:
+      InputError: the zip is damaged or lacks one of the files.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        whole = Path(temporary) / "whole"
+        whole.mkdir()
+        try:
+            with zipfile.ZipFile(archive) as bundle:
+                for member, entry in _members(bundle, archive).items():
+                    # Reading to the end checks the member's CRC.
+                    with bundle.open(entry) as source, (whole / member).open("wb") as target:
+                        shutil.copyfileobj(source, target)
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+            raise InputError(
+                f"is not a whole zip file ({error})", "download it again", path=archive
+            ) from None
+        if not folder.exists():
+            whole.rename(folder)
+
+
+def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
+    entries = {Path(entry.filename).name: entry for entry in bundle.infolist()}
+    missing = [member for member in MEMBERS if member not in entries]
+    if missing:
+        raise InputError(
+            f"has no {', '.join(missing)}", "it is not one of Google's BERT zips", path=archive
+        )
+    return {member: entries[member] for member in MEMBERS}
+
+
+def _download(url: str, folder: Path, progress: Progress) -> Path:
+    """Fetches `url` into `folder`; what an earlier try left there is gone on with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / (url.rsplit("/", 1)[-1] + ".part")
+    try:
+        _fetch(url, part, progress)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise InputError(
+            f"cannot download {url} ({reason})",
+            "try again (it goes on where it stopped), name a folder or zip with"
+            " --init-checkpoint, or start from random weights with --init-checkpoint none",
+        ) from None
+    return part
+
+
+def _fetch(url: str, part: Path, progress: Progress) -> None:
+    done = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # What we have is all there is, or not a piece of this file.
+            part.unlink()
+            return _fetch(url, part, progress)
+        raise
+    with response, part.open("ab" if response.status == 206 else "wb") as target:
+        done = target.tell()
+        total = done + int(response.headers["Content-Length"])
+        while chunk := response.read(_CHUNK_BYTES):
+            target.write(chunk)
+            done += len(chunk)
+            progress(f"downloading {url}", done, total)
+    if done != total:
+        raise OSError(f"connection lost after {done} of {total} bytes")

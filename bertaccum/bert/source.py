@@ -1,0 +1,147 @@
+"""Which encoder, weights and vocabulary a configuration means. No tensorflow here."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertaccum.bert.download import Progress, cache_folder, fetch_preset, unpack
+from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig, read_bert_config
+from bertaccum.bert.vocabulary import read_vocabulary
+from bertaccum.config import TrainConfig
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import sha256
+
+DEFAULT_PRESET = "bert-small"
+NO_CHECKPOINT = "none"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Everything that decides the untrained model.
+
+    Args:
+      name: what to call it in reports.
+      encoder: the encoder's dimensions.
+      vocabulary: the entries, by id.
+      checkpoint: prefix of the pretrained weights, or None for random ones.
+    """
+
+    name: str
+    encoder: EncoderConfig
+    vocabulary: list[str]
+    checkpoint: Path | None
+
+
+def find_model(config: TrainConfig, progress: Progress) -> ModelSource:
+    """Resolves `--model`, `--bert-config`, `--init-checkpoint` and `--vocab`.
+
+    Raises:
+      ConfigError: the options contradict each other.
+      InputError: a file is missing, damaged or does not fit the others.
+    """
+    folder = _checkpoint_folder(config, progress)
+    encoder = _encoder(config, folder)
+    vocabulary_path = _vocabulary_path(config, folder)
+    vocabulary = read_vocabulary(vocabulary_path)
+    if folder is None and config.bert_config is None:
+        encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
+    if len(vocabulary) != encoder.vocab_size:
+        raise InputError(
+            f"has {len(vocabulary)} entries, the model's vocab_size is {encoder.vocab_size}",
+            "use the vocabulary that the model was pretrained with",
+            path=vocabulary_path,
+        )
+    if config.max_seq_length > encoder.max_position_embeddings:
+        raise ConfigError(
+            f"--max-seq-length {config.max_seq_length} is above the model's"
+            f" {encoder.max_position_embeddings} positions",
+            f"use at most {encoder.max_position_embeddings}",
+        )
+    return ModelSource(
+        name=_name(config, folder),
+        encoder=encoder,
+        vocabulary=vocabulary,
+        checkpoint=folder / "bert_model.ckpt" if folder else None,
+    )
+
+
+def _checkpoint_folder(config: TrainConfig, progress: Progress) -> Path | None:
+    named = config.init_checkpoint
+    if named is None and config.bert_config is not None:
+        raise ConfigError(
+            "--bert-config has no weights of its own",
+            "add --init-checkpoint with a folder or zip, or none for random weights",
+        )
+    named = named or config.model or DEFAULT_PRESET
+    if named == NO_CHECKPOINT:
+        return None
+    if named in PRESET_CONFIGS:
+        return fetch_preset(named, progress)
+    path = Path(named)
+    if path.is_dir():
+        return _whole_folder(path)
+    if path.is_file():
+        return _unpacked(path)
+    raise InputError(
+        "there is no such checkpoint",
+        f"--init-checkpoint takes a folder, a zip, none, or {', '.join(PRESET_CONFIGS)}",
+        path=path,
+    )
+
+
+def _whole_folder(folder: Path) -> Path:
+    for name in ("bert_config.json", "bert_model.ckpt.index"):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"has no {name}", "name a folder in the format of Google's releases", path=folder
+            )
+    return folder
+
+
+def _unpacked(archive: Path) -> Path:
+    folder = cache_folder() / "checkpoints" / sha256(archive)[:16]
+    if not folder.is_dir():
+        unpack(archive, folder)
+    return folder
+
+
+def _encoder(config: TrainConfig, folder: Path | None) -> EncoderConfig:
+    """The named dimensions; a checkpoint's own where none are named."""
+    own = read_bert_config(folder / "bert_config.json") if folder else None
+    if config.bert_config is not None:
+        return read_bert_config(Path(config.bert_config))
+    if config.model is None and own is not None:
+        return own
+    preset = PRESET_CONFIGS[config.model or DEFAULT_PRESET]
+    if own is None:
+        return preset
+    sizes = {
+        name: (getattr(preset, name), getattr(own, name))
+        for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+        if getattr(preset, name) != getattr(own, name)
+    }
+    if sizes:
+        differences = ", ".join(f"{name} {a} against {b}" for name, (a, b) in sizes.items())
+        raise ConfigError(
+            f"--model {config.model} and --init-checkpoint {config.init_checkpoint} differ:"
+            f" {differences}",
+            "drop --model to take the checkpoint's own",
+        )
+    return own
+
+
+def _vocabulary_path(config: TrainConfig, folder: Path | None) -> Path:
+    if config.vocab is not None:
+        return Path(config.vocab)
+    for candidate in ([folder] if folder else []) + [Path(config.data)]:
+        if (candidate / "vocab.txt").is_file():
+            return candidate / "vocab.txt"
+    raise ConfigError(
+        f"there is no vocab.txt beside the checkpoint or in {config.data}", "name one with --vocab"
+    )
+
+
+def _name(config: TrainConfig, folder: Path | None) -> str:
+    return config.model or config.bert_config or (folder.name if folder else DEFAULT_PRESET)

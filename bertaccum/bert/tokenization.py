@@ -1,0 +1,65 @@
+"""Text to token ids, exactly as the tokenizer that BERT was pretrained with.
+
+tensorflow-text's own lower-casing is a compatibility case fold: it takes `…` for
+three periods and changes `™`, ligatures and `ß`. So the original's steps stand
+here one by one, as ops, before the fast WordPiece op.
+Source: google-research/bert `tokenization.py`, class BasicTokenizer.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+# The original takes a word of more than 200 characters for [UNK]. The WordPiece op
+# counts bytes, so longer words are made too long for it, whatever their script.
+_MAX_WORD_BYTES = 4 * 200
+_LONG_WORD = r"[^ ]{201,}"
+# What ends a word besides a space: ASCII symbols, Unicode punctuation, CJK ideographs.
+_WORD_OF_ITS_OWN = (
+    r"([!-/:-@\[-`{-~\p{P}\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
+    r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}])"
+)
+
+
+def normalize(texts: tf.Tensor) -> tf.Tensor:
+    """Cleans, lower-cases, strips accents and parts words as the original does.
+
+    Args:
+      texts: [batch] strings; invalid UTF-8 is dropped.
+
+    Returns:
+      [batch] strings.
+    """
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", replacement_char=0xFFFD)
+    texts = tf.strings.regex_replace(texts, r"[\t\n\r\p{Z}]", " ")
+    texts = tf.strings.regex_replace(texts, r"[\x00\x{FFFD}\p{Cc}\p{Cf}]", "")
+    texts = tf.strings.lower(texts, encoding="utf-8")
+    texts = tf_text.normalize_utf8(texts, "NFD")
+    texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+    texts = tf.strings.regex_replace(texts, _WORD_OF_ITS_OWN, r" \1 ")
+    return tf.strings.regex_replace(texts, _LONG_WORD, "x" * (_MAX_WORD_BYTES + 1))
+
+
+class Tokenizer:
+    """Turns texts into `[CLS] … [SEP]` rows of at most `max_seq_length` ids."""
+
+    def __init__(self, vocabulary: list[str], max_seq_length: int) -> None:
+        self._wordpiece = tf_text.FastBertTokenizer(
+            vocab=vocabulary,
+            token_out_type=tf.int32,
+            max_bytes_per_word=_MAX_WORD_BYTES,
+        )
+        self._cls = vocabulary.index("[CLS]")
+        self._sep = vocabulary.index("[SEP]")
+        self._room = max_seq_length - 2
+
+    def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """[batch] strings to [batch, (length)] ids, uncut and without special tokens."""
+        return self._wordpiece.tokenize(normalize(texts))
+
+    def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """[batch] strings to [batch, (length)] ids, cut, between [CLS] and [SEP]."""
+        pieces = self.pieces(texts)[:, : self._room]
+        edge = tf.ones([pieces.nrows(), 1], tf.int32)
+        return tf.concat([self._cls * edge, pieces, self._sep * edge], axis=1)

@@ -1,0 +1,248 @@
+"""The command line: parse, import what is needed, call, report.
+
+This module stays light: `bertaccum --help` loads neither tensorflow nor pandas.
+Errors end here, as one line and an exit code: 0 done, 1 the run failed, 2 usage,
+configuration or input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bertaccum import __version__, report
+from bertaccum.config import AUTO, EvalConfig, PrepareConfig, TrainConfig
+from bertaccum.config_file import read_config_file
+from bertaccum.errors import BertAccumError
+
+INTERRUPTED = 130
+
+
+class AutoOrInt(click.ParamType):
+    """A whole number, or the word `auto`."""
+
+    name = "integer|auto"
+
+    def __init__(self, minimum: int) -> None:
+        self._range = click.IntRange(min=minimum)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        return AUTO if value == AUTO else self._range.convert(value, param, ctx)
+
+
+def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds one Click option for every field of a configuration dataclass."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        hints = typing.get_type_hints(config)
+        for field in reversed(dataclasses.fields(config)):
+            command = _option(field, hints[field.name])(command)
+        return command
+
+    return decorate
+
+
+def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
+    flag = "--" + field.name.replace("_", "-")
+    if hint is bool:
+        return click.option(flag, is_flag=True, default=field.default, help=field.metadata["help"])
+    return click.option(
+        flag,
+        type=_option_type(field.metadata, hint),
+        default=field.default,
+        show_default=field.default is not None,
+        help=field.metadata["help"],
+    )
+
+
+def _option_type(metadata: Any, hint: Any) -> Any:
+    kinds = set(typing.get_args(hint)) or {hint}
+    if metadata["choices"]:
+        return click.Choice(metadata["choices"])
+    if {int, str} <= kinds:
+        return AutoOrInt(metadata["minimum"])
+    if not kinds & {int, float}:
+        return click.STRING
+    number = click.IntRange if int in kinds else click.FloatRange
+    open_ends = metadata["exclusive"]
+    return number(
+        min=metadata["minimum"],
+        max=metadata["maximum"],
+        min_open=open_ends and metadata["minimum"] is not None,
+        max_open=open_ends and metadata["maximum"] is not None,
+    )
+
+
+def _use_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Makes a YAML file's values the defaults of this command."""
+    if path is None:
+        return
+    parameters = {p.name: p for p in ctx.command.params if p.name not in ("config", "json")}
+
+    def check(key: str, value: Any) -> Any:
+        parameter = parameters[key]
+        if not isinstance(value, str | int | float) or (
+            isinstance(value, bool) and parameter.type is not click.BOOL
+        ):
+            raise ValueError(f"{value!r} is not valid")
+        try:
+            return parameter.type.convert(value, parameter, ctx)
+        except click.BadParameter as error:
+            raise ValueError(error.message.rstrip(".")) from None
+
+    ctx.default_map = read_config_file(Path(path), parameters, check)
+
+
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_use_config_file,
+    help="YAML file with any of these options; a flag beats the file.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="bertaccum %(version)s")
+def cli() -> None:
+    """Fine-tune BERT at the recommended batch size on a small GPU.
+
+    Every update is computed from exactly --target-batch examples; what fits in memory at
+    once only decides how they are cut into micro-batches, never the result.
+
+    \b
+      bertaccum prepare
+      bertaccum train --target-batch 32 --micro-batch 8
+      bertaccum eval
+    """
+
+
+@cli.command()
+@options(PrepareConfig)
+@json_option
+def prepare(as_json: bool, **values: Any) -> None:
+    """Write train.tsv, dev.tsv, test.tsv and a manifest.
+
+    \b
+    Examples:
+      bertaccum prepare
+      bertaccum prepare --archive yelp_review_polarity_csv.tgz
+      bertaccum prepare --source sample
+      bertaccum prepare --source csv --train-file mine.csv --label-column stars
+    """
+    config = PrepareConfig(**values)
+    _quiet_tensorflow()
+    from bertaccum.bert.vocabulary import learn_vocabulary
+    from data_prep.prepare import prepare as run
+
+    with report.Progress() as progress:
+        done = run(config, progress, learn_vocabulary)
+    if as_json:
+        report.result_json(done.manifest)
+    else:
+        report.prepared(str(done.folder), done.manifest, done.unchanged)
+
+
+@cli.command()
+@config_option
+@options(TrainConfig)
+@json_option
+def train(as_json: bool, **values: Any) -> None:
+    """Fine-tune a classifier on prepared data.
+
+    \b
+    Examples:
+      bertaccum train --target-batch 32 --micro-batch 8
+      bertaccum train --config configs/yelp.yaml --precision mixed_float16
+      bertaccum train --data data/sample --model bert-tiny --init-checkpoint none
+    """
+    config = TrainConfig(**values)
+    _quiet_tensorflow()
+    from bertaccum.training import loop
+
+    with report.Progress() as progress:
+        progress.note("loading data and model")
+        for event in loop.train(config, progress):
+            if isinstance(event, loop.Started):
+                start = event
+                progress.note(report.started(event))
+            elif isinstance(event, loop.Updated):
+                progress("training", event.update, start.updates, report.updated(event))
+            elif isinstance(event, loop.Evaluated):
+                progress.note(report.evaluated(event))
+    assert isinstance(event, loop.Finished)
+    if as_json:
+        report.result_json(event.summary)
+    else:
+        report.result(report.finished(event, str(start.folder)))
+
+
+@cli.command("eval")
+@options(EvalConfig)
+@json_option
+def evaluate(as_json: bool, **values: Any) -> None:
+    """Evaluate the best model of a run.
+
+    \b
+    Examples:
+      bertaccum eval
+      bertaccum eval --run runs/20260102-030405 --split dev
+      bertaccum eval --file mine.tsv --json
+    """
+    config = EvalConfig(**values)
+    _quiet_tensorflow()
+    from bertaccum.training.evaluation import evaluate as run
+
+    with report.Progress() as progress:
+        result = run(config, progress)
+    if as_json:
+        report.result_json(result)
+    else:
+        report.evaluation(result)
+
+
+def _quiet_tensorflow() -> None:
+    """Keeps TensorFlow's start-up chatter off the screen, unless the user asked for it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the program; every error becomes one line and an exit code."""
+    try:
+        sys.exit(cli.main(arguments, standalone_mode=False))
+    except BertAccumError as error:
+        _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = f"; see `{context.command_path} --help`" if context else ""
+        _fail(" ".join(error.format_message().split()).rstrip(".") + where, error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing is left to say, nor anyone to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("BERTACCUM_TRACEBACK"):
+            raise
+        _fail(
+            f"unexpected {type(error).__name__}: {error}; set BERTACCUM_TRACEBACK=1 to see where,"
+            " and report it",
+            1,
+        )
+
+
+def _fail(message: str, code: int) -> typing.NoReturn:
+    report.note(f"error: {' '.join(message.split())}")
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""What a step costs and how a window is cut so that it fits."""

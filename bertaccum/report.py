@@ -1,0 +1,168 @@
+"""How the command line shows things: progress on stderr, results on stdout.
+
+On a terminal progress is a live bar, elsewhere a line now and then. rich is imported
+when something is shown, not when the program starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from bertaccum.training.loop import Evaluated, Finished, Started, Updated
+
+# Seconds between lines where there is no terminal.
+_LINE_SECONDS = 10.0
+
+
+def note(text: str) -> None:
+    """A line on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def result(text: str) -> None:
+    """A line of results on stdout."""
+    print(text, flush=True)
+
+
+def result_json(values: dict[str, Any]) -> None:
+    """Results for machines, on stdout."""
+    result(json.dumps(values, indent=2, ensure_ascii=False))
+
+
+class Progress:
+    """Shows how far long work is; a context manager, and the callback that the library gets."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True)
+        self._live = console.is_terminal
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[detail]}"),
+            console=console,
+            disable=not self._live,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._last_line = 0.0
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def __call__(self, what: str, done: int, total: int | None, detail: str = "") -> None:
+        """Says that `done` of `total` (if that is known) of `what` is through."""
+        if self._live:
+            if what not in self._tasks:
+                self._tasks[what] = self._bars.add_task(what, total=total, detail=detail)
+            self._bars.update(self._tasks[what], completed=done, total=total, detail=detail)
+        elif time.monotonic() - self._last_line >= _LINE_SECONDS:
+            self._last_line = time.monotonic()
+            note(f"{what}: {done}" + (f" of {total}" if total else "") + f"  {detail}".rstrip())
+
+    def note(self, text: str) -> None:
+        """A line above the bars."""
+        if self._live:
+            self._bars.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        else:
+            note(text)
+
+
+def started(event: Started) -> str:
+    """What a run is about to do."""
+    weights = "pretrained" if event.pretrained else "random weights, not pretrained"
+    return (
+        f"{event.model}: {event.parameters:,} parameters, {weights}\n"
+        f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
+        f"{event.plan}; {event.updates:,} updates\n"
+        f"run folder: {event.folder}"
+    )
+
+
+def updated(event: Updated) -> str:
+    """The figures beside the progress bar."""
+    skipped = "  skipped: the gradient was not finite" if event.skipped else ""
+    return f"loss {event.loss:.4f}  {event.examples_per_second:.1f} examples/s{skipped}"
+
+
+def evaluated(event: Evaluated) -> str:
+    """One line an evaluation."""
+    best = "  (best so far)" if event.best else ""
+    return f"update {event.update}: dev accuracy {event.accuracy:.4f}, loss {event.loss:.4f}{best}"
+
+
+def finished(event: Finished, folder: str) -> str:
+    """A run's results."""
+    s = event.summary
+    return "\n".join(
+        [
+            f"run folder          {folder}",
+            f"updates             {s['updates']:,} ({s['examples']:,} examples)",
+            f"best dev accuracy   {s['best_dev_accuracy']:.4f} (update {s['best_update']:,})",
+            f"final dev accuracy  {s['final_dev_accuracy']:.4f}",
+            f"speed               {s['examples_per_second']:.1f} examples/s",
+            f"time                {s['total_seconds']:.0f} s",
+        ]
+    )
+
+
+def evaluation(values: dict[str, Any]) -> None:
+    """Prints the tables of `bertaccum eval`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False)
+    console.print(f"{values['examples']:,} examples of {values['data']}", soft_wrap=True)
+    for name in ("accuracy", "loss", "matthews_correlation"):
+        console.print(f"{name.replace('_', ' '):22}{values[name]:.4f}")
+    scores = Table("class", "precision", "recall", "F1", "examples")
+    for row in values["classes"]:
+        figures = (f"{row[key]:.4f}" for key in ("precision", "recall", "f1"))
+        scores.add_row(row["name"], *figures, f"{row['examples']:,}")
+    console.print(scores)
+    names = [row["name"] for row in values["classes"]]
+    confusion = Table("label \\ predicted", *names)
+    for name, counts in zip(names, values["confusion_matrix"], strict=True):
+        confusion.add_row(name, *(f"{count:,}" for count in counts))
+    console.print(confusion)
+
+
+def prepared(folder: str, manifest: dict[str, Any], unchanged: bool) -> None:
+    """Prints what `bertaccum prepare` wrote."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False)
+    done = "is there already, unchanged" if unchanged else "written"
+    console.print(f"{folder}: {done}", soft_wrap=True)
+    console.print(f"source: {manifest['source']}", soft_wrap=True)
+    table = Table("split", "rows", *manifest["labels"])
+    for split, counts in manifest["counts"].items():
+        per_class = counts["per_class"]
+        table.add_row(split, f"{counts['rows']:,}", *(f"{n:,}" for n in per_class))
+    console.print(table)

@@ -1,0 +1,1 @@
+"""Windows, the update, the loop, checkpoints, evaluation and the run folder."""

@@ -1,0 +1,177 @@
+"""Labels and tokens of a TSV: read once, tokenized once, then memory-mapped.
+
+A token store is a folder in the cache, named by a digest of everything that decides
+its contents, so that it is never stale and never asked about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertaccum.bert.download import cache_folder
+from bertaccum.bert.tokenization import Tokenizer
+from bertaccum.errors import InputError
+from bertaccum.files import sha256
+from data_prep.manifest import label_names
+from data_prep.tsv import read_tsv
+
+Progress = Callable[[str, int, int | None], None]
+
+# Raise when the same inputs would give another store.
+_FORMAT = 1
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a task: how the TSV writes them and what people call them."""
+
+    values: list[str]
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """Tokenized examples, memory-mapped.
+
+    Args:
+      token_ids: [tokens] int32, all examples one after the other, with [CLS] and [SEP].
+      offsets: [examples + 1] int64, where each example starts.
+      labels: [examples] int32, class numbers.
+    """
+
+    token_ids: np.ndarray
+    offsets: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Token counts of `rows`."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
+
+def read_labels(folder: Path) -> Labels:
+    """The classes of a data folder: from its manifest, else those in its train.tsv.
+
+    Raises:
+      InputError: there is no usable train.tsv, or it holds fewer than two classes.
+    """
+    train = folder / "train.tsv"
+    found = _label_column(train)
+    values = sorted(set(found), key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
+    if len(values) < 2:
+        raise InputError(
+            f"holds one class only ({values[0]})",
+            "a classifier needs two or more; check the label column",
+            path=train,
+        )
+    names = label_names(folder)
+    if names is None:
+        return Labels(values, values)
+    return Labels([str(number) for number in range(len(names))], names)
+
+
+def open_store(
+    tsv: Path, labels: Labels, vocabulary: list[str], max_seq_length: int, progress: Progress
+) -> TokenStore:
+    """Opens the token store of `tsv`, after making it if there is none yet.
+
+    Raises:
+      InputError: the TSV cannot be read, has no labels or one that is not in `labels`.
+    """
+    digest = _digest(tsv, labels, vocabulary, max_seq_length)
+    folder = cache_folder() / "tokens" / digest
+    if not folder.is_dir():
+        _make_store(folder, tsv, labels, Tokenizer(vocabulary, max_seq_length), progress)
+    examples = json.loads((folder / "store.json").read_text())["examples"]
+    return TokenStore(
+        token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
+        offsets=np.fromfile(folder / "offsets.int64", np.int64),
+        labels=np.fromfile(folder / "labels.int32", np.int32, examples),
+    )
+
+
+def _digest(tsv: Path, labels: Labels, vocabulary: list[str], max_seq_length: int) -> str:
+    try:
+        contents = sha256(tsv)
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror})", "prepare the data or check the path", path=tsv
+        ) from None
+    key = json.dumps([_FORMAT, contents, labels.values, max_seq_length, vocabulary])
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def _make_store(
+    folder: Path, tsv: Path, labels: Labels, tokenizer: Tokenizer, progress: Progress
+) -> None:
+    table = read_tsv(tsv)
+    numbers = _class_numbers(tsv, table, labels)
+    texts = table["text"].tolist()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        lengths = [0]
+        with (temporary / "token_ids.int32").open("wb") as file:
+            for tokens in _tokenized(texts, tokenizer):
+                file.write(tokens.flat_values.numpy().tobytes())
+                lengths.extend(tokens.row_lengths().numpy())
+                progress(f"tokenizing {tsv}", len(lengths) - 1, len(texts))
+        np.cumsum(lengths, dtype=np.int64).tofile(temporary / "offsets.int64")
+        numbers.tofile(temporary / "labels.int32")
+        (temporary / "store.json").write_text(json.dumps({"examples": len(texts)}))
+        if not folder.exists():
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _tokenized(texts: list[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
+    def batches() -> Iterator[list[str]]:
+        for start in range(0, len(texts), _BATCH):
+            yield texts[start : start + _BATCH]
+
+    data = tf.data.Dataset.from_generator(
+        batches, output_signature=tf.TensorSpec([None], tf.string)
+    )
+    yield from data.map(tokenizer, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)
+
+
+def _label_column(tsv: Path) -> list[str]:
+    return _labels_of(tsv, read_tsv(tsv)).tolist()
+
+
+def _labels_of(tsv: Path, table: Any) -> Any:
+    if "label" not in table:
+        raise InputError(
+            "has no labels",
+            "the cola layout leaves them out of test.tsv; prepare with --layout plain",
+            path=tsv,
+        )
+    return table["label"]
+
+
+def _class_numbers(tsv: Path, table: Any, labels: Labels) -> np.ndarray:
+    numbers = _labels_of(tsv, table).map({value: i for i, value in enumerate(labels.values)})
+    unknown = numbers.isna()
+    if unknown.any():
+        first = table[unknown].iloc[0]
+        raise InputError(
+            f"label {first['label']!r} is unknown",
+            f"known are {', '.join(labels.values)}",
+            path=tsv,
+            row=int(first["row"]),
+        )
+    return numbers.to_numpy(np.int32)

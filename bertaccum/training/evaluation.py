@@ -1,0 +1,114 @@
+"""How good a model is on a TSV: accuracy, loss, per-class scores, confusion, Matthews."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tf_keras
+
+from bertaccum.config import EvalConfig
+from bertaccum.errors import InputError
+from bertaccum.training.checkpoints import load_best
+from bertaccum.training.dataset import Progress, TokenStore, open_store
+from bertaccum.training.run_folder import RunFolder, read_run_config
+from bertaccum.training.update import make_predict
+from bertaccum.training.windows import Window, windows_by_length
+
+
+def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
+    """Evaluates the best model of a run, and writes `eval-<split>.json` in its folder.
+
+    Args:
+      config: which run and which TSV.
+      progress: called with what is being done, how much is done, and the total.
+
+    Returns:
+      As `classification_report`, with `run`, `data` and `examples`.
+
+    Raises:
+      InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
+    """
+    folder = RunFolder(Path(config.run))
+    trained = read_run_config(folder.path)
+    tsv = Path(config.file) if config.file else Path(trained.data) / f"{config.split}.tsv"
+    if not tsv.is_file():
+        raise InputError(
+            "there is no such file", "choose another --split, or name a --file", path=tsv
+        )
+    model, files = load_best(folder)
+    store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
+    logits = predict_store(make_predict(model), store, config.batch, progress)
+    result = {
+        "run": str(folder.path.resolve().name),
+        "data": str(tsv),
+        "examples": len(store),
+        **classification_report(logits, store.labels, files.labels.names),
+    }
+    split = Path(config.file).stem if config.file else config.split
+    folder.write_json(folder.path / f"eval-{split}.json", result)
+    return result
+
+
+def predict_store(
+    predict: Callable[[Window], np.ndarray],
+    store: TokenStore,
+    batch: int,
+    progress: Progress,
+) -> np.ndarray:
+    """Logits [examples, classes] of a whole store, computed by length, in the store's order."""
+    pieces: dict[int, np.ndarray] = {}
+    done = 0
+    for rows, window in windows_by_length(store, batch):
+        pieces.update(zip(rows, predict(window), strict=True))
+        done += len(rows)
+        progress("evaluating", done, len(store))
+    return np.stack([pieces[row] for row in range(len(store))])
+
+
+def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Mean cross-entropy of `logits` [examples, classes] against `labels` [examples]."""
+    losses = tf_keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    return float(np.mean(losses, dtype=np.float64))
+
+
+def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Share of examples whose largest logit is their label's."""
+    return float(np.mean(np.argmax(logits, axis=1) == labels))
+
+
+def classification_report(
+    logits: np.ndarray, labels: np.ndarray, names: list[str]
+) -> dict[str, Any]:
+    """Scores of predictions, in plain numbers.
+
+    Args:
+      logits: [examples, classes].
+      labels: [examples] class numbers.
+      names: the classes' names.
+
+    Returns:
+      `accuracy`, `loss`, `matthews_correlation`, `classes` (name, precision, recall, f1 and
+      examples of each) and `confusion_matrix` (rows: label, columns: prediction).
+    """
+    from sklearn import metrics
+
+    predictions, numbers = np.argmax(logits, axis=1), range(len(names))
+    scores = metrics.precision_recall_fscore_support(
+        labels, predictions, labels=list(numbers), zero_division=0.0
+    )
+    keys = ("precision", "recall", "f1", "examples")
+    return {
+        "accuracy": accuracy(logits, labels),
+        "loss": mean_loss(logits, labels),
+        "matthews_correlation": float(metrics.matthews_corrcoef(labels, predictions)),
+        "classes": [
+            {"name": names[i]} | {k: s[i].item() for k, s in zip(keys, scores, strict=True)}
+            for i in numbers
+        ],
+        "confusion_matrix": metrics.confusion_matrix(
+            labels, predictions, labels=list(numbers)
+        ).tolist(),
+    }

@@ -1,0 +1,247 @@
+"""The training loop: windows in, updates out, the best model kept on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum import __version__
+from bertaccum.bert.checkpoint import load_google_checkpoint
+from bertaccum.bert.classifier import build_classifier, build_encoder
+from bertaccum.bert.source import ModelSource, find_model
+from bertaccum.config import TrainConfig
+from bertaccum.memory.plan import Plan, make_plan
+from bertaccum.training.checkpoints import save_best, state_saver
+from bertaccum.training.dataset import Labels, Progress, TokenStore, open_store, read_labels
+from bertaccum.training.evaluation import accuracy, mean_loss, predict_store
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.update import make_predict, make_update
+from bertaccum.training.windows import make_window, updates_per_epoch, window_rows
+
+_EVAL_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run's folder is there and its first update is next."""
+
+    folder: Path
+    model: str
+    pretrained: bool
+    parameters: int
+    train_examples: int
+    dev_examples: int
+    plan: Plan
+    updates: int
+
+
+@dataclass(frozen=True)
+class Updated:
+    """One update: a line of `metrics.jsonl`.
+
+    Args:
+      update: its number, from 1.
+      epoch: the epoch it belongs to, from 1.
+      loss: mean over the window's examples.
+      examples: in the window.
+      learning_rate: that it was applied with.
+      grad_norm: of the mean gradient, before clipping.
+      seconds: that it took, data included.
+      examples_per_second: `examples / seconds`.
+      skipped: the gradient was not finite and the window was dropped.
+    """
+
+    update: int
+    epoch: int
+    loss: float
+    examples: int
+    learning_rate: float
+    grad_norm: float
+    seconds: float
+    examples_per_second: float
+    skipped: bool
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation on dev.tsv: a line of `eval.jsonl`."""
+
+    update: int
+    accuracy: float
+    loss: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is over; `summary` is what `summary.json` holds."""
+
+    summary: dict[str, Any]
+
+
+Event = Started | Updated | Evaluated | Finished
+
+
+def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
+    """Trains one run; it goes on as long as the events are taken.
+
+    Everything that can be wrong with the input is found before the run folder is made.
+
+    Args:
+      config: the whole recipe.
+      progress: called during long preparations with what, how much is done, and the total.
+
+    Yields:
+      `Started`, then `Updated` and `Evaluated` as they happen, then `Finished`.
+
+    Raises:
+      ConfigError, InputError: an option or file cannot be used.
+    """
+    path = RunFolder.new_path(config.out)
+    data = Path(config.data)
+    labels = read_labels(data)
+    source = find_model(config, progress)
+    stores = [
+        open_store(
+            data / f"{split}.tsv", labels, source.vocabulary, config.max_seq_length, progress
+        )
+        for split in ("train", "dev")
+    ]
+    model = _build_model(config, source, len(labels.values))
+    folder = RunFolder.create(path, config)
+    yield from _Run(config, source, labels, model, folder, *stores).events()
+
+
+def _build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_keras.Model:
+    tf_keras.utils.set_random_seed(config.seed)
+    tf_keras.mixed_precision.set_global_policy(config.precision)
+    encoder = build_encoder(source.encoder, config.dropout)
+    if source.checkpoint is not None:
+        load_google_checkpoint(encoder, source.checkpoint)
+    return build_classifier(encoder, source.encoder, classes, config.dropout)
+
+
+class _Run:
+    """One run under way: its parts, and the best dev accuracy so far."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: ModelSource,
+        labels: Labels,
+        model: tf_keras.Model,
+        folder: RunFolder,
+        train_store: TokenStore,
+        dev_store: TokenStore,
+    ) -> None:
+        self.config, self.source, self.model, self.folder = config, source, model, folder
+        self.train_store, self.dev_store = train_store, dev_store
+        self.files = ModelFiles(source.encoder, source.vocabulary, labels)
+        self.plan = make_plan(config.target_batch, config.micro_batch)
+        per_epoch = updates_per_epoch(len(train_store), config.target_batch)
+        scheduled = math.ceil(config.epochs * per_epoch)
+        # The schedule does not know of --max-updates: stopping early changes no update.
+        self.updates = min(scheduled, config.max_updates or scheduled)
+        self.eval_every = config.eval_every or per_epoch
+        self.optimizer = make_optimizer(config, scheduled)
+        self.update = make_update(model, self.optimizer, self.plan.accumulation_steps)
+        self.predict = make_predict(model)
+        self.saver = state_saver(model, self.optimizer, folder)
+        self.best: Evaluated | None = None
+
+    def events(self) -> Iterator[Event]:
+        self.folder.write_json(self.folder.plan, dataclasses.asdict(self.plan))
+        yield self._started()
+        start, seconds, examples = time.perf_counter(), 0.0, 0
+        for number in range(self.updates):
+            updated = self._run_update(number)
+            self.folder.append(self.folder.metrics, dataclasses.asdict(updated))
+            seconds += updated.seconds
+            examples += updated.examples
+            yield updated
+            if updated.update % self.eval_every == 0 or updated.update == self.updates:
+                yield (evaluated := self._evaluate(updated.update))
+        summary = self._summary(updated, evaluated, examples, seconds, time.perf_counter() - start)
+        self.folder.write_json(self.folder.summary, summary)
+        yield Finished(summary)
+
+    def _started(self) -> Started:
+        return Started(
+            folder=self.folder.path,
+            model=self.source.name,
+            pretrained=self.source.checkpoint is not None,
+            parameters=self.model.count_params(),
+            train_examples=len(self.train_store),
+            dev_examples=len(self.dev_store),
+            plan=self.plan,
+            updates=self.updates,
+        )
+
+    def _run_update(self, number: int) -> Updated:
+        start = time.perf_counter()
+        config = self.config
+        epoch, rows = window_rows(number, len(self.train_store), config.target_batch, config.seed)
+        window = make_window(self.train_store, rows, self.plan.micro_batch)
+        results = self.update(window)
+        seconds = time.perf_counter() - start
+        return Updated(
+            update=number + 1,
+            epoch=epoch + 1,
+            loss=results["loss"],
+            examples=window.examples,
+            learning_rate=results["learning_rate"],
+            grad_norm=results["grad_norm"],
+            seconds=seconds,
+            examples_per_second=window.examples / seconds,
+            skipped=not results["applied"],
+        )
+
+    def _evaluate(self, update: int) -> Evaluated:
+        logits = predict_store(self.predict, self.dev_store, _EVAL_BATCH, lambda *_: None)
+        labels = self.dev_store.labels
+        score = accuracy(logits, labels)
+        loss = mean_loss(logits, labels)
+        # On a small dev.tsv many accuracies are equal; the loss then tells them apart.
+        best = self.best is None or (score, -loss) > (self.best.accuracy, -self.best.loss)
+        evaluated = Evaluated(update, score, loss, best)
+        if best:
+            self.best = evaluated
+            save_best(self.model, self.files, self.folder)
+        self.saver.save(update)
+        self.folder.append(self.folder.eval, dataclasses.asdict(evaluated))
+        return evaluated
+
+    def _summary(
+        self, last: Updated, evaluated: Evaluated, examples: int, seconds: float, total: float
+    ) -> dict[str, Any]:
+        assert self.best is not None
+        return {
+            "updates": last.update,
+            "epochs": last.epoch,
+            "examples": examples,
+            "final_loss": last.loss,
+            "final_dev_accuracy": evaluated.accuracy,
+            "best_dev_accuracy": self.best.accuracy,
+            "best_update": self.best.update,
+            "skipped_windows": int(self.optimizer.skipped_windows.numpy()),
+            "training_seconds": round(seconds, 3),
+            "total_seconds": round(total, 3),
+            "examples_per_second": round(examples / seconds, 3),
+            "model": self.source.name,
+            "pretrained": self.source.checkpoint is not None,
+            "parameters": self.model.count_params(),
+            "versions": {
+                "bertaccum": __version__,
+                "tensorflow": tf.__version__,
+                "tf_keras": tf_keras.__version__,
+            },
+        }

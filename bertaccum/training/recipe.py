@@ -1,0 +1,47 @@
+"""The recipe's optimizer: AdamW, linear warm-up and decay, clipping, loss scaling."""
+
+from __future__ import annotations
+
+import tf_keras
+from official.modeling.optimization import lr_schedule
+
+from bertaccum.accumulation import AccumulatingOptimizer, clip_by_global_norm
+from bertaccum.config import TrainConfig
+
+# Parts of the names of the variables that do not decay.
+NO_DECAY = ("bias", "layer_norm")
+
+
+def make_optimizer(config: TrainConfig, updates: int) -> AccumulatingOptimizer:
+    """AdamW as BERT is fine-tuned, inside the accumulating optimizer.
+
+    Args:
+      config: learning rate, warm-up, decay, clipping and precision.
+      updates: length of the whole schedule, in updates.
+    """
+    inner = tf_keras.optimizers.AdamW(
+        learning_rate=make_schedule(config, updates),
+        weight_decay=config.weight_decay,
+        beta_2=0.999,
+        epsilon=1e-6,
+    )
+    inner.exclude_from_weight_decay(var_names=list(NO_DECAY))
+    if config.precision == "mixed_float16":
+        inner = tf_keras.mixed_precision.LossScaleOptimizer(inner)
+    return AccumulatingOptimizer(inner, gradient_transform=clip_by_global_norm(config.clip_norm))
+
+
+def make_schedule(
+    config: TrainConfig, updates: int
+) -> tf_keras.optimizers.schedules.LearningRateSchedule:
+    """From 0 to the peak over the warm-up, then in a straight line to 0 at the end."""
+    warmup = round(config.warmup_fraction * updates)
+    decay = lr_schedule.PolynomialDecayWithOffset(
+        initial_learning_rate=config.learning_rate,
+        decay_steps=max(updates - warmup, 1),
+        end_learning_rate=0.0,
+        offset=warmup,
+    )
+    if not warmup:
+        return decay
+    return lr_schedule.LinearWarmup(decay, warmup_steps=warmup, warmup_learning_rate=0.0)

@@ -1,0 +1,131 @@
+"""The update as one `tf.function`: a loop over micro-batches, then one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.bert.classifier import encoder_inputs
+from bertaccum.training.windows import Window
+
+# [tokens], [examples + 1], [examples], [micro_steps + 1]: the fields of a Window. Every
+# size is open, so that all windows share one trace.
+_SIGNATURE = [
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int64),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int32),
+]
+
+
+def make_update(
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, accumulation_steps: int
+) -> Callable[[Window], dict[str, float]]:
+    """Builds the update of `model` by `optimizer`.
+
+    Args:
+      model: a classifier of `encoder_inputs`.
+      optimizer: what accumulates and applies.
+      accumulation_steps: micro-steps in a full window; with one there are no accumulators.
+
+    Returns:
+      A function of a Window that updates the weights and returns `loss` (mean over the
+      window), `grad_norm` (of the mean gradient, before clipping), `learning_rate` and
+      `applied` (0 if the window was dropped because a gradient was not finite).
+    """
+    run = _accumulated if accumulation_steps > 1 else _single
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(input_signature=_SIGNATURE)
+    def update(
+        token_ids: tf.Tensor, row_splits: tf.Tensor, labels: tf.Tensor, cuts: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+        learning_rate = optimizer.learning_rate
+        loss, applied = run(model, optimizer, tokens, labels, cuts)
+        return {
+            "loss": loss / tf.cast(tf.size(labels), tf.float32),
+            "grad_norm": optimizer.gradient_norm.read_value(),
+            "learning_rate": learning_rate,
+            "applied": tf.cast(applied, tf.float32),
+        }
+
+    def call(window: Window) -> dict[str, float]:
+        results = update(window.token_ids, window.row_splits, window.labels, window.cuts)
+        return {name: float(value) for name, value in results.items()}
+
+    return call
+
+
+def make_predict(model: tf_keras.Model) -> Callable[[Window], Any]:
+    """Builds the forward pass: a Window to logits [examples, classes], float32."""
+
+    @tf.function(input_signature=_SIGNATURE[:2])
+    def predict(token_ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
+        tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+        return _logits(model, tokens, training=False)
+
+    return lambda window: predict(window.token_ids, window.row_splits).numpy()
+
+
+def _accumulated(
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    tokens: tf.RaggedTensor,
+    labels: tf.Tensor,
+    cuts: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    total = tf.constant(0.0)
+    for step in tf.range(tf.size(cuts) - 1):
+        # Side by side, two micro-batches would take the memory of both.
+        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+        start, end = cuts[step], cuts[step + 1]
+        loss, gradients = _micro_step(model, optimizer, tokens[start:end], labels[start:end])
+        optimizer.accumulate(
+            zip(gradients, model.trainable_variables, strict=True), weight=end - start
+        )
+        total += loss
+    return total, optimizer.apply()
+
+
+def _single(
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    tokens: tf.RaggedTensor,
+    labels: tf.Tensor,
+    cuts: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    del cuts  # There is one micro-batch: the window.
+    loss, gradients = _micro_step(model, optimizer, tokens, labels)
+    applied = optimizer.apply_sums(
+        zip(gradients, model.trainable_variables, strict=True), tf.size(labels)
+    )
+    return loss, applied
+
+
+def _micro_step(
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    tokens: tf.RaggedTensor,
+    labels: tf.Tensor,
+) -> tuple[tf.Tensor, list[Any]]:
+    """Summed loss and its gradients for one micro-batch."""
+    with tf.GradientTape() as tape:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels, _logits(model, tokens, training=True)
+        )  # [micro_batch]
+        loss = tf.reduce_sum(losses)
+        scaled = optimizer.scale_loss(loss)
+    return loss, tape.gradient(scaled, model.trainable_variables)
+
+
+def _logits(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
+    """[micro_batch, (length)] tokens to [micro_batch, classes] float32."""
+    token_ids = tokens.to_tensor()  # [micro_batch, longest]; [PAD] is 0, and masked anyway
+    padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
+    logits = model(encoder_inputs(token_ids, padding_mask), training=training)
+    return tf.cast(logits, tf.float32)

@@ -1,0 +1,88 @@
+"""Which examples make up each update, and how they are cut: a pure function of the position.
+
+Nothing here is drawn as the run goes along: the order of an epoch follows from the
+seed and the epoch's number, a window from its place in the epoch. So any update can
+be found again without those before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertaccum.training.dataset import TokenStore
+
+
+@dataclass(frozen=True)
+class Window:
+    """The examples of one update, shortest first, and where they are cut.
+
+    Args:
+      token_ids: [tokens] int32, the examples' tokens one after the other.
+      row_splits: [examples + 1] int64, where each example's tokens start.
+      labels: [examples] int32.
+      cuts: [micro_steps + 1] int32, the first example of each micro-batch, and the end.
+    """
+
+    token_ids: np.ndarray
+    row_splits: np.ndarray
+    labels: np.ndarray
+    cuts: np.ndarray
+
+    @property
+    def examples(self) -> int:
+        return len(self.labels)
+
+
+@functools.lru_cache(maxsize=2)
+def permutation(seed: int, epoch: int, examples: int) -> np.ndarray:
+    """The order of an epoch: [examples] int64, the same on every machine and numpy.
+
+    Sorting raw random numbers, because numpy promises the bits of a bit generator but
+    not the order that `Generator.permutation` makes of them.
+    """
+    raw = np.random.Philox(key=[seed, epoch]).random_raw(examples)
+    return np.argsort(raw, kind="stable")
+
+
+def updates_per_epoch(examples: int, target_batch: int) -> int:
+    """Windows in an epoch; the last may be short, and is weighted exactly."""
+    return math.ceil(examples / target_batch)
+
+
+def window_rows(update: int, examples: int, target_batch: int, seed: int) -> tuple[int, np.ndarray]:
+    """The epoch (from 0) and the rows of update number `update` (from 0)."""
+    epoch, position = divmod(update, updates_per_epoch(examples, target_batch))
+    start = position * target_batch
+    return epoch, permutation(seed, epoch, examples)[start : start + target_batch]
+
+
+def make_window(store: TokenStore, rows: np.ndarray, micro_batch: int) -> Window:
+    """Gathers `rows`, sorted by length so that each micro-batch pads to its own longest.
+
+    The order inside a window does not matter to its update, so sorting costs nothing
+    in exactness and saves most of the padding.
+    """
+    lengths = store.lengths(rows)
+    order = np.argsort(lengths, kind="stable")
+    rows, lengths = rows[order], lengths[order]
+    starts = store.offsets[rows]
+    tokens = [store.token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
+    return Window(
+        token_ids=np.concatenate(tokens),
+        row_splits=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        labels=store.labels[rows],
+        cuts=np.append(np.arange(0, len(rows), micro_batch), len(rows)).astype(np.int32),
+    )
+
+
+def windows_by_length(store: TokenStore, batch: int) -> Iterator[tuple[np.ndarray, Window]]:
+    """All examples in windows of one micro-batch, by length: for evaluation, with their rows."""
+    order = np.argsort(store.lengths(np.arange(len(store))), kind="stable")
+    for start in range(0, len(store), batch):
+        rows = order[start : start + batch]
+        yield rows, make_window(store, rows, batch)
