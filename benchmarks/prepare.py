@@ -1,0 +1,116 @@
+"""How long `bertaccum prepare` takes to split and write the whole of Yelp Polarity.
+
+560,000 + 38,000 texts with Yelp-like lengths come in one by one, as they come
+from tensorflow-datasets, which is imported so that the peak counts it too. The
+texts are made of the shared Yelp rows, or of the synthetic sample without them.
+
+    python benchmarks/prepare.py --json prepare.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import random
+import resource
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+from bertaccum.config import PrepareConfig
+from data_prep.prepare import prepare
+from data_prep.sample import sample_source
+from data_prep.source import Example, Part, Source
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAIN_ROWS, TEST_ROWS = 560_000, 38_000
+MEAN_CHARACTERS = 720
+TARGET_SECONDS, TARGET_PEAK_MIB = 60, 2048
+
+
+def main() -> None:
+    """Measures once and prints a table; the same as JSON with --json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file to write the numbers to")
+    options = parser.parse_args()
+    result = measure()
+    for name, value in result.items():
+        print(f"{name:22} {value}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def measure() -> dict[str, object]:
+    """Runs `prepare` on the synthesised rows, in this process."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow_datasets as tfds
+
+    tfds.as_numpy([])  # imports tensorflow as well
+    texts, origin = seed_texts()
+    before = peak_mib()
+    with tempfile.TemporaryDirectory() as folder:
+        config = PrepareConfig(source="yelp", out=f"{folder}/out")
+        with mock.patch("data_prep.prepare._opened", lambda *_: synthesised(texts)):
+            start = time.perf_counter()
+            manifest = prepare(config, lambda *_: None, lambda _: []).manifest
+            seconds = time.perf_counter() - start
+        size = sum(path.stat().st_size for path in (Path(folder) / "out").glob("*.tsv"))
+    return {
+        "texts": origin,
+        "train, dev, test rows": [counts["rows"] for counts in manifest["counts"].values()],
+        "mean text bytes": round(size / (TRAIN_ROWS + TEST_ROWS)),
+        "seconds": round(seconds, 1),
+        "rows a second": round((TRAIN_ROWS + TEST_ROWS) / seconds),
+        "MiB before": before,
+        "peak MiB": peak_mib(),
+        "targets": f"{TARGET_SECONDS} s, {TARGET_PEAK_MIB} MiB",
+        "cores": os.cpu_count(),
+    }
+
+
+def peak_mib() -> int:
+    """The largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def seed_texts() -> tuple[list[str], str]:
+    """A few thousand reviews to resample, and what they are."""
+    shared = Path(os.environ.get("BERTACCUM_SHARED", ROOT.parent / "shared"))
+    archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
+    if not archive.is_file():
+        return [text for _, _, text in sample_source(0).train.examples], "synthetic sample"
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile("yelp_review_polarity_csv/train.csv")
+        assert file is not None
+        return [text for _, text in csv.reader(io.TextIOWrapper(file, "utf-8"))], "Yelp, resampled"
+
+
+@contextmanager
+def synthesised(texts: list[str]) -> Iterator[Source]:
+    """A source of the size of Yelp Polarity."""
+    yield Source(
+        description="synthesised for a benchmark",
+        train=Part("benchmark train", examples(texts, TRAIN_ROWS, seed=0), TRAIN_ROWS),
+        test=Part("benchmark test", examples(texts, TEST_ROWS, seed=1), TEST_ROWS),
+    )
+
+
+def examples(texts: list[str], rows: int, seed: int) -> Iterator[Example]:
+    """Rows of the wanted mean length, all different, made while they are read."""
+    rng = random.Random(seed)
+    joined = MEAN_CHARACTERS * len(texts) / sum(map(len, texts))  # texts a row, on average
+    for row in range(1, rows + 1):
+        count = int(joined) + (rng.random() < joined % 1)
+        text = "\n".join(rng.choice(texts) for _ in range(max(count, 1)))
+        yield Example(row, "12"[row % 2], f"{text} {row}")
+
+
+if __name__ == "__main__":
+    main()
