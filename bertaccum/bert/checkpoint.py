@@ -36,7 +36,7 @@ def load_google_checkpoint(encoder: networks.BertEncoder, checkpoint: Path) -> N
         for variable in encoder.weights:
             tensor = reader.get_tensor(original_names[_name(variable)])
             variable.assign(tensor.reshape(variable.shape))
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"is not a readable BERT checkpoint ({reason})",

@@ -1,0 +1,44 @@
+# make demo: from nothing to a fine-tuned classifier. make test: lint, types, tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BERTACCUM := $(BIN)/bertaccum
+
+.PHONY: install demo test test-slow lint types pytest format clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || \
+	  { echo "bertaccum needs Python 3.10 to 3.12; name one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BERTACCUM) prepare --source sample
+	$(BERTACCUM) train --config configs/sample.yaml
+	$(BERTACCUM) eval
+
+test: lint types pytest
+
+test-slow: $(INSTALLED)
+	$(BIN)/pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+pytest: $(INSTALLED)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,139 @@
+"""Downloads: from a loopback server that stands in for Google's, cut off, damaged, absent."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bertaccum.bert.download import MEMBERS, cache_folder, checkpoint_url, fetch_preset, unpack
+from bertaccum.errors import InputError
+
+ZIP = "uncased_L-2_H-128_A-2.zip"
+
+
+class Server:
+    """Serves `contents` under one path; closes the connection after `cut` bytes if that is set."""
+
+    def __init__(self) -> None:
+        self.contents = b""
+        self.cut: int | None = None
+        self.ranges: list[str | None] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:  # noqa: N802
+                wanted = self.headers["Range"]
+                outer.ranges.append(wanted)
+                if self.path != f"/models/2020_02_20/{ZIP}":
+                    self.send_error(404)
+                    return
+                start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+                if start >= len(outer.contents):
+                    self.send_error(416)
+                    return
+                self.send_response(206 if wanted else 200)
+                self.send_header("Content-Length", str(len(outer.contents) - start))
+                self.end_headers()
+                self.wfile.write(outer.contents[start : outer.cut])
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/models"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.http.serve_forever)
+    thread.start()
+    monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", server.url)
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+    thread.join()
+
+
+def make_zip(path: Path, folder: str = "", members: tuple[str, ...] = MEMBERS) -> bytes:
+    with zipfile.ZipFile(path, "w") as bundle:
+        for member in members:
+            bundle.writestr(folder + member, member * 1000)
+    return path.read_bytes()
+
+
+def ignore(*_: object) -> None:
+    pass
+
+
+def test_addresses_are_those_of_the_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BERTACCUM_CHECKPOINT_URL", raising=False)
+    base = "https://storage.googleapis.com/bert_models/"
+    assert checkpoint_url("bert-small") == base + "2020_02_20/uncased_L-4_H-512_A-8.zip"
+    assert checkpoint_url("bert-base") == base + "2020_02_20/uncased_L-12_H-768_A-12.zip"
+    assert checkpoint_url("bert-large") == base + "2018_10_18/uncased_L-24_H-1024_A-16.zip"
+
+
+def test_a_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
+    server.contents = make_zip(tmp_path / "made.zip")
+    reports: list[tuple[int, int | None]] = []
+    folder = fetch_preset("bert-tiny", lambda _, done, total: reports.append((done, total)))
+    assert sorted(file.name for file in folder.iterdir()) == sorted(MEMBERS)
+    assert reports[-1] == (len(server.contents), len(server.contents))
+    fetch_preset("bert-tiny", ignore)
+    assert len(server.ranges) == 1
+    assert [entry.name for entry in folder.parent.iterdir()] == ["bert-tiny"]
+
+
+def test_a_cut_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+    server.contents, server.cut = make_zip(tmp_path / "made.zip"), 700
+    with pytest.raises(InputError, match=r"cannot download .* goes on where it stopped"):
+        fetch_preset("bert-tiny", ignore)
+    assert not (cache_folder() / "checkpoints/bert-tiny").exists()
+    server.cut = None
+    folder = fetch_preset("bert-tiny", ignore)
+    assert server.ranges == [None, "bytes=700-"]
+    assert (folder / "vocab.txt").read_text() == "vocab.txt" * 1000
+
+
+def test_a_damaged_zip_is_refused_and_not_kept(server: Server, tmp_path: Path) -> None:
+    whole = make_zip(tmp_path / "made.zip")
+    spot = whole.index(b"vocab.txtvocab.txt") + 50
+    server.contents = whole[:spot] + b"!" + whole[spot + 1 :]
+    with pytest.raises(InputError, match="not a whole zip"):
+        fetch_preset("bert-tiny", ignore)
+    assert list((cache_folder() / "checkpoints").iterdir()) == []
+    server.contents = whole
+    assert fetch_preset("bert-tiny", ignore).is_dir()
+
+
+def test_an_absent_file_and_an_absent_server_are_clear_errors(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=r"cannot download .*_L-4_.*Not Found"):
+        fetch_preset("bert-small", ignore)
+    monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9/none")
+    with pytest.raises(InputError, match="Connection refused.*--init-checkpoint none"):
+        fetch_preset("bert-small", ignore)
+
+
+def test_the_older_layout_and_a_hostile_path_unpack_to_the_same_files(tmp_path: Path) -> None:
+    make_zip(tmp_path / "old.zip", folder="uncased_L-24_H-1024_A-16/")
+    make_zip(tmp_path / "hostile.zip", folder="../../")
+    for name in ("old", "hostile"):
+        unpack(tmp_path / f"{name}.zip", tmp_path / "out" / name)
+        assert sorted(f.name for f in (tmp_path / "out" / name).iterdir()) == sorted(MEMBERS)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["hostile.zip", "old.zip", "out"]
+
+
+def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+    make_zip(tmp_path / "other.zip", members=("vocab.txt",))
+    with pytest.raises(InputError, match=r"has no bert_config.json"):
+        unpack(tmp_path / "other.zip", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
