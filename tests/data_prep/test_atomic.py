@@ -1,0 +1,84 @@
+"""A folder's files appear together, whatever interrupts the writing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from preparing import contents
+
+from bertaccum.errors import RunError
+from data_prep.atomic import staged
+
+OLD = {"a": b"old", "b": b"old", "mark": b"old"}
+NEW = {"a": b"new", "c": b"new", "mark": b"new"}
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def publish(folder: Path) -> None:
+    with staged(folder, "mark", ["a", "b"]) as temporary:
+        write(temporary, NEW)
+
+
+def test_new_folder_with_new_parents(tmp_path: Path) -> None:
+    publish(tmp_path / "x" / "y")
+    assert contents(tmp_path / "x" / "y") == NEW
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["y"]
+
+
+def test_only_named_files_are_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write(folder, OLD | {"notes": b"mine"})
+    publish(folder)
+    assert contents(folder) == NEW | {"notes": b"mine"}
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_interrupted_writing_leaves_the_old(tmp_path: Path, error: type[BaseException]) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write(folder, OLD)
+    with pytest.raises(error), staged(folder, "mark", ["a", "b"]) as temporary:
+        (temporary / "a").write_bytes(b"half")
+        raise error
+    assert contents(folder) == OLD
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_marker_vouches_for_whole_sets_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Stops after each rename: marker there means all old or all new."""
+    folder, replace, left = tmp_path / "out", Path.replace, [renames]
+    folder.mkdir()
+    write(folder, OLD)
+
+    def stopping(self: Path, target: Path) -> Path:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        publish(folder)
+    found = contents(folder)
+    assert found == OLD if renames == 0 else "mark" not in found
+    assert renames == 0 or found["mark.replaced"] == b"old"
+    assert list(tmp_path.iterdir()) == [folder]
+    monkeypatch.undo()
+    publish(folder)
+    assert contents(folder) == NEW
+
+
+def test_unwritable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(RunError, match="cannot be written"):
+        publish(tmp_path / "file" / "out")

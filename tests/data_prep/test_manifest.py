@@ -1,0 +1,44 @@
+"""Damaged and foreign manifests are told from ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertaccum.errors import InputError
+from data_prep.manifest import label_names, manifest_bytes, read_manifest
+
+OURS = {
+    "tool": "bertaccum prepare",
+    "source": "s",
+    "labels": ["bad", "gut 🙂"],
+    "options": {},
+    "files": {},
+}
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    assert read_manifest(tmp_path) is None and label_names(tmp_path) is None
+    (tmp_path / "manifest.json").write_bytes(manifest_bytes(OURS))
+    assert read_manifest(str(tmp_path)) == OURS
+    assert label_names(tmp_path) == ["bad", "gut 🙂"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"tool": "bertacc', "is damaged"),
+        (b"\xff", "is damaged"),
+        (b"", "is damaged"),
+        (b"[1]", "was not written by"),
+        (b'{"name": "web app", "icons": []}', "was not written by"),
+        (manifest_bytes(OURS | {"labels": None}), "was not written by"),
+    ],
+)
+def test_damaged_or_foreign(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message) as caught:
+        label_names(tmp_path)
+    assert caught.value.path == path

@@ -1,0 +1,50 @@
+"""The sample: the same for a seed, of realistic lengths, and worth learning."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from data_prep.sample import MAX_WORDS, MIN_WORDS, sample_source
+from data_prep.source import Example
+
+
+@pytest.fixture(scope="module")
+def sample() -> tuple[list[Example], list[Example]]:
+    source = sample_source(0)
+    assert source.test is not None
+    return list(source.train.examples), list(source.test.examples)
+
+
+def test_same_seed_same_reviews(sample: tuple[list[Example], list[Example]]) -> None:
+    assert list(sample_source(0).train.examples) == sample[0]
+    assert list(sample_source(1).train.examples) != sample[0]
+
+
+def test_says_that_it_is_synthetic() -> None:
+    source = sample_source(0)
+    assert "synthetic" in source.description and "not real reviews" in source.description
+
+
+def test_shape(sample: tuple[list[Example], list[Example]]) -> None:
+    train, test = sample
+    assert (len(train), len(test)) == (4000, 1000)
+    assert len({example.text for example in train + test}) == 5000
+    lengths = [len(example.text.split()) for example in train]
+    assert min(lengths) >= MIN_WORDS and max(lengths) <= MAX_WORDS and max(lengths) > 250
+    assert 35 <= median(lengths) <= 50
+    assert 0.47 < sum(example.label == "positive" for example in train) / 4000 < 0.53
+    assert not any("{" in example.text for example in train)
+
+
+def test_counting_words_helps_but_does_not_suffice(
+    sample: tuple[list[Example], list[Example]],
+) -> None:
+    (train, test), counter = sample, CountVectorizer(binary=True)
+    counts = counter.fit_transform([example.text for example in train])
+    model = LogisticRegression(C=0.3).fit(counts, [example.label for example in train])
+    rest = counter.transform([example.text for example in test])
+    assert 0.78 < model.score(rest, [example.label for example in test]) < 0.92

@@ -1,0 +1,107 @@
+"""What is written is read back, in both layouts, and bad files are named with their row."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertaccum.errors import InputError
+from data_prep.text import clean
+from data_prep.tsv import read_tsv, write_tsv
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 9), st.text(st.characters(exclude_categories=()))), min_size=1
+)
+
+
+@given(rows=ROWS, layout=st.sampled_from(["plain", "cola"]), split=st.sampled_from(["dev", "test"]))
+def test_written_rows_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str]], layout: str, split: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.tsv"
+    texts = [clean(text) for _, text in rows]
+    labels = [label for label, _ in rows]
+    write_tsv(path, split, zip(labels, (t.encode() for t in texts), strict=True), layout)
+    table = read_tsv(path)
+    assert table["text"].tolist() == texts
+    if (layout, split) == ("cola", "test"):
+        assert list(table.columns) == ["row", "text"]
+    else:
+        assert table["label"].tolist() == [str(label) for label in labels]
+
+
+def test_layouts_byte_by_byte(tmp_path: Path) -> None:
+    rows = [(1, b"good"), (0, b"")]
+    expected = {
+        ("plain", "train"): b"label\ttext\n1\tgood\n0\t\n",
+        ("plain", "test"): b"label\ttext\n1\tgood\n0\t\n",
+        ("cola", "train"): b"train-0\t1\t\tgood\ntrain-1\t0\t\t\n",
+        ("cola", "test"): b"index\tsentence\n0\tgood\n1\t\n",
+    }
+    for (layout, split), data in expected.items():
+        path = tmp_path / f"{layout}-{split}"
+        digest = write_tsv(path, split, iter(rows), layout)
+        assert path.read_bytes() == data
+        assert digest == hashlib.sha256(data).hexdigest()
+
+
+def test_rows_are_lines_of_the_file(tmp_path: Path) -> None:
+    plain, cola = tmp_path / "plain.tsv", tmp_path / "cola.tsv"
+    plain.write_bytes(b"\xef\xbb\xbflabel\ttext\r\n 1 \t  a \r\n0\tb\x0bc\r\n")
+    cola.write_bytes(b"\xef\xbb\xbfid\t1\t*\ta\nid\t0\t\tb")
+    table = read_tsv(plain)
+    assert table.to_dict("list") == {
+        "row": [2, 3],
+        "label": ["1", "0"],
+        "text": ["  a ", "b\x0bc"],
+    }
+    assert read_tsv(cola).to_dict("list") == {
+        "row": [1, 2],
+        "label": ["1", "0"],
+        "text": ["a", "b"],
+    }
+
+
+def test_real_cola_files(shared: Path) -> None:
+    rows = {"in_domain_train": 8551, "in_domain_dev": 527, "out_of_domain_dev": 516}
+    for name, count in rows.items():
+        path = shared / f"data/cola/{name}.tsv"
+        table = read_tsv(path)
+        assert len(table) == count and set(table["label"]) == {"0", "1"}
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        assert table["text"].tolist() == [line.split("\t")[3] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("data", "row", "message"),
+    [
+        (b"", None, "is empty"),
+        (b"label\ttext\n", None, "no rows"),
+        (b"label\ttext\n1\ta\n1\ta\tb\n", 3, "3 tab-separated columns instead of 2"),
+        (b"label\ttext\n1\ta\n\n", 3, "1 tab-separated columns instead of 2"),
+        (b"a\t1\t\ttext\na\t1\ttext\n", 2, "3 tab-separated columns instead of 4"),
+        (b"text\tlabel\na\t1\n", 1, "neither a known header nor 4 columns"),
+        (b"label\ttext\n \ta\n", 2, "has no label"),
+        (b"a\t\t\ttext\n", 1, "has no label"),
+        (b"label\ttext\n1\tcaf\xe9\n", 2, "byte 0xe9 at position 6 is not UTF-8"),
+        ("label\ttext\n1\ta\n".encode("utf-16"), 1, "NUL bytes"),
+        (b"label\ttext\n1\ta\0\n", 2, "NUL bytes"),
+    ],
+)
+def test_bad_files(tmp_path: Path, data: bytes, row: int | None, message: str) -> None:
+    path = tmp_path / "bad.tsv"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message) as caught:
+        read_tsv(path)
+    assert (caught.value.path, caught.value.row) == (path, row)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_tsv(tmp_path / "none.tsv")
+    with pytest.raises(InputError, match="is a folder"):
+        read_tsv(tmp_path)
