@@ -34,9 +34,7 @@ def test_outputs_equal_those_of_the_original_code(shared: Path, checkpoint: Path
     )
     real = inputs["input_mask"].astype(bool)
     sequence = outputs["sequence_output"].numpy()
-    np.testing.assert_allclose(
-        sequence[real], golden["sequence_output"][real], rtol=0, atol=1e-5
-    )
+    np.testing.assert_allclose(sequence[real], golden["sequence_output"][real], rtol=0, atol=1e-5)
     np.testing.assert_allclose(
         outputs["pooled_output"].numpy(), golden["pooled_output"], rtol=0, atol=1e-5
     )

@@ -26,7 +26,7 @@ class Server:
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802
+            def do_GET(self) -> None:
                 wanted = self.headers["Range"]
                 outer.ranges.append(wanted)
                 if self.path != f"/models/2020_02_20/{ZIP}":
@@ -119,7 +119,7 @@ def test_an_absent_file_and_an_absent_server_are_clear_errors(
     with pytest.raises(InputError, match=r"cannot download .*_L-4_.*Not Found"):
         fetch_preset("bert-small", ignore)
     monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9/none")
-    with pytest.raises(InputError, match="Connection refused.*--init-checkpoint none"):
+    with pytest.raises(InputError, match=r"Connection refused.*--init-checkpoint none"):
         fetch_preset("bert-small", ignore)
 
 

@@ -54,9 +54,7 @@ def test_golden_ids(shared: Path) -> None:
 @example("a" * 200 + " " + "a" * 201 + " " + "я" * 200 + " " + "я" * 201)
 @example("a" * 150 + "." + "a" * 150 + "中" + "a" * 150)
 @example("nul\x00 bell\x07 soft\u00adhyphen zero\u200bwidth line\u2028separator \ufffd")
-def test_any_text_as_the_original(
-    original: FullTokenizer, tokenizer: Tokenizer, text: str
-) -> None:
+def test_any_text_as_the_original(original: FullTokenizer, tokenizer: Tokenizer, text: str) -> None:
     decomposed = unicodedata.normalize("NFD", text.lower())
     if any(unicodedata.category(character) == "Cn" for character in decomposed):
         return

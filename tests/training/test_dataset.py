@@ -1,0 +1,90 @@
+"""Token stores are made once, follow their inputs, and refuse what they cannot label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.errors import InputError
+from bertaccum.training.dataset import Labels, TokenStore, open_store, read_labels
+
+WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]
+LABELS = Labels(["0", "1"], ["negative", "positive"])
+
+
+def write(path: Path, *rows: str) -> Path:
+    path.write_text("label\ttext\n" + "".join(row + "\n" for row in rows))
+    return path
+
+
+def open_tsv(tsv: Path, reports: list[str] | None = None, length: int = 8) -> TokenStore:
+    def progress(what: str, done: int, total: int | None) -> None:
+        if reports is not None:
+            reports.append(what)
+
+    return open_store(tsv, LABELS, WORDS, length, progress)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_store_holds_every_row_in_order(tmp_path: Path) -> None:
+    store = open_tsv(write(tmp_path / "a.tsv", "1\tgood food", "0\tbad", "1\t"))
+    assert store.token_ids.tolist() == [2, 5, 7, 3, 2, 6, 3, 2, 3]
+    assert store.offsets.tolist() == [0, 4, 7, 9]
+    assert store.labels.tolist() == [1, 0, 1]
+    assert store.lengths(np.array([2, 0])).tolist() == [2, 4]
+
+
+def test_a_store_is_made_once_and_again_when_its_inputs_change(tmp_path: Path, cache: Path) -> None:
+    tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
+    for rows, length, made in (
+        (["1\tgood", "0\tbad"], 8, True),
+        (["1\tgood", "0\tbad"], 8, False),
+        (["1\tgood", "0\tbad"], 4, True),
+        (["1\tgood", "0\tbad bad"], 8, True),
+    ):
+        reports: list[str] = []
+        write(tsv, *rows)
+        open_tsv(tsv, reports, length)
+        assert bool(reports) == made
+    assert len(list((cache / "tokens").iterdir())) == 3
+
+
+def test_an_interrupted_store_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_store(tsv, LABELS, WORDS, 8, interrupt)
+    assert list((cache / "tokens").iterdir()) == []
+    assert len(open_tsv(tsv)) == 2
+
+
+def test_an_unknown_label_is_named_with_its_row(tmp_path: Path) -> None:
+    tsv = write(tmp_path / "a.tsv", "1\tgood", "neutral\tfood")
+    with pytest.raises(InputError, match=r"a.tsv, row 3: label 'neutral' is unknown.* 0, 1"):
+        open_tsv(tsv)
+
+
+def test_a_file_without_labels_says_so(tmp_path: Path) -> None:
+    tsv = tmp_path / "test.tsv"
+    tsv.write_text("index\tsentence\n0\tgood food\n")
+    with pytest.raises(InputError, match="has no labels"):
+        open_tsv(tsv)
+
+
+def test_classes_come_from_the_rows_where_there_is_no_manifest(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", "10\ta", "9\tb", "9\tc")
+    assert read_labels(tmp_path).values == ["9", "10"]
+    write(tmp_path / "train.tsv", "no\ta", "no\tb")
+    with pytest.raises(InputError, match=r"train.tsv: holds one class only \(no\)"):
+        read_labels(tmp_path)

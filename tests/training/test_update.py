@@ -1,0 +1,152 @@
+"""The promise: the same target batch gives the same weights, however a window is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.classifier import build_classifier, build_encoder, encoder_inputs
+from bertaccum.bert.presets import EncoderConfig
+from bertaccum.config import TrainConfig
+from bertaccum.memory.plan import make_plan
+from bertaccum.training.dataset import TokenStore
+from bertaccum.training.recipe import NO_DECAY, make_optimizer
+from bertaccum.training.update import make_predict, make_update
+from bertaccum.training.windows import make_window, window_rows, windows_by_length
+
+TINY = EncoderConfig(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    vocab_size=50,
+    max_position_embeddings=32,
+)
+CONFIG = TrainConfig(learning_rate=1e-2, target_batch=32, dropout=0.0, clip_norm=0.2)
+# 100 examples are three windows of 32 and one of 4: the tenth update is in the third epoch.
+UPDATES = 10
+
+
+def build(dropout: float = 0.0) -> tf_keras.Model:
+    tf_keras.utils.set_random_seed(1)
+    return build_classifier(build_encoder(TINY, dropout), TINY, 2, dropout)
+
+
+def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[str, float]]]:
+    """Weights after ten updates, and what each reported."""
+    model, optimizer = build(), make_optimizer(CONFIG, UPDATES)
+    plan = make_plan(CONFIG.target_batch, micro_batch)
+    update, results = make_update(model, optimizer, plan.accumulation_steps), []
+    for number in range(UPDATES):
+        _, rows = window_rows(number, len(store), CONFIG.target_batch, CONFIG.seed)
+        results.append(update(make_window(store, rows, plan.micro_batch)))
+    return np.concatenate([w.numpy().ravel() for w in model.trainable_variables]), results
+
+
+@pytest.fixture(scope="module")
+def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
+    """Plain tf_keras, all padded to the maximum, no accumulation: independent of our update."""
+    model = build()
+    optimizer = make_optimizer(CONFIG, UPDATES).inner
+    optimizer.build(model.trainable_variables)
+    results = []
+    for number in range(UPDATES):
+        _, rows = window_rows(number, len(store), CONFIG.target_batch, CONFIG.seed)
+        tokens = tf.ragged.constant(
+            [store.token_ids[store.offsets[r] : store.offsets[r + 1]] for r in rows], tf.int32
+        ).to_tensor(shape=[None, 32])
+        inputs = encoder_inputs(tokens, tf.cast(tokens != 0, tf.int32))
+        with tf.GradientTape() as tape:
+            loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
+                store.labels[rows], model(inputs, training=True)
+            )
+        gradients = [
+            tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
+        ]
+        gradients, norm = tf.clip_by_global_norm(gradients, CONFIG.clip_norm)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        results.append({"loss": float(loss), "grad_norm": float(norm)})
+    return np.concatenate([w.numpy().ravel() for w in model.trainable_variables]), results
+
+
+@pytest.mark.parametrize("micro_batch", [32, 8, 12, 1])
+def test_same_weights_however_the_window_is_cut(
+    store: TokenStore, micro_batch: int, big_batch: tuple[np.ndarray, list[dict[str, float]]]
+) -> None:
+    weights, results = train(store, micro_batch)
+    expected_weights, expected = big_batch
+    np.testing.assert_allclose(weights, expected_weights, rtol=0, atol=1e-6)
+    for key in ("loss", "grad_norm"):
+        np.testing.assert_allclose([r[key] for r in results], [r[key] for r in expected], rtol=1e-5)
+    assert max(r["grad_norm"] for r in results) > CONFIG.clip_norm  # clipping was in effect
+    assert all(r["applied"] for r in results)
+
+
+def test_there_are_no_accumulators_with_one_micro_step(store: TokenStore) -> None:
+    for micro_batch, accumulators in ((32, False), (8, True)):
+        model, optimizer = build(), make_optimizer(CONFIG, UPDATES)
+        steps = make_plan(32, micro_batch).accumulation_steps
+        window = make_window(store, np.arange(32), micro_batch)
+        make_update(model, optimizer, steps)(window)
+        names = [v.name for v in optimizer.variables]
+        assert any("sum" in name for name in names) == accumulators
+
+
+def test_one_trace_serves_all_windows(store: TokenStore) -> None:
+    model = build()
+    traces = []
+    call = model.call
+
+    def counted(*arguments: object, **options: object) -> object:
+        traces.append(1)
+        return call(*arguments, **options)
+
+    model.call = counted
+    update = make_update(model, make_optimizer(CONFIG, UPDATES), accumulation_steps=4)
+    update(make_window(store, np.arange(32), 8))
+    traced = len(traces)
+    for start, size in ((32, 32), (64, 4), (10, 20)):
+        update(make_window(store, np.arange(start, start + size), 8))
+    assert len(traces) == traced > 0
+
+
+def test_dropout_is_on_in_training_and_off_in_prediction(store: TokenStore) -> None:
+    model, window = build(dropout=0.5), make_window(store, np.arange(8), 8)
+    predict = make_predict(model)
+    np.testing.assert_array_equal(predict(window), predict(window))
+    config = dataclasses.replace(CONFIG, learning_rate=1e-30, weight_decay=0.0)
+    update = make_update(model, make_optimizer(config, UPDATES), 1)
+    assert update(window)["loss"] != update(window)["loss"]
+
+
+def test_padding_does_not_change_a_prediction(store: TokenStore) -> None:
+    predict = make_predict(build())
+    alone = {int(rows[0]): predict(window)[0] for rows, window in windows_by_length(store, batch=1)}
+    for rows, window in windows_by_length(store, batch=32):
+        for row, logits in zip(rows, predict(window), strict=True):
+            np.testing.assert_allclose(logits, alone[int(row)], rtol=0, atol=1e-5)
+
+
+def test_biases_and_layer_norm_do_not_decay() -> None:
+    model = build()
+    config = dataclasses.replace(CONFIG, weight_decay=0.5, warmup_fraction=0.0)
+    optimizer = make_optimizer(config, 10)
+    optimizer.build(model.trainable_variables)
+    before = [v.numpy() for v in model.trainable_variables]
+    zeros = [tf.zeros_like(v) for v in model.trainable_variables]
+    optimizer.apply_sums(zip(zeros, model.trainable_variables, strict=True), weight=1)
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        factor = 1.0 if any(part in variable.name for part in NO_DECAY) else 1 - 0.5 * 1e-2
+        np.testing.assert_allclose(variable.numpy(), old * factor, rtol=1e-6, err_msg=variable.name)
+
+
+def test_the_schedule_warms_up_and_decays_by_updates() -> None:
+    optimizer = make_optimizer(TrainConfig(learning_rate=1.0, warmup_fraction=0.1), 100)
+    expected = {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0}
+    for update, rate in expected.items():
+        optimizer.iterations.assign(update)
+        np.testing.assert_allclose(float(optimizer.learning_rate), rate, atol=1e-6)
