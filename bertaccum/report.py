@@ -163,6 +163,6 @@ def prepared(folder: str, manifest: dict[str, Any], unchanged: bool) -> None:
     console.print(f"source: {manifest['source']}", soft_wrap=True)
     table = Table("split", "rows", *manifest["labels"])
     for split, counts in manifest["counts"].items():
-        per_class = counts["per_class"]
-        table.add_row(split, f"{counts['rows']:,}", *(f"{n:,}" for n in per_class))
+        per_class = (f"{count:,}" for count in counts["classes"].values())
+        table.add_row(split, f"{counts['rows']:,}", *per_class)
     console.print(table)
