@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import tarfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,16 +43,18 @@ def test_commas_are_sniffed(tmp_path: Path) -> None:
     assert read(tmp_path / "a.txt", b"text,label\na\tb,x\n") == [(2, "x", "a\tb")]
 
 
-def test_long_text_and_the_limit_of_others(tmp_path: Path) -> None:
-    before = csv.field_size_limit()
+def test_the_ending_decides_before_the_first_line(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.CSV", b"label,text,a\tb\nx,y,z\n") == [(2, "x", "y")]
+
+
+def test_long_text_and_the_limit_of_others(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(csv.field_size_limit, csv.field_size_limit(1000)))
     text = "long " * 210_000
     assert read(tmp_path / "a.csv", f"label,text\n1,{text}\n".encode()) == [(2, "1", text)]
-    assert csv.field_size_limit() == before
+    assert csv.field_size_limit() == 1000
 
 
 def test_real_imdb_lines(tmp_path: Path, shared: Path) -> None:
-    import tarfile
-
     with tarfile.open(shared / "data/imdb/imdb_polarity_csv.tgz") as tar:
         file = tar.extractfile("imdb_polarity_csv/test.csv")
         assert file is not None

@@ -33,6 +33,7 @@ def test_round_trip(tmp_path: Path) -> None:
         (b"", "is damaged"),
         (b"[1]", "was not written by"),
         (b'{"name": "web app", "icons": []}', "was not written by"),
+        (manifest_bytes(OURS | {"tool": "other"}), "was not written by"),
         (manifest_bytes(OURS | {"labels": None}), "was not written by"),
     ],
 )
