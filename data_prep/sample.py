@@ -23,7 +23,7 @@ NAMES = ("negative", "positive")
 TRAIN_ROWS, TEST_ROWS = 4000, 1000
 MIN_WORDS, MEDIAN_WORDS, MAX_WORDS = 5, 40, 300
 _SPREAD = 0.8  # of the logarithm of the length: a long tail, as in real reviews
-_MINORITY_SHARE = 0.2
+_MINORITY_SHARE = 0.25  # once the majority is clear
 _SLOT = re.compile(r"\{(\w+?)(2?)\}")
 _T = TypeVar("_T")
 
@@ -69,7 +69,7 @@ def _review(rng: random.Random, good: bool) -> str:
         if balance >= 1 and rng.random() < 0.35:
             sentence = _filled(rng, _pick(rng, words.FACTS), good)
         else:
-            agrees = balance < 2 or rng.random() > _MINORITY_SHARE * 2
+            agrees = balance < 2 or rng.random() > _MINORITY_SHARE
             balance += 1 if agrees else -1
             sentence = _judgement(rng, good if agrees else not good)
         count += len(sentence.split())
