@@ -26,7 +26,9 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+# Evaluated once, at the end: on a dev.tsv of 47 rows, choosing the best epoch is a coin toss.
 RECIPE = ["--target-batch", "32", "--micro-batch", "8", "--learning-rate", "3e-4"]
+RECIPE += ["--eval-every", "1000000"]
 STARTS = {"checkpoint": "pretrained/bert_tiny_reviews", "from scratch": "none"}
 
 

@@ -19,6 +19,7 @@ SOURCES = ("yelp", "sample", "csv")
 LAYOUTS = ("plain", "cola")
 SPLITS = ("train", "dev", "test")
 AUTO = "auto"
+MAX_SEED = 2**32 - 1
 
 
 def setting(
@@ -86,7 +87,7 @@ class PrepareConfig:
         maximum=1,
         exclusive=True,
     )
-    seed: int = setting(0, "Seed of the split and of the sample.", minimum=0)
+    seed: int = setting(0, "Seed of the split and of the sample.", minimum=0, maximum=MAX_SEED)
     overwrite: bool = setting(False, "Replace a folder prepared with other options.")
 
     def __post_init__(self) -> None:
@@ -153,7 +154,7 @@ class TrainConfig:
     )
     dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
     precision: str = setting("float32", "Arithmetic of the model.", choices=PRECISIONS)
-    seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0)
+    seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0, maximum=MAX_SEED)
     eval_every: int | None = setting(
         None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1
     )

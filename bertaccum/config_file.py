@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import read_text
 
 
 def read_config_file(
@@ -28,7 +29,7 @@ def read_config_file(
 
     known, values = list(keys), {}
     try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        loader = yaml.SafeLoader(read_text(path))
         root = loader.get_single_node()
         pairs = [] if root is None else _pairs(root, path)
         for key_node, value_node in pairs:
@@ -45,8 +46,6 @@ def read_config_file(
         problem = getattr(error, "problem", None) or error
         row = mark.line + 1 if mark else None
         raise InputError(f"is not plain YAML ({problem})", path=path, row=row) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({error})", "check --config", path=path) from None
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -1,11 +1,55 @@
-"""Files that are whole or not there, and their digests. Standard library only."""
+"""Reading what the user named, and writing files that are whole or not there.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from bertaccum.errors import InputError
+
+
+@contextmanager
+def open_input(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file that the user named.
+
+    Yields:
+      The open binary file.
+
+    Raises:
+      InputError: it is missing, a folder, or cannot be opened or read.
+    """
+    try:
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", "check the path", path=path) from error
+    except IsADirectoryError as error:
+        raise InputError("is a folder, not a file", "name the file in it", path=path) from error
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", path=path) from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file that the user named.
+
+    Raises:
+      InputError: it cannot be read, or a row of it is not UTF-8.
+    """
+    with open_input(path) as file:
+        raw = file.read()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = raw[: error.start].count(b"\n") + 1
+        raise InputError("is not UTF-8", "save it as UTF-8 text", path=path, row=row) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -23,9 +67,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The sha256 of a file's contents, in hexadecimal, read piece by piece."""
+    """The SHA-256 of a file's contents, in hexadecimal.
+
+    Raises:
+      InputError: it cannot be read.
+    """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+    with open_input(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()

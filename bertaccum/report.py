@@ -61,6 +61,7 @@ class Progress:
             disable=not self._live,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._since: dict[str, float] = {}
         self._last_line = 0.0
 
     def __enter__(self) -> Progress:
@@ -81,9 +82,13 @@ class Progress:
             if what not in self._tasks:
                 self._tasks[what] = self._bars.add_task(what, total=total, detail=detail)
             self._bars.update(self._tasks[what], completed=done, total=total, detail=detail)
-        elif time.monotonic() - self._last_line >= _LINE_SECONDS:
-            self._last_line = time.monotonic()
-            note(f"{what}: {done}" + (f" of {total}" if total else "") + f"  {detail}".rstrip())
+            return
+        now = time.monotonic()
+        since = self._since.setdefault(what, now)
+        if now - self._last_line >= _LINE_SECONDS:
+            self._last_line = now
+            left = f"  {(now - since) / done * (total - done):.0f} s left" if total else ""
+            note(f"{what}: {done}" + (f" of {total}" if total else "") + f"  {detail}{left}")
 
     def note(self, text: str) -> None:
         """A line above the bars."""

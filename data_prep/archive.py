@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
-from data_prep.lines import sha256
+from bertaccum.files import sha256
 
 DATASET = "yelp_polarity_reviews"
 _MEMBERS = ("yelp_review_polarity_csv/train.csv", "yelp_review_polarity_csv/test.csv")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from data_prep.source import Progress
+from bertaccum.progress import Progress
 
 
 class ReportingBar:

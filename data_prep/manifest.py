@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
-from data_prep.lines import open_input, sha256
+from bertaccum.files import open_input, sha256
 
 MANIFEST = "manifest.json"
 TOOL = "bertaccum prepare"

@@ -11,15 +11,16 @@ from typing import Any
 
 from bertaccum import __version__
 from bertaccum.config import PrepareConfig
+from bertaccum.files import sha256
+from bertaccum.progress import Progress
 from data_prep.archive import checked_sha256, recorded_download
 from data_prep.atomic import staged
 from data_prep.csv_source import csv_source
 from data_prep.folder import VOCABULARY, earlier_manifest, is_unchanged
-from data_prep.lines import sha256
 from data_prep.manifest import MANIFEST, TOOL, manifest_bytes
 from data_prep.rows import class_numbers, class_order, gather
 from data_prep.sample import sample_source
-from data_prep.source import Progress, Source
+from data_prep.source import Source
 from data_prep.split import duplicates, split_rows
 from data_prep.tsv import write_tsv
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertaccum.errors import InputError
-from data_prep.source import Part, Progress
+from bertaccum.progress import Progress
+from data_prep.source import Part
 from data_prep.text import clean
 
 _ROWS_A_REPORT = 500

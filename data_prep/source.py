@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-
-# (what is being done, done so far, total or None); may be called from another thread.
-Progress = Callable[[str, int, "int | None"], None]
 
 
 class Example(NamedTuple):

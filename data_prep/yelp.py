@@ -10,18 +10,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
-from importlib import abc
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import InputError, RunError
+from bertaccum.files import sha256
+from bertaccum.progress import Progress
 from data_prep.archive import DATASET, Download, recorded_download, rewrite
 from data_prep.bars import ReportingBar
-from data_prep.lines import sha256
-from data_prep.source import Example, Part, Progress, Source
+from data_prep.source import Example, Part, Source
 
 _NAMES = {"1": "negative", "2": "positive"}
 # What tensorflow-datasets' bars count, by how their descriptions start.
@@ -118,11 +117,10 @@ def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -
 def _adapted(progress: Progress) -> Iterator[None]:
     """What tensorflow-datasets has no option for.
 
-    Its progress becomes ours, its chatter stays off stdout, it gives up a dead
-    network soon, and it does without importlib_resources, which it uses (4.9.10)
-    but does not require; only the type `Traversable` is meant.
+    Its progress becomes ours, its chatter stays off stdout, and it gives up a dead
+    network soon.
     """
-    from tensorflow_datasets.core import dataset_builder, utils
+    from tensorflow_datasets.core import utils
     from tensorflow_datasets.core.download import downloader
 
     bar = partial(ReportingBar, progress, _DOINGS)
@@ -131,7 +129,6 @@ def _adapted(progress: Progress) -> Iterator[None]:
         mock.patch.object(logging.getLogger("urllib3.connectionpool"), "disabled", True),
         mock.patch.multiple(utils, tqdm=bar, async_tqdm=bar),
         mock.patch.object(downloader, "MAX_RETRIES", _RETRIES),
-        mock.patch.object(dataset_builder, "importlib_resources", SimpleNamespace(abc=abc)),
     ):
         yield
 

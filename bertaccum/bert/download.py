@@ -12,13 +12,13 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
 
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.errors import InputError
+from bertaccum.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
 MEMBERS = (
@@ -27,7 +27,6 @@ MEMBERS = (
     "bert_model.ckpt.index",
     "bert_model.ckpt.data-00000-of-00001",
 )
-Progress = Callable[[str, int, int | None], None]
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 30
 

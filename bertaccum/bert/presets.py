@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
+from bertaccum.files import read_text
 
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
@@ -82,10 +83,8 @@ def write_bert_config(path: Path, config: EncoderConfig) -> None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("there is no such file", "check the path", path=path) from None
-    except (OSError, ValueError, RecursionError) as error:
+        values = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"is not readable JSON ({error})", path=path) from None
     if not isinstance(values, dict):
         raise InputError("holds no JSON object", "it is not a BERT configuration", path=path)

@@ -6,12 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.bert.download import Progress, cache_folder, fetch_preset, unpack
+from bertaccum.bert.download import cache_folder, fetch_preset, unpack
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig, read_bert_config
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
+from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"

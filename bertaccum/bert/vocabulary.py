@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertaccum.errors import InputError
+from bertaccum.files import read_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -16,16 +17,8 @@ def read_vocabulary(path: Path) -> list[str]:
     Raises:
       InputError: the file is missing, not UTF-8, repeats an entry or lacks a special token.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError("there is no such vocabulary", "check --vocab", path=path) from None
-    except UnicodeDecodeError as error:
-        row = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise InputError("is not UTF-8", "give a vocab.txt", path=path, row=row) from None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path=path) from None
-    vocabulary = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    text = read_text(path).removesuffix("\n")
+    vocabulary = [line.removesuffix("\r") for line in text.split("\n")]
     check_vocabulary(vocabulary, path)
     return vocabulary
 

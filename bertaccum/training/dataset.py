@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,9 @@ from bertaccum.bert.download import cache_folder
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
+from bertaccum.progress import Progress
 from data_prep.manifest import label_names
 from data_prep.tsv import read_tsv
-
-Progress = Callable[[str, int, int | None], None]
 
 # Raise when the same inputs would give another store.
 _FORMAT = 1
@@ -63,13 +62,16 @@ class TokenStore:
 
 
 def read_labels(folder: Path) -> Labels:
-    """The classes of a data folder: from its manifest, else those in its train.tsv.
+    """The classes of a data folder: those of its manifest, else those in its train.tsv.
 
     Raises:
       InputError: there is no usable train.tsv, or it holds fewer than two classes.
     """
+    names = label_names(folder)
+    if names is not None:
+        return Labels([str(number) for number in range(len(names))], names)
     train = folder / "train.tsv"
-    found = _label_column(train)
+    found = _labels_of(train, read_tsv(train))
     values = sorted(set(found), key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
     if len(values) < 2:
         raise InputError(
@@ -77,10 +79,7 @@ def read_labels(folder: Path) -> Labels:
             "a classifier needs two or more; check the label column",
             path=train,
         )
-    names = label_names(folder)
-    if names is None:
-        return Labels(values, values)
-    return Labels([str(number) for number in range(len(names))], names)
+    return Labels(values, values)
 
 
 def open_store(
@@ -104,13 +103,7 @@ def open_store(
 
 
 def _digest(tsv: Path, labels: Labels, vocabulary: list[str], max_seq_length: int) -> str:
-    try:
-        contents = sha256(tsv)
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})", "prepare the data or check the path", path=tsv
-        ) from None
-    key = json.dumps([_FORMAT, contents, labels.values, max_seq_length, vocabulary])
+    key = json.dumps([_FORMAT, sha256(tsv), labels.values, max_seq_length, vocabulary])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
@@ -147,10 +140,6 @@ def _tokenized(texts: list[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTens
         batches, output_signature=tf.TensorSpec([None], tf.string)
     )
     yield from data.map(tokenizer, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)
-
-
-def _label_column(tsv: Path) -> list[str]:
-    return _labels_of(tsv, read_tsv(tsv)).tolist()
 
 
 def _labels_of(tsv: Path, table: Any) -> Any:

@@ -11,8 +11,9 @@ import tf_keras
 
 from bertaccum.config import EvalConfig
 from bertaccum.errors import InputError
+from bertaccum.progress import Progress
 from bertaccum.training.checkpoints import load_best
-from bertaccum.training.dataset import Progress, TokenStore, open_store
+from bertaccum.training.dataset import TokenStore, open_store
 from bertaccum.training.run_folder import RunFolder, read_run_config
 from bertaccum.training.update import make_predict
 from bertaccum.training.windows import Window, windows_by_length
@@ -59,13 +60,16 @@ def predict_store(
     progress: Progress,
 ) -> np.ndarray:
     """Logits [examples, classes] of a whole store, computed by length, in the store's order."""
-    pieces: dict[int, np.ndarray] = {}
-    done = 0
+    order, pieces, done = [], [], 0
     for rows, window in windows_by_length(store, batch):
-        pieces.update(zip(rows, predict(window), strict=True))
+        order.append(rows)
+        pieces.append(predict(window))
         done += len(rows)
         progress("evaluating", done, len(store))
-    return np.stack([pieces[row] for row in range(len(store))])
+    by_length = np.concatenate(pieces)
+    logits = np.empty_like(by_length)
+    logits[np.concatenate(order)] = by_length
+    return logits
 
 
 def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:

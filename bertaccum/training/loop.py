@@ -19,8 +19,9 @@ from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.bert.source import ModelSource, find_model
 from bertaccum.config import TrainConfig
 from bertaccum.memory.plan import Plan, make_plan
+from bertaccum.progress import Progress, silent
 from bertaccum.training.checkpoints import save_best, state_saver
-from bertaccum.training.dataset import Labels, Progress, TokenStore, open_store, read_labels
+from bertaccum.training.dataset import Labels, TokenStore, open_store, read_labels
 from bertaccum.training.evaluation import accuracy, mean_loss, predict_store
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.run_folder import ModelFiles, RunFolder
@@ -123,11 +124,15 @@ def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
 
 def _build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_keras.Model:
     tf_keras.utils.set_random_seed(config.seed)
+    policy = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy(config.precision)
-    encoder = build_encoder(source.encoder, config.dropout)
-    if source.checkpoint is not None:
-        load_google_checkpoint(encoder, source.checkpoint)
-    return build_classifier(encoder, source.encoder, classes, config.dropout)
+    try:
+        encoder = build_encoder(source.encoder, config.dropout)
+        if source.checkpoint is not None:
+            load_google_checkpoint(encoder, source.checkpoint)
+        return build_classifier(encoder, source.encoder, classes, config.dropout)
+    finally:
+        tf_keras.mixed_precision.set_global_policy(policy)
 
 
 class _Run:
@@ -148,7 +153,8 @@ class _Run:
         self.files = ModelFiles(source.encoder, source.vocabulary, labels)
         self.plan = make_plan(config.target_batch, config.micro_batch)
         per_epoch = updates_per_epoch(len(train_store), config.target_batch)
-        scheduled = math.ceil(config.epochs * per_epoch)
+        # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
+        scheduled = math.ceil(round(config.epochs * per_epoch, 6))
         # The schedule does not know of --max-updates: stopping early changes no update.
         self.updates = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
@@ -206,13 +212,12 @@ class _Run:
         )
 
     def _evaluate(self, update: int) -> Evaluated:
-        logits = predict_store(self.predict, self.dev_store, _EVAL_BATCH, lambda *_: None)
+        logits = predict_store(self.predict, self.dev_store, _EVAL_BATCH, silent)
         labels = self.dev_store.labels
         score = accuracy(logits, labels)
-        loss = mean_loss(logits, labels)
-        # On a small dev.tsv many accuracies are equal; the loss then tells them apart.
-        best = self.best is None or (score, -loss) > (self.best.accuracy, -self.best.loss)
-        evaluated = Evaluated(update, score, loss, best)
+        # A small dev.tsv gives many ties; among equals the longest trained is the best guess.
+        best = self.best is None or score >= self.best.accuracy
+        evaluated = Evaluated(update, score, mean_loss(logits, labels), best)
         if best:
             self.best = evaluated
             save_best(self.model, self.files, self.folder)

@@ -15,7 +15,7 @@ from bertaccum.bert.presets import EncoderConfig, read_bert_config, write_bert_c
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.files import write_text
+from bertaccum.files import read_text, write_text
 from bertaccum.training.dataset import Labels
 
 RUNS = Path("runs")
@@ -44,8 +44,8 @@ class ModelFiles:
         """
         path = folder / "labels.json"
         try:
-            labels = Labels(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            labels = Labels(**json.loads(read_text(path)))
+        except (ValueError, TypeError) as error:
             raise InputError(f"cannot be read ({error})", path=path) from None
         return ModelFiles(
             read_bert_config(folder / "bert_config.json"),
@@ -126,8 +126,8 @@ def read_run_config(run: Path) -> TrainConfig:
             "there is no run here", "train first, or name a run folder with --run", path=run
         )
     try:
-        return TrainConfig(**yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, TypeError, UnicodeDecodeError) as error:
+        return TrainConfig(**yaml.safe_load(read_text(path)))
+    except (yaml.YAMLError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"is not a run's configuration ({reason})", path=path) from None
 

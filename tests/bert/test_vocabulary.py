@@ -37,7 +37,7 @@ def test_what_is_not_text_is_named_with_its_row(tmp_path: Path) -> None:
     path.write_bytes(b"[PAD]\ncaf\xe9\n")
     with pytest.raises(InputError, match="row 2: is not UTF-8"):
         read_vocabulary(path)
-    with pytest.raises(InputError, match="no such vocabulary"):
+    with pytest.raises(InputError, match="no such file"):
         read_vocabulary(tmp_path / "absent.txt")
 
 

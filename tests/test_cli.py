@@ -1,0 +1,240 @@
+"""The command line: what it prints where, exit codes, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.cli import main
+from bertaccum.errors import BertAccumError
+
+QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]
+
+
+class Outcome:
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> object:
+    """Runs the program in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9")
+
+    def call(*arguments: object) -> Outcome:
+        with pytest.raises(SystemExit) as end:
+            main([str(a) for a in arguments])
+        return Outcome(end.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Forty rows that a word decides, with a vocabulary."""
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    words = ["the", "food", "was", "good", "bad"]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    rows = [f"{i % 2}\tthe food was {('bad', 'good')[i % 2]}\n" for i in range(40)]
+    for name in ("train", "dev", "test"):
+        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows))
+    return folder
+
+
+def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None:
+    trained = run(
+        *("train", "--data", data, "--target-batch", 8, "--micro-batch", 3, "--epochs", 8),
+        *("--learning-rate", 1e-3, *QUICK, "--json"),
+    )
+    assert (trained.code or 0) == 0
+    summary = json.loads(trained.out)
+    assert summary["updates"] == 40
+    assert summary["examples"] == 320
+    assert summary["best_dev_accuracy"] > 0.9
+    assert "random weights, not pretrained" in trained.err
+    assert "8 examples an update: 2 of 3 and one of 2; 40 updates" in trained.err
+
+    folder = Path("runs/latest").resolve()
+    assert folder.parent == Path("runs").resolve()
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    wanted = {"update", "epoch", "loss", "examples", "learning_rate", "grad_norm", "seconds"}
+    assert wanted | {"examples_per_second"} <= set(metrics[0])
+    assert [m["update"] for m in metrics] == list(range(1, 41))
+    assert [m["epoch"] for m in metrics] == [1 + i // 5 for i in range(40)]
+    assert json.loads((folder / "plan.json").read_text()) == {
+        "target_batch": 8,
+        "micro_batch": 3,
+        "accumulation_steps": 3,
+        "replicas": 1,
+    }
+    evaluations = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    assert [e["update"] for e in evaluations] == list(range(5, 41, 5))
+    assert json.loads((folder / "summary.json").read_text()) == summary
+
+    evaluated = run("eval")
+    assert (evaluated.code or 0) == 0
+    assert re.search(r"accuracy +1\.0000", evaluated.out)
+    saved = json.loads((folder / "eval-test.json").read_text())
+    assert saved["confusion_matrix"] == [[20, 0], [0, 20]]
+    as_json = run("eval", "--file", data / "dev.tsv", "--json")
+    assert json.loads(as_json.out)["examples"] == 40
+
+
+def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -> None:
+    Path("recipe.yaml").write_text(
+        f"data: {data}\nmodel: bert-tiny\ninit-checkpoint: none\nmax_seq_length: 16\n"
+        "target_batch: 16\nlearning_rate: 1e-3\nmax_updates: 3\nmicro_batch: 4\n"
+    )
+    first = run("train", "--config", "recipe.yaml", "--target-batch", 10, "--out", "first")
+    assert (first.code or 0) == 0
+    config = yaml.safe_load(Path("first/config.yaml").read_text())
+    assert (config["target_batch"], config["learning_rate"], config["epochs"]) == (10, 1e-3, 3.0)
+
+    second = run("train", "--config", "first/config.yaml", "--out", "second")
+    assert (second.code or 0) == 0
+    losses = [
+        [json.loads(line)["loss"] for line in Path(name, "metrics.jsonl").read_text().splitlines()]
+        for name in ("first", "second")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert len(losses[0]) == 3
+
+
+TRAIN_MISTAKES = {
+    "target 0": (["--target-batch", 0], "'--target-batch': 0 is not in the range x>=1"),
+    "micro above target": (
+        ["--target-batch", 4, "--micro-batch", 8],
+        "8 is above --target-batch 4",
+    ),
+    "micro 0": (["--micro-batch", 0], "'--micro-batch': 0 is not in the range"),
+    "micro no number": (["--micro-batch", "some"], "'some' is not a valid integer"),
+    "too long": (["--max-seq-length", 513], "513 is above the model's 512 positions"),
+    "too short": (["--max-seq-length", 2], "2 is not in the range x>=3"),
+    "no data": (["--data", "absent"], r"absent/train.tsv.*no such file"),
+    "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
+    "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*Connection refused"),
+    "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
+    "two encoders": (["--bert-config", "x.json"], "both name the encoder"),
+    "unknown model": (["--model", "bert-smal"], "'bert-smal' is not one of .*bert-small"),
+    "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
+    "out exists": (["--out", "reviews"], "--out reviews exists; name another folder"),
+    "no config": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
+}
+
+
+@pytest.mark.parametrize("mistake", TRAIN_MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(run, data: Path, mistake: str) -> None:
+    arguments, message = TRAIN_MISTAKES[mistake]
+    before = sorted(Path().iterdir())
+    check_error(run("train", "--data", data, *QUICK, *arguments), message)
+    assert sorted(Path().iterdir()) == before
+
+
+def check_error(outcome: Outcome, message: str) -> None:
+    assert outcome.code == 2
+    assert outcome.out == ""
+    lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert re.search(message, lines[0])
+    assert "Traceback" not in outcome.err
+
+
+DATA_MISTAKES = {
+    "empty": (b"", "train.tsv: is empty"),
+    "binary": (b"\x00\x01\x02\xff" * 20, "train.tsv, row 1: .*binary"),
+    "latin-1": (b"label\ttext\n1\tcaf\xe9\n", "train.tsv, row 2: byte 0xe9 .*not UTF-8"),
+    "columns": (b"label\ttext\n1\ta\tb\n", "train.tsv, row 2: has 3 tab-separated columns"),
+    "one class": (b"label\ttext\n1\ta\n1\tb\n", r"train.tsv: holds one class only \(1\)"),
+}
+
+
+@pytest.mark.parametrize("mistake", DATA_MISTAKES)
+def test_bad_data_is_named_by_file_and_row(run, data: Path, mistake: str) -> None:
+    contents, message = DATA_MISTAKES[mistake]
+    (data / "train.tsv").write_bytes(contents)
+    check_error(run("train", "--data", data, *QUICK), message)
+    assert not Path("runs").exists()
+
+
+CONFIG_MISTAKES = {
+    "unknown key": ("seed: 1\ntarget_bach: 8\n", r"r.yaml, row 2: .*did you mean target_batch\?"),
+    "bad value": ("target_batch: 0\n", "r.yaml, row 1: target_batch: 0 is not in the range"),
+    "list": ("seed: [1]\n", r"r.yaml, row 1: seed: \[1\] is not valid"),
+    "flag for number": ("seed: true\n", "r.yaml, row 1: seed: True is not valid"),
+    "twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is there twice"),
+    "no mapping": ("- 1\n", "holds no `key: value` lines"),
+    "no yaml": ("seed: [\n", "r.yaml, row 2: is not plain YAML"),
+    "a tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
+}
+
+
+@pytest.mark.parametrize("mistake", CONFIG_MISTAKES)
+def test_a_bad_config_file_is_named_by_row(run, mistake: str) -> None:
+    contents, message = CONFIG_MISTAKES[mistake]
+    Path("r.yaml").write_text(contents)
+    check_error(run("train", "--config", "r.yaml"), message)
+
+
+def test_eval_mistakes(run, data: Path) -> None:
+    check_error(run("eval"), "runs/latest: there is no run here; train first")
+    trained = run("train", "--data", data, "--max-updates", 1, "--target-batch", 8, *QUICK)
+    assert (trained.code or 0) == 0
+    check_error(run("eval", "--file", "absent.tsv"), "absent.tsv: there is no such file")
+    Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
+    check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
+    Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
+    check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
+
+
+def test_prepare_mistakes(run) -> None:
+    check_error(run("prepare", "--source", "csv"), "--source csv needs --train-file")
+    check_error(run("prepare", "--archive", "absent.tgz"), "absent.tgz")
+    check_error(run("prepare", "--source", "sample", "--dev-fraction", 1), "not in the range 0<x<1")
+    check_error(run("prepare", "--source", "sample", "--archive", "x"), "drop one of the two")
+    assert not Path("data").exists()
+
+
+def test_an_unexpected_failure_is_one_line_too(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("first\nsecond")
+
+    monkeypatch.delenv("BERTACCUM_TRACEBACK", raising=False)
+    monkeypatch.setattr("data_prep.prepare.prepare", fail)
+    outcome = run("prepare", "--source", "sample")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: unexpected RuntimeError: first second;")
+
+
+def test_an_error_says_where_and_what_to_do() -> None:
+    error = BertAccumError("is damaged", "fetch it again", path="a.tsv", row=3)
+    assert str(error) == "a.tsv, row 3: is damaged; fetch it again"
+    assert str(BertAccumError("two\nlines")) == "two lines"
+
+
+@pytest.mark.parametrize("command", [[], ["prepare"], ["train"], ["eval"]])
+def test_help_names_every_default(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bertaccum", *command, "-h"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "100"},
+        check=True,
+    )
+    assert "bertaccum train --target-batch 32 --micro-batch 8" in done.stdout or command in (
+        ["prepare"],
+        ["eval"],
+    )
+    if command == ["train"]:
+        assert "[default: 2e-05; x>0]" in done.stdout
