@@ -114,7 +114,7 @@ class TrainConfig:
     """One training run: data, model, batch arithmetic and recipe."""
 
     data: str = setting("data/yelp_polarity", "Folder that `bertaccum prepare` wrote.")
-    out: str | None = setting(None, "Run folder to create. [default: runs/<date-time>]")
+    out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]")
     model: str | None = setting(
         None,
         "Encoder preset. [default: that of --init-checkpoint, else bert-small]",

@@ -61,7 +61,8 @@ class Progress:
             disable=not self._live,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._since: dict[str, float] = {}
+        # When each was first reported, and how much of it was done by then.
+        self._first: dict[str, tuple[float, int]] = {}
         self._last_line = 0.0
 
     def __enter__(self) -> Progress:
@@ -84,11 +85,19 @@ class Progress:
             self._bars.update(self._tasks[what], completed=done, total=total, detail=detail)
             return
         now = time.monotonic()
-        since = self._since.setdefault(what, now)
+        self._first.setdefault(what, (now, done))
         if now - self._last_line >= _LINE_SECONDS:
             self._last_line = now
-            left = f"  {(now - since) / done * (total - done):.0f} s left" if total else ""
-            note(f"{what}: {done}" + (f" of {total}" if total else "") + f"  {detail}{left}")
+            parts = [f"{what}: {done:,} of {total:,}" if total else what]
+            parts += [detail] if detail else []
+            parts += self._time_left(what, done, total, now)
+            note("  ".join(parts))
+
+    def _time_left(self, what: str, done: int, total: int | None, now: float) -> list[str]:
+        start, before = self._first[what]
+        if total is None or done == before:
+            return []
+        return [f"{(now - start) / (done - before) * (total - done):.0f} s left"]
 
     def note(self, text: str) -> None:
         """A line above the bars."""

@@ -22,8 +22,13 @@ _KEPT = 2
 def state_saver(
     model: tf_keras.Model, optimizer: AccumulatingOptimizer, folder: RunFolder
 ) -> tf.train.CheckpointManager:
-    """A manager whose `save(update)` keeps weights and optimizer state in `checkpoints/`."""
-    state = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    """A manager whose `save(update)` keeps weights and optimizer state in `checkpoints/`.
+
+    Saving is for between updates: the accumulators are empty then, and left out.
+    """
+    state = tf.train.Checkpoint(
+        model=model, optimizer=optimizer.inner, skipped_windows=optimizer.skipped_windows
+    )
     return tf.train.CheckpointManager(
         state, str(folder.checkpoints), max_to_keep=_KEPT, checkpoint_name="update"
     )
