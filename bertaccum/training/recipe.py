@@ -19,11 +19,12 @@ def make_optimizer(config: TrainConfig, updates: int) -> AccumulatingOptimizer:
       config: learning rate, warm-up, decay, clipping and precision.
       updates: length of the whole schedule, in updates.
     """
+    # epsilon: tf_keras adds it to a second moment that is not bias-corrected, so that in the
+    # first updates BERT's own 1e-6 drowns small gradients; training from random weights stalls.
     inner = tf_keras.optimizers.AdamW(
         learning_rate=make_schedule(config, updates),
         weight_decay=config.weight_decay,
-        beta_2=0.999,
-        epsilon=1e-6,
+        epsilon=1e-8,
     )
     inner.exclude_from_weight_decay(var_names=list(NO_DECAY))
     if config.precision == "mixed_float16":
