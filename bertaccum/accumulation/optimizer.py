@@ -1,217 +1,418 @@
 """The accumulating optimizer: many micro-steps, one exact update.
 
-What is summed are gradients of *summed* losses, and how many examples they came
-from. Their quotient is the gradient of the mean over the whole window, whatever
-the sizes of the micro-batches: a mean of means would not be.
+What is added up are gradients and what they weigh; their quotient is the mean over the
+whole window, whatever the sizes of the micro-batches: a mean of means would not be.
+
+It has two faces on one state. The explicit one, `accumulate` and `apply`, communicates
+once per update and knows each micro-batch's weight. The Keras one, `apply_gradients`,
+accumulates, and applies on every N-th call. Under a distribution strategy replicas are
+merged first and the branch is taken after: merging inside a branch that one replica
+takes is an error in TensorFlow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-Gradient: TypeAlias = Any  # tf.Tensor, tf.IndexedSlices or None
-GradientTransform = Callable[[list[tf.Tensor]], list[tf.Tensor]]
+from bertaccum.accumulation.checks import check_arguments, check_inner, check_scope
+from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
+from bertaccum.accumulation.replicas import alike, first
+from bertaccum.accumulation.sums import Gradient, GradientSums
+from bertaccum.accumulation.transforms import GradientTransform
+from bertaccum.accumulation.wrapper import OptimizerWrapper
+
+GradsAndVars = Iterable[tuple[Gradient, tf.Variable]]
 
 
-class AccumulatingOptimizer(tf.Module):
+@tf_keras.saving.register_keras_serializable(package="bertaccum")
+class AccumulatingOptimizer(OptimizerWrapper):
     """Wraps a tf_keras optimizer so that it acts once per window of micro-steps.
 
-    The wrapped optimizer sees one mean gradient per update: its clipping, weight decay,
+    The wrapped optimizer sees one gradient per update: its clipping, weight decay,
     schedule, moving averages and `iterations` know nothing of micro-steps.
 
     Args:
-      optimizer: the inner optimizer, any new-style tf_keras one; a `LossScaleOptimizer`
-        has its scale taken off once per window, and lowered if the window overflowed.
-      gradient_transform: maps the list of mean gradients to the list that the inner
-        optimizer gets, such as `clip_by_global_norm(1.0)`.
+      optimizer: the inner optimizer: a new-style tf_keras one, its name or its config.
+        With a `LossScaleOptimizer` inside, gradients of the scaled loss are accumulated,
+        unscaled once per window, and a window that overflowed lowers the scale once.
+      accumulation_steps: micro-steps in a window for `apply_gradients`: a number, a
+        variable, or a function of the update's number. A change takes effect at the
+        next window. `accumulate` and `apply` do not look at it.
+      reduction: `mean` over the window, `sum`, or `running_mean`: the mean, kept as such.
+      accumulator_dtype: by default that of the variables, but at least float32. Narrower
+        types hold the running mean.
+      nonfinite: what to do with a window whose gradient is not finite, or whose norm is
+        beyond float32: `skip` it, `raise` an error, or `propagate` it.
+      gradient_transform: maps the list of (mean gradient, variable) to what the inner
+        optimizer gets, such as `ClipByGlobalNorm(1.0)`.
+      name: of this optimizer.
 
-    Example:
-      ```
-      for tokens, labels in micro_batches:
-          with tf.GradientTape() as tape:
-              loss = optimizer.scale_loss(tf.reduce_sum(losses(model(tokens), labels)))
-          gradients = tape.gradient(loss, variables)
-          optimizer.accumulate(zip(gradients, variables), weight=len(labels))
-      optimizer.apply()
-      ```
+    Raises:
+      TypeError, ValueError: the optimizer cannot be wrapped or an argument is not valid.
     """
+
+    def __new__(cls, optimizer: Any, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
+        scaled = isinstance(_resolved(optimizer), tf_keras.mixed_precision.LossScaleOptimizer)
+        if scaled and cls is AccumulatingOptimizer:
+            from bertaccum.accumulation.loss_scale import ScalingAccumulatingOptimizer
+
+            return super().__new__(ScalingAccumulatingOptimizer)
+        return super().__new__(cls)
 
     def __init__(
         self,
-        optimizer: tf_keras.optimizers.Optimizer,
+        optimizer: Any,
+        accumulation_steps: int | tf.Variable | Callable[[tf.Tensor], Any] = 4,
+        reduction: str = "mean",
+        accumulator_dtype: Any = None,
+        nonfinite: str = "skip",
         gradient_transform: GradientTransform | None = None,
-        name: str = "accumulating",
+        name: str | None = None,
     ) -> None:
-        super().__init__(name=name)
-        self.inner = optimizer
-        self._gradient_transform = gradient_transform
-        self._variables: list[tf.Variable] = []
-        self._sums: list[tf.Variable] = []
-        self._weight = tf.Variable(0.0, trainable=False, name="weight")
-        # A constant zero would be folded into a second copy of every accumulator.
-        self._zero = tf.Variable(0.0, trainable=False, name="zero")
-        self.gradient_norm = tf.Variable(0.0, trainable=False, name="gradient_norm")
-        self.skipped_windows = tf.Variable(
-            0, dtype=tf.int64, trainable=False, name="skipped_windows"
-        )
+        check_arguments(accumulation_steps, reduction, nonfinite)
+        self.inner = _resolved(optimizer)
+        check_inner(self.inner, AccumulatingOptimizer)
+        self.name = name or "accumulating"
+        self.accumulation_steps = accumulation_steps
+        self.reduction = reduction
+        self.accumulator_dtype = tf.as_dtype(accumulator_dtype) if accumulator_dtype else None
+        self.nonfinite = nonfinite
+        self.gradient_transform = gradient_transform
+        # The model's own, so not part of what this optimizer saves.
+        self._model_variables = self._no_dependency([])
+        self._positions = self._no_dependency({})
+        # Variables that have had a gradient; the others are left alone, as tf_keras does.
+        self._with_gradient = self._no_dependency(set())
+        self._sums: GradientSums | None = None
 
-    @property
-    def iterations(self) -> tf.Variable:
-        """Updates so far: the inner optimizer's count."""
-        return self.inner.iterations
+    # --- State ----------------------------------------------------------------------
 
-    @property
-    def learning_rate(self) -> tf.Tensor:
-        """The inner optimizer's, for the next update."""
-        optimizer = getattr(self.inner, "inner_optimizer", self.inner)
-        rate = optimizer._learning_rate
-        if isinstance(rate, tf_keras.optimizers.schedules.LearningRateSchedule):
-            rate = rate(optimizer.iterations)
-        return tf.convert_to_tensor(rate)
-
-    def build(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the inner optimizer's state for `variables`, which it then keeps to.
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        """Creates all state for `var_list`, which is then all that can be trained.
 
         Raises:
-          ValueError: built before with other variables.
+          ValueError: built before without one of them, or made outside the strategy.
         """
-        if not self._variables:
+        if self._model_variables:
+            for variable in var_list:
+                self._position(variable)
+            return
+        check_scope(self.inner)
+        with tf.init_scope():
+            self.inner.build(var_list)
+            self._model_variables.extend(var_list)
+            self._positions.update({self.inner._var_key(v): i for i, v in enumerate(var_list)})
+            self._step = alike(0, tf.int64, "step")
+            self._window_steps = alike(0, tf.int64, "window_steps")
+            self._overflowed = alike(False, tf.bool, "overflowed")
+            self.skipped_windows = alike(0, tf.int64, "skipped_windows")
+            self.gradient_norm = alike(0, tf.float32, "gradient_norm")
+        one_step = isinstance(self.accumulation_steps, int) and self.accumulation_steps == 1
+        if not one_step:
+            self._accumulators()
+
+    def _accumulators(self) -> GradientSums:
+        if self._sums is None:
+            running_mean = self.reduction == "running_mean"
             with tf.init_scope():
-                self.inner.build(variables)
-            self._variables = list(variables)
-        elif [v.ref() for v in variables] != [v.ref() for v in self._variables]:
+                self._sums = GradientSums(
+                    self._model_variables, self.accumulator_dtype, running_mean
+                )
+        return self._sums
+
+    def _position(self, variable: tf.Variable) -> int:
+        try:
+            return self._positions[self.inner._var_key(variable)]
+        except KeyError:
             raise ValueError(
-                "AccumulatingOptimizer was built with other variables; "
-                "make a new one for another model"
-            )
+                f"AccumulatingOptimizer was built with other variables, without {variable.name};"
+                " build() it with all of them before the first step, or make a new one for"
+                " another model"
+            ) from None
+
+    def _in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
+        """One gradient or None for each of the model's variables."""
+        pairs = list(grads_and_vars)
+        self.build([v for _, v in pairs])
+        gradients: list[Gradient] = [None] * len(self._model_variables)
+        for gradient, variable in pairs:
+            if gradient is not None:
+                gradients[self._position(variable)] = gradient
+        self._with_gradient |= {i for i, g in enumerate(gradients) if g is not None}
+        return gradients
+
+    # --- The explicit face ----------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss to differentiate: scaled if a `LossScaleOptimizer` is inside."""
-        return self.inner.get_scaled_loss(loss) if self._scales_loss else loss
+        """The loss to differentiate: scaled if there is a loss scale inside."""
+        return loss
 
-    def accumulate(
-        self, grads_and_vars: Iterable[tuple[Gradient, tf.Variable]], weight: Any = 1.0
-    ) -> None:
-        """Adds one micro-step: gradients of a loss summed over its examples.
+    def accumulate(self, grads_and_vars: GradsAndVars, weight: Any = 1.0) -> None:
+        """Adds one micro-step on this replica; communicates nothing.
 
         Args:
-          grads_and_vars: for every variable, always in the same order; a gradient may be
-            None (nothing to add) or IndexedSlices (scatter-added, never made dense).
-          weight: how much the micro-step counts, as a rule its number of examples.
+          grads_and_vars: gradients of a loss that is *summed* over its examples; None,
+            IndexedSlices, and variables left out are fine.
+          weight: how much the micro-step weighs, as a rule its number of examples.
         """
-        gradients, variables = _unzip(grads_and_vars)
-        self.build(variables)
-        self._build_sums()
-        for total, gradient in zip(self._sums, gradients, strict=True):
-            if isinstance(gradient, tf.IndexedSlices):
-                total.scatter_add(
-                    tf.IndexedSlices(tf.cast(gradient.values, total.dtype), gradient.indices)
-                )
-            elif gradient is not None:
-                total.assign_add(tf.cast(gradient, total.dtype))
-        self._weight.assign_add(tf.cast(weight, tf.float32))
+        gradients = self._in_order(grads_and_vars)
+        self._accumulators().add(gradients, tf.cast(weight, tf.float64))
+        self._step.assign_add(1)
 
     def apply(self) -> tf.Tensor:
-        """Updates the variables from what was accumulated, and starts a new window.
+        """Updates the variables from what all replicas accumulated; starts a new window.
 
         Returns:
-          True if the update was applied, False if a gradient was not finite and the
-          window was dropped.
+          True if the update was applied, False if its gradient was not finite and the
+          window was skipped.
 
         Raises:
-          ValueError: nothing was ever accumulated.
+          ValueError: nothing was accumulated.
         """
-        if not self._sums:
+        if tf.distribute.in_cross_replica_context():
+            return first(tf.distribute.get_strategy().run(self.apply))
+        if self._sums is None or (tf.executing_eagerly() and not self._step > 0):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
-        applied = self.apply_sums(
-            zip([s.value() for s in self._sums], self._variables, strict=True), self._weight
-        )
+        sums, weight = self._sums.read()
+        applied = self._update(sums, weight)
         with tf.control_dependencies([applied]):
-            self.reset()
+            self._sums.reset()
+            self._step.assign(0)
         return applied
 
-    def reset(self) -> None:
-        """Forgets what was accumulated since the last update."""
-        for total in self._sums:
-            total.assign(tf.broadcast_to(self._zero, total.shape))
-        self._weight.assign(0.0)
-
-    def apply_sums(
-        self, grads_and_vars: Iterable[tuple[Gradient, tf.Variable]], weight: Any
-    ) -> tf.Tensor:
-        """Updates from a whole window's summed gradients, without accumulators.
+    def apply_sums(self, grads_and_vars: GradsAndVars, weight: Any) -> tf.Tensor:
+        """Updates from a window that was a single micro-step: no accumulators are used.
 
         Args:
-          grads_and_vars: gradients of the loss summed over the window.
-          weight: the window's total weight, as a rule its number of examples.
+          grads_and_vars: gradients of the loss summed over this replica's examples.
+          weight: how much they weigh, as a rule the number of examples.
 
         Returns:
           As `apply`.
         """
-        sums, variables = _unzip(grads_and_vars)
-        self.build(variables)
-        share = 1.0 / tf.cast(weight, tf.float32)
-        used = [(g, v) for g, v in zip(sums, variables, strict=True) if g is not None]
+        gradients = self._in_order(grads_and_vars)
         # The sum is the gradient: clipping must not see an embedding's rows one by one.
-        mean = [tf.convert_to_tensor(g) * tf.cast(share, g.dtype) for g, _ in used]
-        if self._scales_loss:
-            mean = self.inner.get_unscaled_gradients(mean)
-        self.gradient_norm.assign(tf.linalg.global_norm(mean))
-        finite = tf.math.is_finite(self.gradient_norm)
-        if self._gradient_transform is not None:
-            mean = self._gradient_transform(mean)
-        self._apply_inner(list(zip(mean, [v for _, v in used], strict=True)), finite)
+        dense = [
+            tf.zeros(v.shape, v.dtype) if g is None else tf.convert_to_tensor(g)
+            for g, v in zip(gradients, self._model_variables, strict=True)
+        ]
+        return self._update(dense, tf.cast(weight, tf.float64))
+
+    def flush(self) -> tf.Tensor:
+        """Applies the window as far as it has come, exactly weighted.
+
+        Returns:
+          True if there was anything, and it was applied.
+        """
+        if tf.distribute.in_cross_replica_context():
+            return first(tf.distribute.get_strategy().run(self.flush))
+        if self._sums is None:
+            return tf.constant(False)
+        return self._apply_if((self._step > 0) & ~self._overflowed)
+
+    # --- The Keras face -------------------------------------------------------------
+
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
+    ) -> list[tuple[Gradient, tf.Variable]]:
+        """As tf_keras optimizers do; of the scaled loss if there is a loss scale inside."""
+        if callable(loss):
+            return super().compute_gradients(lambda: self.scale_loss(loss()), var_list, tape)
+        if tape is not None:
+            with tape:
+                loss = self.scale_loss(loss)
+        return super().compute_gradients(loss, var_list, tape)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: GradsAndVars,
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
+    ) -> tf.Variable:
+        """Accumulates one micro-step; the N-th call of a window also applies it.
+
+        Args:
+          grads_and_vars: gradients as `model.fit` computes them: of the mean loss; under
+            a strategy, of this replica's share of it.
+          name: not used.
+          skip_gradients_aggregation: only a `LossScaleOptimizer` around this may set it.
+          **kwargs: what else tf_keras optimizers take.
+
+        Returns:
+          `iterations`.
+
+        Raises:
+          ValueError: called in cross-replica context, or with reduced gradients.
+        """
+        pairs = list(grads_and_vars)
+        reduced = skip_gradients_aggregation or not kwargs.get(
+            "experimental_aggregate_gradients", True
+        )
+        if not reduced:
+            pairs = self.aggregate_gradients(pairs)
+        elif not self._is_wrapped_by_loss_scale_optimizer:
+            raise ValueError(
+                "AccumulatingOptimizer reduces over replicas by itself, once per update: give it"
+                " each replica's own gradients, without skip_gradients_aggregation"
+            )
+        gradients = self._in_order(pairs)
+        share = 1 / tf.distribute.get_strategy().num_replicas_in_sync
+        self._accumulators().add(gradients, tf.constant(share, tf.float64))
+        self._apply_if((self._step >= self._window_steps) & ~self._overflowed)
+        return self.iterations
+
+    def aggregate_gradients(self, grads_and_vars: GradsAndVars) -> list[Any]:
+        """Begins a micro-step. The name is Keras'; nothing is reduced before `apply`.
+
+        A `LossScaleOptimizer` around this one calls it, whether or not the gradients will
+        turn out to be finite.
+        """
+        if tf.distribute.in_cross_replica_context():
+            raise ValueError(
+                "apply_gradients() belongs in replica context: call it in strategy.run"
+            )
+        pairs = list(grads_and_vars)
+        self.build([v for _, v in pairs])
+        due = tf.equal(self._step, 0) | (self._step >= self._window_steps)
+        tf.cond(due, self._begin_window, tf.no_op)
+        self._step.assign_add(1)
+        if not self._is_wrapped_by_loss_scale_optimizer:
+            return pairs
+        overflowed = overflow_anywhere([g for g, _ in pairs if g is not None])
+        before = tf.identity(self._overflowed)
+        # To the optimizer around this, each overflow is an update; but a window is one.
+        take_back_update(self.iterations, overflowed & before)
+        self.skipped_windows.assign_add(tf.cast(overflowed & ~before, tf.int64))
+        self._overflowed.assign(overflowed | before)
+        return poisoned(pairs, overflowed)
+
+    def _begin_window(self) -> tf.Operation:
+        steps = self.accumulation_steps
+        if not isinstance(steps, int | tf.Variable):
+            steps = steps(self.iterations.read_value())
+        self._window_steps.assign(tf.maximum(tf.cast(steps, tf.int64), 1))
+        self._step.assign(0)
+        # `apply` leaves zeros; a window that overflowed never came to it.
+        tf.cond(self._overflowed, self._accumulators().reset, tf.no_op)
+        self._overflowed.assign(False)
+        return tf.no_op()
+
+    # --- One update -----------------------------------------------------------------
+
+    def _apply_if(self, condition: tf.Tensor) -> tf.Tensor:
+        """`apply` where `condition`, the same on all replicas, holds."""
+
+        def merged(strategy: tf.distribute.Strategy, condition: Any) -> tf.Tensor:
+            def apply() -> tf.Tensor:
+                return first(strategy.extended.call_for_each_replica(self.apply))
+
+            return tf.cond(first(condition), apply, lambda: tf.constant(False))
+
+        return tf.distribute.get_replica_context().merge_call(merged, args=(condition,))
+
+    def _update(self, sums: list[tf.Tensor], weight: tf.Tensor) -> tf.Tensor:
+        """Reduces over replicas, once; divides; checks; hands the result to the inner one."""
+        used = sorted(self._with_gradient) or range(len(sums))
+        sums = [sums[i] for i in used]
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            *sums, weight = context.all_reduce(tf.distribute.ReduceOp.SUM, [*sums, weight])
+        if self.reduction != "sum":
+            sums = [s * tf.cast(1 / weight, s.dtype) for s in sums]
+        gradients = self._unscaled(sums)
+        norm = _global_norm(gradients)
+        self.gradient_norm.assign(tf.cast(norm, tf.float32))
+        finite = tf.math.is_finite(norm)
+        pairs = [(g, self._model_variables[i]) for g, i in zip(gradients, used, strict=True)]
+        if self.gradient_transform is not None:
+            pairs = self.gradient_transform(pairs)
+        return self._apply_inner(pairs, self._allowed(finite))
+
+    def _allowed(self, finite: tf.Tensor) -> tf.Tensor:
+        if self.nonfinite == "propagate":
+            return tf.ones_like(finite)
+        if self.nonfinite == "raise":
+            message = "the window's gradient is not finite"
+            with tf.control_dependencies([tf.debugging.assert_equal(finite, True, message)]):
+                return tf.identity(finite)
         self.skipped_windows.assign_add(tf.cast(~finite, tf.int64))
         return finite
 
-    def _apply_inner(
-        self, grads_and_vars: list[tuple[tf.Tensor, tf.Variable]], finite: tf.Tensor
-    ) -> None:
-        if self._scales_loss:
-            # It looks for non-finite gradients by itself, and adjusts its scale.
-            self.inner.apply_gradients(grads_and_vars)
-        elif tf.executing_eagerly():
-            if finite:
-                self.inner.apply_gradients(grads_and_vars)
-        else:
-            tf.cond(finite, lambda: self._inner_step(grads_and_vars), lambda: tf.no_op())
+    def _apply_inner(self, pairs: list[Any], allowed: tf.Tensor) -> tf.Tensor:
+        gradients, variables = (list(part) for part in zip(*pairs, strict=True))
 
-    def _inner_step(self, grads_and_vars: list[tuple[tf.Tensor, tf.Variable]]) -> tf.Operation:
-        self.inner.apply_gradients(grads_and_vars)
-        return tf.no_op()
+        def update(gradients: Any) -> None:
+            self.inner.apply_gradients(
+                list(zip(gradients, variables, strict=True)), skip_gradients_aggregation=True
+            )
 
-    def _build_sums(self) -> None:
-        if not self._sums:
-            with tf.init_scope():
-                self._sums = [
-                    tf.Variable(tf.zeros(v.shape), trainable=False, name=f"{v.name[:-2]}/sum")
-                    for v in self._variables
-                ]
+        def merged(strategy: tf.distribute.Strategy, gradients: Any, allowed: Any) -> tf.Tensor:
+            def step() -> tf.Tensor:
+                strategy.extended.call_for_each_replica(update, args=(gradients,))
+                return tf.constant(True)
 
-    @property
-    def _scales_loss(self) -> bool:
-        return isinstance(self.inner, tf_keras.mixed_precision.LossScaleOptimizer)
+            return self._branch(first(allowed), step)
+
+        context = tf.distribute.get_replica_context()
+        return context.merge_call(merged, args=(gradients, allowed))
+
+    def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
+        return tf.cond(allowed, step, lambda: tf.constant(False))
+
+    def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        return gradients
+
+    # --- Saving ---------------------------------------------------------------------
+
+    def _own_variables(self) -> list[tf.Variable]:
+        if not self._model_variables:
+            return []
+        own = [self._step, self._window_steps, self._overflowed, self.skipped_windows]
+        return own + (list(self._sums.variables) if self._sums is not None else [])
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments, from which `from_config` makes the same optimizer without its state."""
+        steps = self.accumulation_steps
+        if isinstance(steps, tf.Variable):
+            steps = int(steps.numpy())
+        elif not isinstance(steps, int):
+            steps = tf_keras.saving.serialize_keras_object(steps)
+        transform = self.gradient_transform
+        return {
+            "optimizer": tf_keras.optimizers.serialize(self.inner),
+            "accumulation_steps": steps,
+            "reduction": self.reduction,
+            "accumulator_dtype": self.accumulator_dtype and self.accumulator_dtype.name,
+            "nonfinite": self.nonfinite,
+            "gradient_transform": transform and tf_keras.saving.serialize_keras_object(transform),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The reverse of `get_config`."""
+        config = dict(config)
+        optimizer = config.pop("optimizer")
+        if isinstance(optimizer, dict):
+            optimizer = tf_keras.optimizers.deserialize(optimizer, custom_objects)
+        for key in ("accumulation_steps", "gradient_transform"):
+            if isinstance(config.get(key), dict):
+                config[key] = tf_keras.saving.deserialize_keras_object(config[key], custom_objects)
+        return AccumulatingOptimizer(optimizer, **config)
 
 
-def clip_by_global_norm(clip_norm: float) -> GradientTransform:
-    """A gradient transform that scales all gradients so that their joint norm is at most this.
-
-    Source: Pascanu, Mikolov and Bengio 2012, "On the difficulty of training recurrent
-    neural networks".
-    """
-
-    def transform(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        return tf.clip_by_global_norm(gradients, clip_norm)[0]
-
-    return transform
+def _resolved(optimizer: Any) -> Any:
+    if isinstance(optimizer, str | dict):
+        return tf_keras.optimizers.get(optimizer)
+    return optimizer
 
 
-def _unzip(
-    grads_and_vars: Iterable[tuple[Gradient, tf.Variable]],
-) -> tuple[list[Gradient], list[tf.Variable]]:
-    gradients, variables = zip(*grads_and_vars, strict=True)
-    return list(gradients), list(variables)
+def _global_norm(gradients: list[tf.Tensor]) -> tf.Tensor:
+    """As `tf.linalg.global_norm`, of tensors of different types, too."""
+    squares = [tf.cast(2 * tf.nn.l2_loss(g), tf.float64) for g in gradients]
+    return tf.sqrt(tf.add_n(squares))

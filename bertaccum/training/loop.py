@@ -158,8 +158,8 @@ class _Run:
         # The schedule does not know of --max-updates: stopping early changes no update.
         self.updates = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
-        self.optimizer = make_optimizer(config, scheduled)
-        self.update = make_update(model, self.optimizer, self.plan.accumulation_steps)
+        self.optimizer = make_optimizer(config, scheduled, self.plan.accumulation_steps)
+        self.update = make_update(model, self.optimizer)
         self.predict = make_predict(model)
         self.saver = state_saver(model, self.optimizer, folder)
         self.best: Evaluated | None = None

@@ -5,19 +5,22 @@ from __future__ import annotations
 import tf_keras
 from official.modeling.optimization import lr_schedule
 
-from bertaccum.accumulation import AccumulatingOptimizer, clip_by_global_norm
+from bertaccum.accumulation import AccumulatingOptimizer, ClipByGlobalNorm
 from bertaccum.config import TrainConfig
 
 # Parts of the names of the variables that do not decay.
 NO_DECAY = ("bias", "layer_norm")
 
 
-def make_optimizer(config: TrainConfig, updates: int) -> AccumulatingOptimizer:
+def make_optimizer(
+    config: TrainConfig, updates: int, accumulation_steps: int
+) -> AccumulatingOptimizer:
     """AdamW as BERT is fine-tuned, inside the accumulating optimizer.
 
     Args:
       config: learning rate, warm-up, decay, clipping and precision.
       updates: length of the whole schedule, in updates.
+      accumulation_steps: micro-steps in a full window; with one there are no accumulators.
     """
     # epsilon: tf_keras adds it to a second moment that is not bias-corrected, so that in the
     # first updates BERT's own 1e-6 drowns small gradients; training from random weights stalls.
@@ -29,7 +32,9 @@ def make_optimizer(config: TrainConfig, updates: int) -> AccumulatingOptimizer:
     inner.exclude_from_weight_decay(var_names=list(NO_DECAY))
     if config.precision == "mixed_float16":
         inner = tf_keras.mixed_precision.LossScaleOptimizer(inner)
-    return AccumulatingOptimizer(inner, gradient_transform=clip_by_global_norm(config.clip_norm))
+    return AccumulatingOptimizer(
+        inner, accumulation_steps, gradient_transform=ClipByGlobalNorm(config.clip_norm)
+    )
 
 
 def make_schedule(

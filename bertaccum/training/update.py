@@ -23,21 +23,20 @@ _SIGNATURE = [
 
 
 def make_update(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer, accumulation_steps: int
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer
 ) -> Callable[[Window], dict[str, float]]:
     """Builds the update of `model` by `optimizer`.
 
     Args:
       model: a classifier of `encoder_inputs`.
       optimizer: what accumulates and applies.
-      accumulation_steps: micro-steps in a full window; with one there are no accumulators.
 
     Returns:
       A function of a Window that updates the weights and returns `loss` (mean over the
       window), `grad_norm` (of the mean gradient, before clipping), `learning_rate` and
       `applied` (0 if the window was dropped because a gradient was not finite).
     """
-    run = _accumulated if accumulation_steps > 1 else _single
+    run = _single if optimizer.accumulation_steps == 1 else _accumulated
     optimizer.build(model.trainable_variables)
 
     @tf.function(input_signature=_SIGNATURE)
@@ -45,12 +44,11 @@ def make_update(
         token_ids: tf.Tensor, row_splits: tf.Tensor, labels: tf.Tensor, cuts: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-        learning_rate = optimizer.learning_rate
         loss, applied = run(model, optimizer, tokens, labels, cuts)
         return {
             "loss": loss / tf.cast(tf.size(labels), tf.float32),
-            "grad_norm": optimizer.gradient_norm.read_value(),
-            "learning_rate": learning_rate,
+            "grad_norm": tf.identity(optimizer.gradient_norm),
+            "learning_rate": tf.identity(optimizer.learning_rate),
             "applied": tf.cast(applied, tf.float32),
         }
 

@@ -1,0 +1,62 @@
+"""What cannot be wrapped or asked for, said before anything is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+REDUCTIONS = ("mean", "sum", "running_mean")
+NONFINITE = ("skip", "raise", "propagate")
+
+
+def check_arguments(accumulation_steps: Any, reduction: str, nonfinite: str) -> None:
+    """Raises ValueError or TypeError for arguments that make no sense."""
+    steps = accumulation_steps
+    if isinstance(steps, bool) or not (isinstance(steps, int | tf.Variable) or callable(steps)):
+        raise TypeError(
+            f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or a function"
+            " of the update's number"
+        )
+    if isinstance(steps, int) and steps < 1:
+        raise ValueError(f"accumulation_steps is {steps}; a window has at least 1 micro-step")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
+    if nonfinite not in NONFINITE:
+        raise ValueError(f"nonfinite is {nonfinite!r}; choose one of {', '.join(NONFINITE)}")
+
+
+def check_inner(optimizer: Any, accumulating: type) -> None:
+    """Raises TypeError or ValueError for an optimizer that cannot be wrapped."""
+    innermost = optimizer
+    while isinstance(innermost, tf_keras.mixed_precision.LossScaleOptimizer) and not isinstance(
+        innermost, accumulating
+    ):
+        innermost = innermost.inner_optimizer
+    if isinstance(innermost, accumulating):
+        raise ValueError(
+            "this optimizer accumulates already; wrap the optimizer inside it, with the product"
+            " of both accumulation_steps"
+        )
+    if isinstance(innermost, tf_keras.optimizers.legacy.Optimizer):
+        name = type(innermost).__name__
+        raise TypeError(
+            f"tf_keras.optimizers.legacy.{name} cannot be wrapped;"
+            f" use tf_keras.optimizers.{name} instead"
+        )
+    if not isinstance(innermost, tf_keras.optimizers.Optimizer):
+        raise TypeError(
+            f"{type(innermost).__module__}.{type(innermost).__name__} is not a tf_keras optimizer;"
+            " use one of tf_keras.optimizers (tf.keras is Keras 3)"
+        )
+
+
+def check_scope(optimizer: tf_keras.optimizers.Optimizer) -> None:
+    """Raises ValueError if the optimizer was made outside the strategy it is used under."""
+    strategy = tf.distribute.get_strategy()
+    if not strategy.extended.variable_created_in_scope(optimizer.iterations):
+        raise ValueError(
+            f"the optimizer was made outside the scope of {type(strategy).__name__};"
+            " make it, and the one inside, in `with strategy.scope():`"
+        )

@@ -1,0 +1,98 @@
+"""What a window adds up, on each replica: gradients and how much they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from bertaccum.accumulation.replicas import here, summed
+
+Gradient: TypeAlias = Any  # tf.Tensor, tf.IndexedSlices or None
+
+
+class GradientSums(tf.Module):
+    """One accumulator a variable, and the weight of what is in them.
+
+    Each replica has its own; nothing here communicates. In a type narrower than float32
+    what is kept is the running mean instead of the sum: it stays as small as a single
+    gradient, so that the type's few digits are not spent on its growth.
+
+    Args:
+      variables: the model's variables.
+      dtype: of the accumulators; by default the variable's, but at least float32.
+      running_mean: keep the mean of what has been added so far, not its sum.
+    """
+
+    def __init__(
+        self, variables: Sequence[tf.Variable], dtype: tf.DType | None, running_mean: bool
+    ) -> None:
+        super().__init__(name="gradient_sums")
+        self.running_mean = running_mean or (dtype is not None and dtype.size < 4)
+        self._totals = [
+            summed(tf.zeros(v.shape, dtype or compute_dtype(v)), "sum") for v in variables
+        ]
+        self.weight = summed(tf.zeros([], tf.float64), "weight")
+        # A constant zero would be folded into a second copy of every accumulator.
+        self._zero = summed(tf.zeros([]), "zero")
+
+    def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
+        """Adds gradients of a loss summed over examples that weigh `weight` together.
+
+        Args:
+          gradients: one a variable; None adds nothing, IndexedSlices are scatter-added.
+          weight: float64 scalar.
+        """
+        self.weight.assign_add(weight)
+        total_weight = tf.identity(here(self.weight))
+        for total, gradient in zip(self._totals, gradients, strict=True):
+            if self.running_mean:
+                _add_to_mean(total, gradient, weight, total_weight)
+            else:
+                _add(total, gradient)
+
+    def read(self) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The sums, in at least float32, of what this replica added, and their weight."""
+        weight = tf.identity(here(self.weight))
+        sums = [tf.cast(here(t), compute_dtype(t)) for t in self._totals]
+        if self.running_mean:
+            sums = [s * tf.cast(weight, s.dtype) for s in sums]
+        return sums, weight
+
+    def reset(self) -> tf.Operation:
+        """Back to zero, by assignment: a NaN must not survive in a product with zero."""
+        for total in self._totals:
+            zero = tf.cast(self._zero, total.dtype)
+            total.assign(tf.broadcast_to(zero, total.shape))
+        self.weight.assign(tf.zeros([], tf.float64))
+        return tf.no_op()
+
+
+def compute_dtype(variable: Any) -> tf.DType:
+    """The variable's own type (not the one it is cast to), but at least float32."""
+    dtype = getattr(variable, "true_dtype", variable.dtype)
+    return dtype if dtype.size > 4 else tf.float32
+
+
+def _add(total: tf.Variable, gradient: Gradient) -> None:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.cast(gradient.values, total.dtype)
+        here(total).scatter_add(tf.IndexedSlices(values, gradient.indices))
+    elif gradient is not None:
+        total.assign_add(tf.cast(gradient, total.dtype))
+
+
+def _add_to_mean(
+    mean: tf.Variable, gradient: Gradient, weight: tf.Tensor, total_weight: tf.Tensor
+) -> None:
+    """mean <- mean (1 - weight / total) + gradient / total, computed in at least float32."""
+    dtype = compute_dtype(mean)
+    old = tf.cast(here(mean), dtype) * tf.cast(1 - weight / total_weight, dtype)
+    share = tf.cast(1 / total_weight, dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        added = tf.cast(gradient.values, dtype) * share
+        old = tf.tensor_scatter_nd_add(old, gradient.indices[:, tf.newaxis], added)
+    elif gradient is not None:
+        old += tf.cast(gradient, dtype) * share
+    mean.assign(tf.cast(old, mean.dtype))

@@ -1,0 +1,81 @@
+"""What a Keras optimizer has to be, passed on to the one inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+
+class OptimizerWrapper(tf_keras.optimizers.Optimizer):
+    """A Keras optimizer that stands for its `inner` one, and has variables of its own.
+
+    The base class's constructor is not called: it would make a second set of
+    hyperparameters and a second count of iterations.
+    """
+
+    inner: tf_keras.optimizers.Optimizer
+
+    # What a LossScaleOptimizer asks of what it wraps, besides the interface.
+    _mesh = None
+    _run_with_dtensor = False
+    _is_wrapped_by_loss_scale_optimizer = False
+
+    @property
+    def iterations(self) -> tf.Variable:
+        """Updates so far: the inner optimizer's count."""
+        return self.inner.iterations
+
+    @iterations.setter
+    def iterations(self, variable: tf.Variable) -> None:
+        self.inner.iterations = variable
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's; with a schedule, that of the last update."""
+        return self.inner.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self.inner.learning_rate = learning_rate
+
+    @property
+    def use_ema(self) -> bool:
+        """Whether the inner optimizer keeps a moving average of the weights."""
+        return self.inner.use_ema
+
+    def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
+        """Called by `fit` at its end: the inner optimizer may put averages in the weights."""
+        self.inner.finalize_variable_values(var_list)
+
+    def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:
+        """The inner optimizer's."""
+        self.inner.exclude_from_weight_decay(*args, **kwargs)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The inner optimizer's variables, then our own."""
+        return [*self.inner.variables, *self._own_variables()]
+
+    # Under this name the base class's get_weights and set_weights know them.
+    _variables = variables
+
+    def _own_variables(self) -> list[tf.Variable]:
+        raise NotImplementedError
+
+    def save_own_variables(self, store: Any) -> None:
+        """For the .keras format, which saves the inner optimizer by itself."""
+        for number, variable in enumerate(self._own_variables()):
+            store[str(number)] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """The reverse of `save_own_variables`."""
+        for number, variable in enumerate(self._own_variables()):
+            variable.assign(store[str(number)])
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+        # The base class keeps its first answer, and would miss what is built later.
+        tracked = tf.__internal__.tracking.AutoTrackable
+        return tracked._trackable_children(self, save_type, **kwargs)
