@@ -86,13 +86,13 @@ def _use_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -
     """Makes a YAML file's values the defaults of this command."""
     if path is None:
         return
-    parameters = {p.name: p for p in ctx.command.params if p.name not in ("config", "json")}
+    parameters = {p.name: p for p in ctx.command.params if p.name not in ("config", "as_json")}
 
     def check(key: str, value: Any) -> Any:
         parameter = parameters[key]
-        if not isinstance(value, str | int | float) or (
-            isinstance(value, bool) and parameter.type is not click.BOOL
-        ):
+        whole = isinstance(parameter.type, click.IntRange | AutoOrInt)
+        plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
+        if not plain or isinstance(value, bool) != (parameter.type is click.BOOL):
             raise ValueError(f"{value!r} is not valid")
         try:
             return parameter.type.convert(value, parameter, ctx)
@@ -113,9 +113,13 @@ config_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+)
 @click.version_option(__version__, message="bertaccum %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Fine-tune BERT at the recommended batch size on a small GPU.
 
     Every update is computed from exactly --target-batch examples; what fits in memory at
@@ -126,6 +130,8 @@ def cli() -> None:
       bertaccum train --target-batch 32 --micro-batch 8
       bertaccum eval
     """
+    if ctx.invoked_subcommand is None:
+        report.result(ctx.get_help())
 
 
 @cli.command()
@@ -203,6 +209,7 @@ def evaluate(as_json: bool, **values: Any) -> None:
     config = EvalConfig(**values)
     _quiet_tensorflow()
     from bertaccum.training.evaluation import evaluate as run
+    from bertaccum.training.evaluation import write_evaluation
 
     with report.Progress() as progress:
         result = run(config, progress)
@@ -210,6 +217,7 @@ def evaluate(as_json: bool, **values: Any) -> None:
         report.result_json(result)
     else:
         report.evaluation(result)
+    write_evaluation(config, result)
 
 
 def _quiet_tensorflow() -> None:
@@ -233,6 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader of our output has gone; nothing is left to say, nor anyone to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}; check permissions and free space", 1)
     except Exception as error:
         if os.environ.get("BERTACCUM_TRACEBACK"):
             raise

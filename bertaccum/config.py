@@ -8,6 +8,7 @@ Standard library only: the command line imports this before anything heavy.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,41 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def check_fields(config: Any) -> None:
+    """Raises ConfigError for a field that is not of its type, choices or bounds."""
+    for field in dataclasses.fields(config):
+        value, problem = getattr(config, field.name), None
+        if value is not None:
+            problem = _problem(value, field.default, field.metadata)
+        if problem:
+            raise ConfigError(f"--{field.name.replace('_', '-')} {value} {problem}")
+
+
+def _problem(value: Any, default: Any, bounds: Any) -> str | None:
+    numeric = bounds["minimum"] is not None
+    if bounds["choices"] and value not in bounds["choices"]:
+        return f"is not one of {', '.join(bounds['choices'])}"
+    if numeric and value == AUTO == default:
+        return None
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "is not on or off"
+    if not numeric:
+        return None if isinstance(value, str) else "is not text"
+    number = int | float if isinstance(default, float) else int
+    if isinstance(value, bool) or not isinstance(value, number) or not math.isfinite(value):
+        return "is not a finite number" if number is not int else "is not a whole number"
+    return _out_of_range(value, bounds)
+
+
+def _out_of_range(value: float, bounds: Any) -> str | None:
+    low, high, open_ends = bounds["minimum"], bounds["maximum"], bounds["exclusive"]
+    if value < low or (open_ends and value == low):
+        return f"is not above {low}" if open_ends else f"is below {low}"
+    if high is not None and (value > high or (open_ends and value == high)):
+        return f"is not below {high}" if open_ends else f"is above {high}"
+    return None
+
+
 @dataclass(frozen=True)
 class PrepareConfig:
     """Where reviews come from, how they are split and where they are written."""
@@ -91,6 +127,7 @@ class PrepareConfig:
     overwrite: bool = setting(False, "Replace a folder prepared with other options.")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.source == "csv" and self.train_file is None:
             raise ConfigError("--source csv needs --train-file", "name your CSV or TSV file")
         if self.source != "csv" and (self.train_file or self.test_file):
@@ -160,6 +197,7 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if isinstance(self.micro_batch, int) and self.micro_batch > self.target_batch:
             raise ConfigError(
                 f"--micro-batch {self.micro_batch} is above --target-batch {self.target_batch}",
@@ -180,3 +218,6 @@ class EvalConfig:
     split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
     file: str | None = setting(None, "A TSV of your own instead of --split.")
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)

@@ -41,6 +41,8 @@ def read_config_file(
             if key in values:
                 raise ConfigError(f"{key} is there twice", "drop one", path=path, row=row)
             values[key] = _checked(key, value, check, path, row)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not plain YAML ({error})", path=path) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,16 +54,23 @@ def read_text(path: Path) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Writes `path` so that a reader, or a crash, sees the old contents or the new, never half."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    temporary = beside(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+        with temporary.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def beside(path: Path) -> Path:
+    """A name that nobody else uses, for what will be renamed to `path`.
+
+    Unlike those of `tempfile`, what is made under it gets the user's usual permissions.
+    """
+    return path.with_name(f".{path.name}-{secrets.token_hex(6)}")
 
 
 def sha256(path: Path) -> str:

@@ -52,11 +52,11 @@ class Progress:
         console = Console(stderr=True)
         self._live = console.is_terminal
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[detail]}"),
+            TextColumn("{task.fields[detail]}", markup=False),
             console=console,
             disable=not self._live,
         )
@@ -150,7 +150,7 @@ def evaluation(values: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
     console.print(f"{values['examples']:,} examples of {values['data']}", soft_wrap=True)
     for name in ("accuracy", "loss", "matthews_correlation"):
         console.print(f"{name.replace('_', ' '):22}{values[name]:.4f}")
@@ -171,7 +171,7 @@ def prepared(folder: str, manifest: dict[str, Any], unchanged: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
     done = "is there already, unchanged" if unchanged else "written"
     console.print(f"{folder}: {done}", soft_wrap=True)
     console.print(f"source: {manifest['source']}", soft_wrap=True)

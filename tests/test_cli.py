@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 import yaml
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
@@ -48,8 +49,8 @@ def data(tmp_path: Path) -> Path:
     words = ["the", "food", "was", "good", "bad"]
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
     rows = [f"{i % 2}\tthe food was {('bad', 'good')[i % 2]}\n" for i in range(40)]
-    for name in ("train", "dev", "test"):
-        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows))
+    for name, count in (("train", 40), ("dev", 16), ("test", 20)):
+        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows[:count]))
     return folder
 
 
@@ -72,6 +73,8 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
     wanted = {"update", "epoch", "loss", "examples", "learning_rate", "grad_norm", "seconds"}
     assert wanted | {"examples_per_second"} <= set(metrics[0])
     assert [m["update"] for m in metrics] == list(range(1, 41))
+    assert metrics[0]["learning_rate"] == 0
+    assert max(m["learning_rate"] for m in metrics) == pytest.approx(1e-3)
     assert [m["epoch"] for m in metrics] == [1 + i // 5 for i in range(40)]
     assert json.loads((folder / "plan.json").read_text()) == {
         "target_batch": 8,
@@ -87,9 +90,18 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
     assert (evaluated.code or 0) == 0
     assert re.search(r"accuracy +1\.0000", evaluated.out)
     saved = json.loads((folder / "eval-test.json").read_text())
-    assert saved["confusion_matrix"] == [[20, 0], [0, 20]]
-    as_json = run("eval", "--file", data / "dev.tsv", "--json")
+    assert saved["confusion_matrix"] == [[10, 0], [0, 10]]
+    assert json.loads(run("eval", "--split", "dev", "--json").out)["examples"] == 16
+    as_json = run("eval", "--file", data / "train.tsv", "--json")
     assert json.loads(as_json.out)["examples"] == 40
+    written = sorted(path.name for path in folder.glob("eval-*"))
+    assert written == ["eval-dev.json", "eval-file-train.json", "eval-test.json"]
+    state = tf.train.load_checkpoint(str(folder / "checkpoints/update-40"))
+    iterations = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
+    assert state.get_tensor(iterations) == 40
+    names = list(state.get_variable_to_shape_map())
+    weights = [n for n in names if n.startswith("model/")]
+    assert len([n for n in names if n.startswith("optimizer/")]) > 2 * len(weights) > 20
 
 
 def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -> None:
@@ -101,6 +113,8 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -
     assert (first.code or 0) == 0
     config = yaml.safe_load(Path("first/config.yaml").read_text())
     assert (config["target_batch"], config["learning_rate"], config["epochs"]) == (10, 1e-3, 3.0)
+    assert "out" not in config
+    assert not Path("latest").exists()
 
     second = run("train", "--config", "first/config.yaml", "--out", "second")
     assert (second.code or 0) == 0
@@ -131,6 +145,10 @@ TRAIN_MISTAKES = {
     "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
     "out exists": (["--out", "reviews"], "--out reviews exists; name another folder"),
     "no config": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
+    "no number": (["--epochs", "nan"], "--epochs nan is not a finite number"),
+    "endless": (["--learning-rate", "inf"], "--learning-rate inf is not a finite number"),
+    "out in a file": (["--out", "reviews/vocab.txt/run"], "vocab.txt/run (cannot be made|is not)"),
+    "out too long": (["--out", "x" * 300], "is not a possible name"),
 }
 
 
@@ -171,6 +189,9 @@ def test_bad_data_is_named_by_file_and_row(run, data: Path, mistake: str) -> Non
 CONFIG_MISTAKES = {
     "unknown key": ("seed: 1\ntarget_bach: 8\n", r"r.yaml, row 2: .*did you mean target_batch\?"),
     "bad value": ("target_batch: 0\n", "r.yaml, row 1: target_batch: 0 is not in the range"),
+    "fraction": ("seed: 1.5\n", "r.yaml, row 1: seed: 1.5 is not valid"),
+    "no date": ("data: 2024-99-99\n", "r.yaml: is not plain YAML"),
+    "nested": ("[" * 3000, "r.yaml: is not plain YAML"),
     "list": ("seed: [1]\n", r"r.yaml, row 1: seed: \[1\] is not valid"),
     "flag for number": ("seed: true\n", "r.yaml, row 1: seed: True is not valid"),
     "twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is there twice"),
@@ -238,3 +259,113 @@ def test_help_names_every_default(command: list[str]) -> None:
     )
     if command == ["train"]:
         assert "[default: 2e-05; x>0]" in done.stdout
+
+
+def losses(folder: str) -> list[float]:
+    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def test_stopping_early_changes_no_update_and_a_seed_changes_all(run, data: Path) -> None:
+    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
+    run(*common, "--epochs", 2, "--out", "whole")
+    run(*common, "--epochs", 2, "--out", "stopped", "--max-updates", 3)
+    run(*common, "--epochs", 0.1, "--out", "seeded", "--seed", 1)
+    assert losses("stopped") == pytest.approx(losses("whole")[:3], abs=1e-6)
+    assert len(losses("seeded")) == 1
+    assert losses("seeded")[0] != pytest.approx(losses("whole")[0], abs=1e-4)
+
+
+def test_best_holds_the_weights_of_the_best_evaluation(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of equally good ones the last; and a worse one after it changes nothing."""
+    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
+    run(*common, "--max-updates", 3, "--out", "three")
+    scores = iter([0.5, 0.9, 0.9, 0.2])
+    monkeypatch.setattr("bertaccum.training.loop.accuracy", lambda *_: next(scores))
+    run(*common, "--max-updates", 4, "--eval-every", 1, "--out", "four")
+    evaluations = [json.loads(line) for line in Path("four/eval.jsonl").read_text().splitlines()]
+    assert [e["best"] for e in evaluations] == [True, True, True, False]
+    assert json.loads(Path("four/summary.json").read_text())["best_update"] == 3
+    name = "model/layer_with_weights-1/out_proj/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    kernels = [
+        tf.train.load_checkpoint(path).get_tensor(name)
+        for path in ("four/best/model.ckpt", "three/best/model.ckpt", "four/checkpoints/update-4")
+    ]
+    assert kernels[0] == pytest.approx(kernels[1], abs=1e-6)
+    assert kernels[0] != pytest.approx(kernels[2], abs=1e-6)
+
+
+def test_latest_is_the_last_run(run, data: Path) -> None:
+    for _ in range(2):
+        run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, *QUICK)
+    runs = sorted(path.name for path in Path("runs").iterdir() if not path.is_symlink())
+    assert len(runs) == 2
+    assert Path("runs/latest").resolve().name == runs[1]
+
+
+def test_a_run_that_diverges_fails(run, data: Path) -> None:
+    outcome = run(
+        *("train", "--data", data, "--target-batch", 8, "--epochs", 1, "--warmup-fraction", 0),
+        *("--learning-rate", 1e30, "--out", "diverged", *QUICK),
+    )
+    assert outcome.code == 1
+    assert "error: the loss on dev.tsv is no longer finite at update 5; try" in outcome.err
+    metrics = Path("diverged/metrics.jsonl").read_text()
+    assert "NaN" not in metrics
+    assert json.loads(metrics.splitlines()[-1])["skipped"]
+
+
+def test_labels_are_not_markup(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.csv").write_text("text,label\n" + "good,[/b]\nbad,[red]\n" * 10)
+    prepared = run("prepare", "--source", "csv", "--train-file", "mine.csv")
+    assert (prepared.code or 0) == 0
+    assert "[/b]" in prepared.out
+    assert "[red]" in prepared.out
+
+
+DAMAGE = {
+    "labels.json": (b'{"values": 3, "names": []}', "labels.json: is damaged"),
+    "vocab.txt": ("\n".join(SPECIAL_TOKENS).encode(), "its vocab.txt has 5 entries"),
+    "model.ckpt.data-00000-of-00001": (b"short", "model.ckpt: cannot be loaded"),
+    "../config.yaml": (b"max_seq_length: abc\n", "config.yaml: is not a run's configuration"),
+}
+
+
+def test_a_damaged_run_is_named(run, data: Path) -> None:
+    run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, "--out", "r", *QUICK)
+    for name, (contents, message) in DAMAGE.items():
+        path = Path("r/best", name)
+        whole = path.read_bytes()
+        path.write_bytes(contents)
+        check_error(run("eval", "--run", "r"), message)
+        path.write_bytes(whole)
+    assert Path("r/summary.json").stat().st_mode & 0o044 == 0o044 & ~os.umask(0o022)
+
+
+def test_interruption_and_a_full_disk_end_in_one_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: BaseException) -> None:
+        def prepare(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("data_prep.prepare.prepare", prepare)
+
+    fail(KeyboardInterrupt())
+    outcome = run("prepare", "--source", "sample")
+    assert (outcome.code, outcome.err.strip()) == (130, "error: interrupted")
+    fail(OSError(28, "No space left on device", "x.tsv"))
+    outcome = run("prepare", "--source", "sample")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: x.tsv: No space left on device;")
+
+
+def test_no_command_shows_the_help(run) -> None:
+    outcome = run()
+    assert (outcome.code or 0) == 0
+    assert outcome.out.startswith("Usage: ")
+
+
+def test_a_config_may_have_a_byte_order_mark_and_nulls(run) -> None:
+    Path("r.yaml").write_bytes(b"\xef\xbb\xbfmax_updates: null\ndata: absent\n")
+    check_error(run("train", "--config", "r.yaml", *QUICK), "absent/train.tsv")

@@ -48,7 +48,7 @@ def check_inner(optimizer: Any, accumulating: type) -> None:
     if not isinstance(innermost, tf_keras.optimizers.Optimizer):
         raise TypeError(
             f"{type(innermost).__module__}.{type(innermost).__name__} is not a tf_keras optimizer;"
-            " use one of tf_keras.optimizers (tf.keras is Keras 3)"
+            " use one of tf_keras.optimizers (`tf.keras` is Keras 3)"
         )
 
 

@@ -6,18 +6,20 @@ checksums, expected members) before it appears in the cache. No tensorflow here.
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from pathlib import Path
 
 import platformdirs
 
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.errors import InputError
+from bertaccum.files import beside
 from bertaccum.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
@@ -75,21 +77,23 @@ def unpack(archive: Path, folder: Path) -> None:
       InputError: the zip is damaged or lacks one of the files.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        whole = Path(temporary) / "whole"
-        whole.mkdir()
+    whole = beside(folder)
+    whole.mkdir()
+    try:
         try:
             with zipfile.ZipFile(archive) as bundle:
                 for member, entry in _members(bundle, archive).items():
                     # Reading to the end checks the member's CRC.
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             raise InputError(
                 f"is not a whole zip file ({error})", "download it again", path=archive
             ) from None
         if not folder.exists():
             whole.rename(folder)
+    finally:
+        shutil.rmtree(whole, ignore_errors=True)
 
 
 def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
@@ -108,7 +112,7 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
     part = folder / (url.rsplit("/", 1)[-1] + ".part")
     try:
         _fetch(url, part, progress)
-    except (OSError, ValueError) as error:
+    except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise InputError(
             f"cannot download {url} ({reason})",
@@ -124,16 +128,19 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # What we have is all there is, or not a piece of this file.
-            part.unlink()
-            return _fetch(url, part, progress)
-        raise
+        if error.code != 416:
+            raise
+        if error.headers.get("Content-Range", "").endswith(f"/{done}"):
+            return None  # What an earlier try left is all there is.
+        part.unlink()
+        return _fetch(url, part, progress)
     with response, part.open("ab" if response.status == 206 else "wb") as target:
         done = target.tell()
-        total = done + int(response.headers["Content-Length"])
+        length = response.headers["Content-Length"]
+        total = done + int(length) if length else None
         while chunk := response.read(_CHUNK_BYTES):
             target.write(chunk)
             done += len(chunk)
             progress(f"downloading {url}", done, total)
-    if done != total:
+    if total is not None and done != total:
         raise OSError(f"connection lost after {done} of {total} bytes")

@@ -11,6 +11,8 @@ from typing import Any
 from bertaccum.errors import InputError
 from bertaccum.files import read_text
 
+# Twenty times BERT-Large: beyond it, a dimension was mistyped.
+_MOST_PARAMETERS = 7_000_000_000
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
 
@@ -30,6 +32,13 @@ class EncoderConfig:
     type_vocab_size: int = 2
     hidden_act: str = "gelu"
     initializer_range: float = 0.02
+
+    @property
+    def parameters(self) -> int:
+        """Weights of embeddings, layers and pooler, but for biases and norms."""
+        entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        layer = 4 * self.hidden_size + 2 * self.intermediate_size
+        return (entries + self.num_hidden_layers * layer + self.hidden_size) * self.hidden_size
 
 
 def _preset(layers: int, hidden: int) -> EncoderConfig:
@@ -66,6 +75,10 @@ def read_bert_config(path: Path) -> EncoderConfig:
             raise InputError(f"has no {field.name}", "it is not a BERT configuration", path=path)
         known[field.name] = _checked(path, field.name, values[field.name], field.default)
     config = EncoderConfig(**known)
+    if config.parameters > _MOST_PARAMETERS:
+        raise InputError(
+            f"describes a model of {config.parameters:,} parameters", "correct it", path=path
+        )
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
             f"hidden_size {config.hidden_size} is not a multiple of"

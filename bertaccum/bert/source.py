@@ -109,40 +109,44 @@ def _unpacked(archive: Path) -> Path:
 
 
 def _encoder(config: TrainConfig, folder: Path | None) -> EncoderConfig:
-    """The named dimensions; a checkpoint's own where none are named."""
+    """The named dimensions, which must be the checkpoint's; its own where none are named."""
     own = read_bert_config(folder / "bert_config.json") if folder else None
     if config.bert_config is not None:
-        return read_bert_config(Path(config.bert_config))
-    if config.model is None and own is not None:
+        named, option = read_bert_config(Path(config.bert_config)), "--bert-config"
+    elif config.model is not None or own is None:
+        named, option = PRESET_CONFIGS[config.model or DEFAULT_PRESET], "--model"
+    else:
         return own
-    preset = PRESET_CONFIGS[config.model or DEFAULT_PRESET]
     if own is None:
-        return preset
-    sizes = {
-        name: (getattr(preset, name), getattr(own, name))
-        for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
-        if getattr(preset, name) != getattr(own, name)
-    }
-    if sizes:
-        differences = ", ".join(f"{name} {a} against {b}" for name, (a, b) in sizes.items())
+        return named
+    differences = _differences(named, own)
+    if differences:
         raise ConfigError(
-            f"--model {config.model} and --init-checkpoint {config.init_checkpoint} differ:"
-            f" {differences}",
-            "drop --model to take the checkpoint's own",
+            f"{option} {config.bert_config or config.model} and --init-checkpoint"
+            f" {config.init_checkpoint} differ: {', '.join(differences)}",
+            f"drop {option} to take the checkpoint's own",
         )
     return own
+
+
+def _differences(named: EncoderConfig, own: EncoderConfig) -> list[str]:
+    """What two encoders do not share; how weights were first drawn does not matter."""
+    ours, theirs = dataclasses.asdict(named), dataclasses.asdict(own)
+    names = [name for name in ours if name not in ("initializer_range", "vocab_size")]
+    return [f"{n} {ours[n]} against {theirs[n]}" for n in names if ours[n] != theirs[n]]
 
 
 def _vocabulary_path(config: TrainConfig, folder: Path | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
-    for candidate in ([folder] if folder else []) + [Path(config.data)]:
-        if (candidate / "vocab.txt").is_file():
-            return candidate / "vocab.txt"
-    raise ConfigError(
-        f"there is no vocab.txt beside the checkpoint or in {config.data}", "name one with --vocab"
-    )
+    # Other words than those of the pretraining would be other words under the same ids.
+    home = Path(config.data) if folder is None else folder
+    if not (home / "vocab.txt").is_file():
+        raise ConfigError(f"there is no vocab.txt in {home}", "name one with --vocab")
+    return home / "vocab.txt"
 
 
 def _name(config: TrainConfig, folder: Path | None) -> str:
-    return config.model or config.bert_config or (folder.name if folder else DEFAULT_PRESET)
+    if folder is None:
+        return config.model or config.bert_config or DEFAULT_PRESET
+    return config.model or Path(config.init_checkpoint or DEFAULT_PRESET).stem

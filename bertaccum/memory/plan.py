@@ -28,10 +28,12 @@ class Plan:
     replicas: int = 1
 
     def __str__(self) -> str:
-        cut = f"{self.accumulation_steps} micro-batches of {self.micro_batch}"
-        short = self.target_batch % self.micro_batch
-        if short:
-            cut = f"{self.accumulation_steps - 1} of {self.micro_batch} and one of {short}"
+        whole, short = divmod(self.target_batch, self.micro_batch)
+        cut = f"{whole} micro-batches of {self.micro_batch}"
+        if self.accumulation_steps == 1:
+            cut = "one micro-batch, no accumulation"
+        elif short:
+            cut = f"{whole} of {self.micro_batch} and one of {short}"
         return f"{self.target_batch} examples an update: {cut}"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 
 import tensorflow as tf
 import tf_keras
@@ -12,6 +10,7 @@ import tf_keras
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.errors import InputError
+from bertaccum.files import beside
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 
 _WEIGHTS = "model.ckpt"
@@ -36,7 +35,8 @@ def state_saver(
 
 def save_best(model: tf_keras.Model, files: ModelFiles, folder: RunFolder) -> None:
     """Puts the model's weights, and what they need to be used, in `best/`."""
-    temporary = Path(tempfile.mkdtemp(dir=folder.path, prefix=".best-"))
+    temporary = beside(folder.best)
+    temporary.mkdir()
     try:
         files.write(temporary)
         tf.train.Checkpoint(model=model).write(str(temporary / _WEIGHTS))
@@ -62,7 +62,7 @@ def load_best(folder: RunFolder) -> tuple[tf_keras.Model, ModelFiles]:
     try:
         status = tf.train.Checkpoint(model=model).read(str(path))
         status.assert_existing_objects_matched().expect_partial()
-    except (tf.errors.OpError, AssertionError, ValueError) as error:
+    except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot be loaded ({reason})", "train again", path=path) from None
     return model, files

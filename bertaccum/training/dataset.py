@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import tensorflow as tf
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.errors import InputError
-from bertaccum.files import sha256
+from bertaccum.files import beside, sha256
 from bertaccum.progress import Progress
 from data_prep.manifest import label_names
 from data_prep.tsv import read_tsv
@@ -114,7 +113,8 @@ def _make_store(
     numbers = _class_numbers(tsv, table, labels)
     texts = table["text"].tolist()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent))
+    temporary = beside(folder)
+    temporary.mkdir()
     try:
         lengths = [0]
         with (temporary / "token_ids.int32").open("wb") as file:

@@ -20,7 +20,7 @@ from bertaccum.training.windows import Window, windows_by_length
 
 
 def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
-    """Evaluates the best model of a run, and writes `eval-<split>.json` in its folder.
+    """Evaluates the best model of a run.
 
     Args:
       config: which run and which TSV.
@@ -42,15 +42,19 @@ def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
     model, files = load_best(folder)
     store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
     logits = predict_store(make_predict(model), store, config.batch, progress)
-    result = {
+    return {
         "run": str(folder.path.resolve().name),
         "data": str(tsv),
         "examples": len(store),
         **classification_report(logits, store.labels, files.labels.names),
     }
-    split = Path(config.file).stem if config.file else config.split
-    folder.write_json(folder.path / f"eval-{split}.json", result)
-    return result
+
+
+def write_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
+    """Keeps the result as `eval-<split>.json`, or `eval-file-<name>.json`, in the run folder."""
+    name = f"file-{Path(config.file).stem}" if config.file else config.split
+    folder = RunFolder(Path(config.run))
+    folder.write_json(folder.path / f"eval-{name}.json", result)
 
 
 def predict_store(
@@ -103,13 +107,15 @@ def classification_report(
     scores = metrics.precision_recall_fscore_support(
         labels, predictions, labels=list(numbers), zero_division=0.0
     )
-    keys = ("precision", "recall", "f1", "examples")
+    keys = ("precision", "recall", "f1")
     return {
         "accuracy": accuracy(logits, labels),
         "loss": mean_loss(logits, labels),
         "matthews_correlation": float(metrics.matthews_corrcoef(labels, predictions)),
         "classes": [
-            {"name": names[i]} | {k: s[i].item() for k, s in zip(keys, scores, strict=True)}
+            {"name": names[i]}
+            | {k: float(s[i]) for k, s in zip(keys, scores, strict=False)}
+            | {"examples": int(scores[3][i])}
             for i in numbers
         ],
         "confusion_matrix": metrics.confusion_matrix(

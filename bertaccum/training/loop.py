@@ -17,7 +17,8 @@ from bertaccum import __version__
 from bertaccum.bert.checkpoint import load_google_checkpoint
 from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.bert.source import ModelSource, find_model
-from bertaccum.config import TrainConfig
+from bertaccum.config import PRESETS, EvalConfig, TrainConfig
+from bertaccum.errors import RunError
 from bertaccum.memory.plan import Plan, make_plan
 from bertaccum.progress import Progress, silent
 from bertaccum.training.checkpoints import save_best, state_saver
@@ -28,7 +29,7 @@ from bertaccum.training.run_folder import ModelFiles, RunFolder
 from bertaccum.training.update import make_predict, make_update
 from bertaccum.training.windows import make_window, updates_per_epoch, window_rows
 
-_EVAL_BATCH = 32
+_EVAL_BATCH = EvalConfig().batch
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,12 @@ def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
         )
         for split in ("train", "dev")
     ]
-    model = _build_model(config, source, len(labels.values))
-    folder = RunFolder.create(path, config)
-    yield from _Run(config, source, labels, model, folder, *stores).events()
+    model = build_model(config, source, len(labels.values))
+    yield from _Run(config, source, labels, model, RunFolder(path), *stores).events()
 
 
-def _build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_keras.Model:
+def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_keras.Model:
+    """The classifier to train, in the configured precision, seeded, with its first weights."""
     tf_keras.utils.set_random_seed(config.seed)
     policy = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy(config.precision)
@@ -154,17 +155,18 @@ class _Run:
         self.plan = make_plan(config.target_batch, config.micro_batch)
         per_epoch = updates_per_epoch(len(train_store), config.target_batch)
         # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
-        scheduled = math.ceil(round(config.epochs * per_epoch, 6))
+        scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
         # The schedule does not know of --max-updates: stopping early changes no update.
         self.updates = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
         self.optimizer = make_optimizer(config, scheduled, self.plan.accumulation_steps)
         self.update = make_update(model, self.optimizer)
         self.predict = make_predict(model)
-        self.saver = state_saver(model, self.optimizer, folder)
         self.best: Evaluated | None = None
 
     def events(self) -> Iterator[Event]:
+        self.folder.create(self._resolved_config())
+        self.saver = state_saver(self.model, self.optimizer, self.folder)
         self.folder.write_json(self.folder.plan, dataclasses.asdict(self.plan))
         yield self._started()
         start, seconds, examples = time.perf_counter(), 0.0, 0
@@ -179,6 +181,19 @@ class _Run:
         summary = self._summary(updated, evaluated, examples, seconds, time.perf_counter() - start)
         self.folder.write_json(self.folder.summary, summary)
         yield Finished(summary)
+
+    def _resolved_config(self) -> TrainConfig:
+        """The configuration with nothing left to be derived, and good in any folder."""
+        config = self.config
+        return dataclasses.replace(
+            config,
+            data=_absolute(config.data),
+            init_checkpoint=_absolute(config.init_checkpoint or config.model or self.source.name),
+            bert_config=config.bert_config and _absolute(config.bert_config),
+            vocab=config.vocab and _absolute(config.vocab),
+            micro_batch=self.plan.micro_batch,
+            eval_every=self.eval_every,
+        )
 
     def _started(self) -> Started:
         return Started(
@@ -218,6 +233,11 @@ class _Run:
         # A small dev.tsv gives many ties; among equals the longest trained is the best guess.
         best = self.best is None or score >= self.best.accuracy
         evaluated = Evaluated(update, score, mean_loss(logits, labels), best)
+        if not math.isfinite(evaluated.loss):
+            raise RunError(
+                f"the loss on dev.tsv is no longer finite at update {update}",
+                "try a lower --learning-rate, or --precision mixed_bfloat16 or float32",
+            )
         if best:
             self.best = evaluated
             save_best(self.model, self.files, self.folder)
@@ -250,3 +270,10 @@ class _Run:
                 "tf_keras": tf_keras.__version__,
             },
         }
+
+
+def _absolute(name: str) -> str:
+    """A path that holds from any folder; the name of a preset, or none, as it is."""
+    if name in PRESETS or not Path(name).exists():
+        return name
+    return str(Path(name).resolve())

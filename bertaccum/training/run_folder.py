@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import json
+import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from bertaccum.bert.presets import EncoderConfig, read_bert_config, write_bert_c
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.files import read_text, write_text
+from bertaccum.files import beside, read_text, write_text
 from bertaccum.training.dataset import Labels
 
 RUNS = Path("runs")
@@ -45,13 +48,21 @@ class ModelFiles:
         path = folder / "labels.json"
         try:
             labels = Labels(**json.loads(read_text(path)))
+            if not all(isinstance(text, str) for text in [*labels.values, *labels.names]):
+                raise ValueError("a label is not text")
+            if len(labels.values) != len(labels.names):
+                raise ValueError(f"{len(labels.values)} labels, {len(labels.names)} names")
         except (ValueError, TypeError) as error:
-            raise InputError(f"cannot be read ({error})", path=path) from None
-        return ModelFiles(
-            read_bert_config(folder / "bert_config.json"),
-            read_vocabulary(folder / "vocab.txt"),
-            labels,
-        )
+            raise InputError(f"is damaged ({error})", "train again", path=path) from None
+        encoder = read_bert_config(folder / "bert_config.json")
+        vocabulary = read_vocabulary(folder / "vocab.txt")
+        if len(vocabulary) != encoder.vocab_size:
+            raise InputError(
+                f"its vocab.txt has {len(vocabulary)} entries, its model {encoder.vocab_size}",
+                "train again",
+                path=folder,
+            )
+        return ModelFiles(encoder, vocabulary, labels)
 
 
 class RunFolder:
@@ -74,28 +85,31 @@ class RunFolder:
         Raises:
           ConfigError: something is there already.
         """
-        path = Path(out) if out else RUNS / datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        if path.exists() or path.is_symlink():
-            raise ConfigError(f"--out {path} exists", "name another folder, or remove it first")
+        path = Path(out) if out else _unused_name()
+        try:
+            if path.exists() or path.is_symlink():
+                raise ConfigError(f"--out {path} exists", "name another folder, or remove it first")
+            parent = next(p for p in path.resolve().parents if p.exists())
+        except OSError as error:
+            raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
+        if not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise ConfigError(f"--out {path} cannot be made in {parent}", "name another folder")
         return path
 
-    @staticmethod
-    def create(path: Path, config: TrainConfig) -> RunFolder:
+    def create(self, config: TrainConfig) -> None:
         """Makes the folder with its configuration, and points `runs/latest` to it.
 
         Raises:
           RunError: the folder cannot be written.
         """
-        folder = RunFolder(path)
         try:
-            folder.checkpoints.mkdir(parents=True)
-            write_text(folder.config, _yaml(config))
-            _point_latest_to(path)
+            self.checkpoints.mkdir(parents=True)
+            write_text(self.config, _yaml(config))
+            _point_latest_to(self.path)
         except OSError as error:
             raise RunError(
-                f"cannot be written ({error.strerror})", "choose another --out", path=path
+                f"cannot be written ({error.strerror})", "choose another --out", path=self.path
             ) from None
-        return folder
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
         write_text(path, _json(values))
@@ -103,7 +117,7 @@ class RunFolder:
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl` or `eval.jsonl`."""
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(_without_nan(record)) + "\n")
 
     def replace_best(self, written: Path) -> None:
         """Puts a finished folder in the place of `best`."""
@@ -127,18 +141,34 @@ def read_run_config(run: Path) -> TrainConfig:
         )
     try:
         return TrainConfig(**yaml.safe_load(read_text(path)))
-    except (yaml.YAMLError, TypeError) as error:
+    except (yaml.YAMLError, ConfigError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"is not a run's configuration ({reason})", path=path) from None
 
 
+def _unused_name() -> Path:
+    """A folder named by the time; two runs may start in one second."""
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2)))
+    return next(RUNS / name for name in names if not (RUNS / name).exists())
+
+
 def _point_latest_to(path: Path) -> None:
     """`runs/latest`, for runs that are in `runs`; a relative link survives moving the folder."""
-    if path.resolve().parent != RUNS.resolve():
+    link = RUNS / LATEST
+    if path.resolve().parent != RUNS.resolve() or (link.exists() and not link.is_symlink()):
         return
-    temporary = path.parent / f".{LATEST}-{path.name}"
+    temporary = beside(link)
     temporary.symlink_to(path.name, target_is_directory=True)
-    temporary.replace(path.parent / LATEST)
+    temporary.replace(link)
+
+
+def _without_nan(record: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no NaN and no infinity: null stands for them."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }
 
 
 def _yaml(config: TrainConfig) -> str:
@@ -148,4 +178,4 @@ def _yaml(config: TrainConfig) -> str:
 
 
 def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_without_nan(values), indent=2, ensure_ascii=False) + "\n"

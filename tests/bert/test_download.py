@@ -22,6 +22,7 @@ class Server:
     def __init__(self) -> None:
         self.contents = b""
         self.cut: int | None = None
+        self.ignores_range = False
         self.ranges: list[str | None] = []
         outer = self
 
@@ -29,12 +30,15 @@ class Server:
             def do_GET(self) -> None:
                 wanted = self.headers["Range"]
                 outer.ranges.append(wanted)
+                wanted = None if outer.ignores_range else wanted
                 if self.path != f"/models/2020_02_20/{ZIP}":
                     self.send_error(404)
                     return
                 start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
                 if start >= len(outer.contents):
-                    self.send_error(416)
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(outer.contents)}")
+                    self.end_headers()
                     return
                 self.send_response(206 if wanted else 200)
                 self.send_header("Content-Length", str(len(outer.contents) - start))
@@ -61,8 +65,13 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     thread.join()
 
 
-def make_zip(path: Path, folder: str = "", members: tuple[str, ...] = MEMBERS) -> bytes:
-    with zipfile.ZipFile(path, "w") as bundle:
+def make_zip(
+    path: Path,
+    folder: str = "",
+    members: tuple[str, ...] = MEMBERS,
+    compression: int = zipfile.ZIP_STORED,
+) -> bytes:
+    with zipfile.ZipFile(path, "w", compression) as bundle:
         for member in members:
             bundle.writestr(folder + member, member * 1000)
     return path.read_bytes()
@@ -137,3 +146,34 @@ def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no bert_config.json"):
         unpack(tmp_path / "other.zip", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_server_that_knows_no_ranges_starts_over(server: Server, tmp_path: Path) -> None:
+    server.contents, server.cut = make_zip(tmp_path / "made.zip"), 700
+    with pytest.raises(InputError, match="cannot download"):
+        fetch_preset("bert-tiny", ignore)
+    server.cut, server.ignores_range = None, True
+    assert (fetch_preset("bert-tiny", ignore) / "vocab.txt").read_text() == "vocab.txt" * 1000
+
+
+@pytest.mark.parametrize("left_over", ["whole", "longer"])
+def test_what_was_left_may_be_all_there_is_or_rubbish(
+    server: Server, tmp_path: Path, left_over: str
+) -> None:
+    server.contents = make_zip(tmp_path / "made.zip")
+    folder = cache_folder() / "checkpoints"
+    folder.mkdir(parents=True)
+    rubbish = b"!" * 10 if left_over == "longer" else b""
+    (folder / f"{ZIP}.part").write_bytes(server.contents + rubbish)
+    assert fetch_preset("bert-tiny", ignore).is_dir()
+    assert len(server.ranges) == (2 if left_over == "longer" else 1)
+
+
+def test_a_damaged_compressed_zip_is_refused(tmp_path: Path) -> None:
+    whole = bytearray(make_zip(tmp_path / "made.zip", compression=zipfile.ZIP_DEFLATED))
+    start = whole.index(b"bert_config.json") + len("bert_config.json")
+    whole[start : start + 8] = b"\xff" * 8
+    (tmp_path / "made.zip").write_bytes(whole)
+    with pytest.raises(InputError, match="not a whole zip"):
+        unpack(tmp_path / "made.zip", tmp_path / "out")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["made.zip"]

@@ -63,6 +63,29 @@ def test_without_a_model_it_is_bert_small(tmp_path: Path) -> None:
     assert (source.name, source.encoder.hidden_size) == ("bert-small", 512)
 
 
+def test_a_configuration_file_names_the_dimensions(checkpoint: Path, tmp_path: Path) -> None:
+    config = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_hidden_layers": 5}
+    (tmp_path / "mine.json").write_text(json.dumps(config))
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    source = find(
+        bert_config=str(tmp_path / "mine.json"), init_checkpoint="none", data=str(tmp_path)
+    )
+    assert source.encoder.num_hidden_layers == 5
+
+
+def test_the_words_are_those_of_the_pretraining(checkpoint: Path, tmp_path: Path) -> None:
+    others = [*SPECIAL_TOKENS, "bad", "good"]
+    (tmp_path / "vocab.txt").write_text("\n".join(others))
+    assert find(init_checkpoint=str(checkpoint), data=str(tmp_path)).vocabulary == WORDS
+    (checkpoint / "vocab.txt").unlink()
+    check(
+        ConfigError,
+        "no vocab.txt in .*checkpoint",
+        init_checkpoint=str(checkpoint),
+        data=str(tmp_path),
+    )
+
+
 def check(error: type[BertAccumError], match: str, **options: object) -> None:
     with pytest.raises(error, match=match):
         find(**options)
@@ -72,7 +95,7 @@ def test_contradictions_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     folder = str(checkpoint)
     check(
         ConfigError,
-        "num_hidden_layers 4 against 2, hidden_size 512 against 128",
+        "hidden_size 512 against 128, num_hidden_layers 4 against 2",
         model="bert-small",
         init_checkpoint=folder,
     )
@@ -87,6 +110,14 @@ def test_contradictions_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     check(ConfigError, "no weights of its own", bert_config=folder + "/bert_config.json")
     check(InputError, "no such checkpoint", init_checkpoint=str(tmp_path / "absent"))
     check(ConfigError, "name one with --vocab", init_checkpoint="none", data=str(tmp_path / "x"))
+    other = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_attention_heads": 8}
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    check(
+        ConfigError,
+        "--bert-config .* num_attention_heads 8 against 2",
+        init_checkpoint=folder,
+        bert_config=str(tmp_path / "other.json"),
+    )
     (checkpoint / "bert_model.ckpt.index").unlink()
     check(InputError, "has no bert_model.ckpt.index", init_checkpoint=folder)
 
@@ -103,6 +134,7 @@ def test_contradictions_are_refused(checkpoint: Path, tmp_path: Path) -> None:
         ({"hidden_act": "swish"}, "hidden_act is 'swish'; known are gelu"),
         ({"num_attention_heads": 3}, "not a multiple of num_attention_heads 3"),
         ({"initializer_range": float("nan")}, "initializer_range is nan"),
+        ({"hidden_size": 1_000_000}, "describes a model of .* parameters"),
     ],
 )
 def test_bad_configurations_name_the_key(

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.config import PrepareConfig
 from bertaccum.errors import InputError
+from bertaccum.progress import silent
 from bertaccum.training.dataset import Labels, TokenStore, open_store, read_labels
+from data_prep.prepare import prepare
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]
 LABELS = Labels(["0", "1"], ["negative", "positive"])
@@ -88,3 +91,23 @@ def test_classes_come_from_the_rows_where_there_is_no_manifest(tmp_path: Path) -
     write(tmp_path / "train.tsv", "no\ta", "no\tb")
     with pytest.raises(InputError, match=r"train.tsv: holds one class only \(no\)"):
         read_labels(tmp_path)
+
+
+def test_other_words_or_classes_make_another_store(tmp_path: Path) -> None:
+    tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
+    first = open_tsv(tsv)
+    turned = Labels(["1", "0"], ["positive", "negative"])
+    other = open_store(tsv, turned, WORDS, 8, silent)
+    assert (first.labels.tolist(), other.labels.tolist()) == ([1, 0], [0, 1])
+    swapped = [*SPECIAL_TOKENS, "bad", "good", "food"]
+    again = open_store(tsv, LABELS, swapped, 8, silent)
+    assert again.token_ids.tolist() != first.token_ids.tolist()
+
+
+def test_names_come_from_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "raw.csv").write_text("text,label\na,yes\nb,no\nc,no\n")
+    config = PrepareConfig(
+        source="csv", train_file=str(tmp_path / "raw.csv"), out=str(tmp_path / "out")
+    )
+    prepare(config, silent, lambda _: [])
+    assert read_labels(tmp_path / "out") == Labels(["0", "1"], ["no", "yes"])

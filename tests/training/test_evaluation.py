@@ -19,6 +19,7 @@ def test_scores_by_hand() -> None:
     assert report["confusion_matrix"] == [[2, 1, 0], [0, 1, 1], [0, 0, 1]]
     assert report["accuracy"] == pytest.approx(4 / 6)
     assert report["loss"] == pytest.approx((4 * math.log(2) + 2 * math.log(4)) / 6)
+    assert [row["name"] for row in report["classes"]] == ["a", "b", "c"]
     assert report["classes"][0] == {
         "name": "a",
         "precision": pytest.approx(1.0),

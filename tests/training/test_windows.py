@@ -71,3 +71,16 @@ def test_evaluation_sees_every_row_once(store: TokenStore) -> None:
     rows = [rows for rows, _ in windows_by_length(store, 32)]
     assert [len(r) for r in rows] == [32, 32, 32, 4]
     assert sorted(np.concatenate(rows)) == list(range(100))
+
+
+def test_epochs_and_seeds_differ(store: TokenStore) -> None:
+    per_epoch = updates_per_epoch(100, 32)
+    rows = [
+        window_rows(update, 100, 32, seed)[1].tolist()
+        for update, seed in ((0, 0), (per_epoch, 0), (0, 1))
+    ]
+    assert rows[0] != rows[1] != rows[2] != rows[0]
+
+
+def test_no_micro_batch_is_larger_than_asked(store: TokenStore) -> None:
+    assert make_window(store, np.arange(33), 8).cuts.tolist() == [0, 8, 16, 24, 32, 33]
