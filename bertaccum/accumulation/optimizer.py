@@ -111,6 +111,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
             self._overflowed = alike(False, tf.bool, "overflowed")
             self.skipped_windows = alike(0, tf.int64, "skipped_windows")
             self.gradient_norm = alike(0, tf.float32, "gradient_norm")
+        self._built = True
         one_step = isinstance(self.accumulation_steps, int) and self.accumulation_steps == 1
         if not one_step:
             self._accumulators()

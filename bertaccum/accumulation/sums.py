@@ -30,8 +30,10 @@ class GradientSums(tf.Module):
     ) -> None:
         super().__init__(name="gradient_sums")
         self.running_mean = running_mean or (dtype is not None and dtype.size < 4)
+        # Numbered: in an HDF5 file each variable needs a name of its own.
         self._totals = [
-            summed(tf.zeros(v.shape, dtype or compute_dtype(v)), "sum") for v in variables
+            summed(tf.zeros(v.shape, dtype or compute_dtype(v)), f"sum_{number}")
+            for number, v in enumerate(variables)
         ]
         self.weight = summed(tf.zeros([], tf.float64), "weight")
         # A constant zero would be folded into a second copy of every accumulator.

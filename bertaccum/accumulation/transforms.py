@@ -35,6 +35,10 @@ class ClipByGlobalNorm:
     def get_config(self) -> dict[str, Any]:
         return {"clip_norm": self.clip_norm}
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ClipByGlobalNorm:
+        return cls(**config)
+
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class AdaptiveClip:
@@ -63,6 +67,10 @@ class AdaptiveClip:
 
     def get_config(self) -> dict[str, Any]:
         return {"clipping": self.clipping, "epsilon": self.epsilon}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> AdaptiveClip:
+        return cls(**config)
 
 
 def _unit_norm(tensor: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,77 @@
+"""A small model fitted with a big batch and with accumulation, for tests and as a program.
+
+As a program it compares the two under MirroredStrategy on logical CPUs, which have to be
+made before TensorFlow starts: `python fitting.py REPLICAS inner|outer|none`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from bertaccum import AccumulatingOptimizer
+
+WINDOW, EXAMPLES, EPOCHS = 16, 64, 2
+LossScale = tf_keras.mixed_precision.LossScaleOptimizer
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(EXAMPLES, 3)).astype(np.float32)
+    return features, rng.normal(size=(EXAMPLES, 1)).astype(np.float32)
+
+
+def model() -> tf_keras.Model:
+    tf_keras.utils.set_random_seed(0)
+    return tf_keras.Sequential(
+        [
+            tf_keras.layers.Input((3,)),
+            tf_keras.layers.Dense(4, activation="tanh"),
+            tf_keras.layers.Dense(1),
+        ]
+    )
+
+
+def adamw() -> tf_keras.optimizers.Optimizer:
+    """With a schedule, decay and moving average: all must count updates, not micro-steps."""
+    schedule = tf_keras.optimizers.schedules.PolynomialDecay(0.05, 20, 0.0)
+    return tf_keras.optimizers.AdamW(
+        schedule, weight_decay=0.1, global_clipnorm=0.5, use_ema=True, ema_momentum=0.9
+    )
+
+
+def accumulating(scale: str, steps: int) -> tf_keras.optimizers.Optimizer:
+    """The optimizer with its loss scale inside, outside, or nowhere."""
+    inner = LossScale(adamw()) if scale == "inner" else adamw()
+    optimizer = AccumulatingOptimizer(inner, steps)
+    return LossScale(optimizer) if scale == "outer" else optimizer
+
+
+def fit(
+    make_optimizer: Callable[[], tf_keras.optimizers.Optimizer], batch: int, **options: object
+) -> tuple[np.ndarray, tf_keras.Model]:
+    """Fits two epochs; the weights, flat, and the model."""
+    network = model()
+    network.compile(make_optimizer(), "mse", **options)
+    network.fit(*data(), batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0)
+    return np.concatenate([w.numpy().ravel() for w in network.trainable_variables]), network
+
+
+def main(replicas: int, scale: str) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration()] * replicas
+    tf.config.set_logical_device_configuration(cpu, logical)
+    expected, _ = fit(adamw, WINDOW)
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    with strategy.scope():
+        weights, network = fit(lambda: accumulating(scale, 4), WINDOW // 4)
+    difference = np.abs(weights - expected).max()
+    print(f"difference {difference:.3e} updates {int(network.optimizer.iterations.numpy())}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,235 @@
+"""The Keras face: `model.fit` with accumulation equals `model.fit` with the big batch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import fitting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from bertaccum import AccumulatingOptimizer
+from bertaccum.accumulation import AdaptiveClip, ClipByGlobalNorm
+
+UPDATES = fitting.EPOCHS * fitting.EXAMPLES // fitting.WINDOW
+
+
+@pytest.fixture(scope="module")
+def big_batch() -> np.ndarray:
+    return fitting.fit(fitting.adamw, fitting.WINDOW)[0]
+
+
+@pytest.mark.parametrize("scale", ["none", "inner", "outer"])
+@pytest.mark.parametrize(
+    "options", [{}, {"steps_per_execution": 2}, {"jit_compile": True}], ids=str
+)
+def test_equals_the_big_batch(
+    big_batch: np.ndarray, scale: str, options: dict[str, object]
+) -> None:
+    weights, network = fitting.fit(
+        lambda: fitting.accumulating(scale, 4), fitting.WINDOW // 4, **options
+    )
+    np.testing.assert_allclose(weights, big_batch, rtol=0, atol=1e-6)
+    assert int(network.optimizer.iterations.numpy()) == UPDATES
+
+
+@pytest.mark.parametrize(("replicas", "scale"), [(2, "none"), (2, "outer"), (4, "inner")])
+def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> None:
+    done = subprocess.run(
+        [sys.executable, fitting.__file__, str(replicas), scale],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+    found = re.search(r"difference (\S+) updates (\d+)", done.stdout)
+    assert found, done.stderr
+    assert float(found[1]) <= 1e-6
+    assert int(found[2]) == UPDATES
+
+
+def test_steps_may_change_between_windows() -> None:
+    """Windows of 4, then of 8, then of 16 examples."""
+    sizes = [4, 4, 8, 8, 16, 16]
+    features, targets = fitting.data()
+
+    def steps(update: tf.Tensor) -> tf.Tensor:
+        return tf.gather([1, 1, 2, 2, 4, 4, 4], update)
+
+    accumulated, expected = fitting.model(), fitting.model()
+    accumulated.compile(AccumulatingOptimizer(fitting.adamw(), steps), "mse")
+    expected.compile(fitting.adamw(), "mse")
+    start = 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        expected.train_on_batch(features[rows], targets[rows])
+        for micro in range(start, start + size, 4):
+            accumulated.train_on_batch(features[micro : micro + 4], targets[micro : micro + 4])
+        start += size
+    for mine, theirs in zip(accumulated.variables, expected.variables, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
+
+
+def test_a_partial_window_is_applied_by_flush(big_batch: np.ndarray) -> None:
+    """Three of four micro-batches count as three, not as four."""
+    features, targets = fitting.data()
+    accumulated, expected = fitting.model(), fitting.model()
+    optimizer = AccumulatingOptimizer(fitting.adamw(), 4)
+    accumulated.compile(optimizer, "mse")
+    expected.compile(fitting.adamw(), "mse")
+    for start in (0, 4, 8):
+        accumulated.train_on_batch(features[start : start + 4], targets[start : start + 4])
+    assert optimizer.flush()
+    assert not optimizer.flush()
+    expected.train_on_batch(features[:12], targets[:12])
+    for mine, theirs in zip(accumulated.variables, expected.variables, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["inner", "outer"])
+@pytest.mark.parametrize("bad", [{0}, {1}, {3}, {0, 2}], ids=str)
+def test_an_overflow_drops_the_window_as_the_big_batch_would(scale: str, bad: set[int]) -> None:
+    features, targets = fitting.data()
+    spoiled = targets[:16].copy()
+    for micro in bad:
+        spoiled[micro * 4] = np.inf
+    accumulated, expected = fitting.model(), fitting.model()
+    accumulated.compile(fitting.accumulating(scale, 4), "mse")
+    expected.compile(fitting.LossScale(fitting.adamw()), "mse")
+    for window in (targets[:16], spoiled, targets[16:32]):
+        expected.train_on_batch(features[:16], window)
+        for start in range(0, 16, 4):
+            rows = slice(start, start + 4)
+            accumulated.train_on_batch(features[rows], window[rows])
+    for mine, theirs in zip(accumulated.variables, expected.variables, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
+    assert int(accumulated.optimizer.iterations.numpy()) == 3
+    inner = getattr(accumulated.optimizer, "inner_optimizer", None)
+    counting = accumulated.optimizer if scale == "inner" else inner
+    assert int(counting.skipped_windows.numpy()) == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_narrow_accumulators_hold_the_running_mean(big_batch: np.ndarray, dtype: str) -> None:
+    weights, network = fitting.fit(
+        lambda: AccumulatingOptimizer(fitting.adamw(), 4, accumulator_dtype=dtype), 4
+    )
+    error = np.abs(weights - big_batch).max()
+    assert error < (3e-2 if dtype == "bfloat16" else 1e-6)
+    own = [v.dtype.name for v in network.optimizer._sums.variables if v.shape.rank]
+    assert set(own) == {dtype}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "running_mean"])
+def test_reductions(reduction: str) -> None:
+    variable = tf.Variable([0.0, 0.0])
+    optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 3, reduction)
+    for gradient in ([1.0, 2.0], [2.0, 4.0], [3.0, 9.0]):
+        optimizer.apply_gradients([(tf.constant(gradient), variable)])
+    expected = [-6.0, -15.0] if reduction == "sum" else [-2.0, -5.0]
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
+
+
+def test_what_is_not_finite_is_skipped_raised_or_passed_on() -> None:
+    for nonfinite in ("skip", "raise", "propagate"):
+        variable = tf.Variable(1.0)
+        optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 1, nonfinite=nonfinite)
+        step = lambda: optimizer.apply_gradients([(tf.constant(np.nan), variable)])  # noqa: B023, E731
+        if nonfinite == "raise":
+            with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+                step()
+        else:
+            step()
+        assert np.isnan(variable.numpy()) == (nonfinite == "propagate")
+
+
+@pytest.mark.parametrize("how", ["keras", "h5", "checkpoint"])
+@pytest.mark.parametrize("scale", ["none", "inner"])
+def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(
+    tmp_path: Path, how: str, scale: str
+) -> None:
+    features, targets = fitting.data()
+
+    def run(network: tf_keras.Model, micro_steps: range) -> None:
+        for start in micro_steps:
+            rows = slice(4 * start, 4 * start + 4)
+            network.train_on_batch(features[rows], targets[rows])
+
+    def fresh() -> tf_keras.Model:
+        network = fitting.model()
+        network.compile(fitting.accumulating(scale, 4), "mse")
+        return network
+
+    whole, stopped = fresh(), fresh()
+    run(whole, range(12))
+    run(stopped, range(6))
+    if how == "checkpoint":
+        path = tf.train.Checkpoint(model=stopped, optimizer=stopped.optimizer).save(f"{tmp_path}/c")
+        again = fresh()
+        tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
+    else:
+        stopped.save(tmp_path / f"model.{how}")
+        again = tf_keras.models.load_model(tmp_path / f"model.{how}")
+        assert type(again.optimizer) is type(stopped.optimizer)
+    run(again, range(6, 12))
+    for mine, theirs in zip(again.variables, whole.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_config_round_trip() -> None:
+    for transform in (ClipByGlobalNorm(0.5), AdaptiveClip(0.02), None):
+        optimizer = AccumulatingOptimizer(
+            fitting.adamw(), 8, "sum", "bfloat16", "raise", transform, "mine"
+        )
+        again = tf_keras.optimizers.deserialize(tf_keras.optimizers.serialize(optimizer))
+        assert isinstance(again, AccumulatingOptimizer)
+        assert again.get_config() == optimizer.get_config()
+        assert again.inner.get_config() == optimizer.inner.get_config()
+
+
+def test_adaptive_clip_bounds_each_unit() -> None:
+    """Brock et al. 2021, equation 3, unit by unit in numpy."""
+    rng = np.random.default_rng(0)
+    weights, gradient = rng.normal(size=(3, 4)), rng.normal(size=(3, 4)) * [0.001, 0.1, 1, 10]
+    [(clipped, _)] = AdaptiveClip(0.1)([(tf.constant(gradient), tf.Variable(weights))])
+    for unit in range(4):
+        bound = 0.1 * max(np.linalg.norm(weights[:, unit]), 1e-3)
+        norm = np.linalg.norm(gradient[:, unit])
+        expected = gradient[:, unit] * (bound / norm if norm > bound else 1)
+        np.testing.assert_allclose(clipped.numpy()[:, unit], expected, rtol=1e-6)
+
+
+MISUSE = {
+    "no steps": (lambda: AccumulatingOptimizer("adam", 0), "at least 1 micro-step"),
+    "no number": (lambda: AccumulatingOptimizer("adam", 1.5), "whole number"),
+    "reduction": (lambda: AccumulatingOptimizer("adam", reduction="median"), "choose one of"),
+    "nonfinite": (lambda: AccumulatingOptimizer("adam", nonfinite="ignore"), "choose one of"),
+    "twice": (
+        lambda: AccumulatingOptimizer(AccumulatingOptimizer("adam")),
+        "accumulates already",
+    ),
+    "twice with a scale": (
+        lambda: AccumulatingOptimizer(fitting.LossScale(AccumulatingOptimizer("adam"))),
+        "accumulates already",
+    ),
+    "legacy": (
+        lambda: AccumulatingOptimizer(tf_keras.optimizers.legacy.Adam()),
+        "use tf_keras.optimizers.Adam instead",
+    ),
+    "keras 3": (
+        lambda: AccumulatingOptimizer(tf.keras.optimizers.Adam()),
+        "not a tf_keras optimizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISUSE)
+def test_misuse_says_what_to_do(case: str) -> None:
+    make, message = MISUSE[case]
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
