@@ -13,18 +13,23 @@ NONFINITE = ("skip", "raise", "propagate")
 
 def check_arguments(accumulation_steps: Any, reduction: str, nonfinite: str) -> None:
     """Raises ValueError or TypeError for arguments that make no sense."""
-    steps = accumulation_steps
-    if isinstance(steps, bool) or not (isinstance(steps, int | tf.Variable) or callable(steps)):
-        raise TypeError(
-            f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or a function"
-            " of the update's number"
-        )
-    if isinstance(steps, int) and steps < 1:
-        raise ValueError(f"accumulation_steps is {steps}; a window has at least 1 micro-step")
+    if not callable(accumulation_steps) or isinstance(accumulation_steps, tf.Variable):
+        check_steps(accumulation_steps)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
     if nonfinite not in NONFINITE:
         raise ValueError(f"nonfinite is {nonfinite!r}; choose one of {', '.join(NONFINITE)}")
+
+
+def check_steps(steps: Any) -> None:
+    """Raises ValueError or TypeError for what cannot be a number of micro-steps."""
+    if isinstance(steps, bool) or not isinstance(steps, int | tf.Variable):
+        raise TypeError(
+            f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or, to the"
+            " optimizer, a function of the update's number"
+        )
+    if isinstance(steps, int) and steps < 1:
+        raise ValueError(f"accumulation_steps is {steps}; a window has at least 1 micro-step")
 
 
 def check_inner(optimizer: Any, accumulating: type) -> None:

@@ -18,9 +18,10 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation import serialization
 from bertaccum.accumulation.checks import check_arguments, check_inner, check_scope
 from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
-from bertaccum.accumulation.replicas import alike, first
+from bertaccum.accumulation.replicas import alike, first, sum_over_replicas
 from bertaccum.accumulation.sums import Gradient, GradientSums
 from bertaccum.accumulation.transforms import GradientTransform
 from bertaccum.accumulation.wrapper import OptimizerWrapper
@@ -56,7 +57,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
     """
 
     def __new__(cls, optimizer: Any, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
-        scaled = isinstance(_resolved(optimizer), tf_keras.mixed_precision.LossScaleOptimizer)
+        scaled = isinstance(
+            serialization.resolved(optimizer), tf_keras.mixed_precision.LossScaleOptimizer
+        )
         if scaled and cls is AccumulatingOptimizer:
             from bertaccum.accumulation.loss_scale import ScalingAccumulatingOptimizer
 
@@ -74,7 +77,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
         name: str | None = None,
     ) -> None:
         check_arguments(accumulation_steps, reduction, nonfinite)
-        self.inner = _resolved(optimizer)
+        self.inner = serialization.resolved(optimizer)
         check_inner(self.inner, AccumulatingOptimizer)
         self.name = name or "accumulating"
         self.accumulation_steps = accumulation_steps
@@ -320,9 +323,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
         """Reduces over replicas, once; divides; checks; hands the result to the inner one."""
         used = sorted(self._with_gradient) or range(len(sums))
         sums = [sums[i] for i in used]
-        context = tf.distribute.get_replica_context()
-        if context.num_replicas_in_sync > 1:
-            *sums, weight = context.all_reduce(tf.distribute.ReduceOp.SUM, [*sums, weight])
+        sums, weight = sum_over_replicas(sums, weight)
         if self.reduction != "sum":
             sums = [s * tf.cast(1 / weight, s.dtype) for s in sums]
         gradients = self._unscaled(sums)
@@ -378,39 +379,12 @@ class AccumulatingOptimizer(OptimizerWrapper):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments, from which `from_config` makes the same optimizer without its state."""
-        steps = self.accumulation_steps
-        if isinstance(steps, tf.Variable):
-            steps = int(steps.numpy())
-        elif not isinstance(steps, int):
-            steps = tf_keras.saving.serialize_keras_object(steps)
-        transform = self.gradient_transform
-        return {
-            "optimizer": tf_keras.optimizers.serialize(self.inner),
-            "accumulation_steps": steps,
-            "reduction": self.reduction,
-            "accumulator_dtype": self.accumulator_dtype and self.accumulator_dtype.name,
-            "nonfinite": self.nonfinite,
-            "gradient_transform": transform and tf_keras.saving.serialize_keras_object(transform),
-            "name": self.name,
-        }
+        return serialization.to_config(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The reverse of `get_config`."""
-        config = dict(config)
-        optimizer = config.pop("optimizer")
-        if isinstance(optimizer, dict):
-            optimizer = tf_keras.optimizers.deserialize(optimizer, custom_objects)
-        for key in ("accumulation_steps", "gradient_transform"):
-            if isinstance(config.get(key), dict):
-                config[key] = tf_keras.saving.deserialize_keras_object(config[key], custom_objects)
-        return AccumulatingOptimizer(optimizer, **config)
-
-
-def _resolved(optimizer: Any) -> Any:
-    if isinstance(optimizer, str | dict):
-        return tf_keras.optimizers.get(optimizer)
-    return optimizer
+        return AccumulatingOptimizer(**serialization.to_arguments(config, custom_objects))
 
 
 def _global_norm(gradients: list[tf.Tensor]) -> tf.Tensor:

@@ -9,15 +9,18 @@ import tensorflow as tf
 
 def summed(value: tf.Tensor, name: str) -> tf.Variable:
     """A variable of each replica's own; what is saved is the sum over replicas."""
-    return _own(value, name, tf.VariableAggregation.SUM)
+    return replicated(value, tf.VariableAggregation.SUM, name)
 
 
 def alike(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
     """A scalar that all replicas change alike, each its own: no communication is needed."""
-    return _own(tf.constant(value, dtype), name, tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    return replicated(tf.constant(value, dtype), tf.VariableAggregation.ONLY_FIRST_REPLICA, name)
 
 
-def _own(value: tf.Tensor, name: str, aggregation: tf.VariableAggregation) -> tf.Variable:
+def replicated(
+    value: tf.Tensor, aggregation: tf.VariableAggregation, name: str | None = None
+) -> tf.Variable:
+    """A variable that each replica changes by itself; read or saved as `aggregation` says."""
     return tf.Variable(
         value,
         trainable=False,
@@ -35,3 +38,34 @@ def here(variable: tf.Variable) -> tf.Variable:
 def first(value: Any) -> Any:
     """The first local replica's value of what is the same on all."""
     return tf.distribute.get_strategy().experimental_local_results(value)[0]
+
+
+def sum_over_replicas(
+    tensors: list[tf.Tensor], weight: tf.Tensor
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Adds up over replicas, all in one reduction (one a type, should there be several).
+
+    Args:
+      tensors: this replica's.
+      weight: float64 scalar, this replica's. It travels with the tensors in their type, as
+        a number and what rounding took from it.
+
+    Returns:
+      The sums of both.
+    """
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return tensors, weight
+    narrow = tensors[0].dtype
+    rounded = tf.cast(weight, narrow)
+    rest = tf.cast(weight - tf.cast(rounded, weight.dtype), narrow)
+    summed_up: dict[int, tf.Tensor] = {}
+    # What was read from a variable has no device yet, and several workers need one.
+    values = [tf.identity(value) for value in (*tensors, tf.stack([rounded, rest]))]
+    for dtype in sorted({value.dtype for value in values}, key=lambda dtype: dtype.name):
+        of_type = [i for i, value in enumerate(values) if value.dtype == dtype]
+        group = [values[i] for i in of_type]
+        reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, group)
+        summed_up.update(zip(of_type, reduced, strict=True))
+    *sums, parts = (summed_up[i] for i in range(len(values)))
+    return sums, tf.reduce_sum(tf.cast(parts, tf.float64))

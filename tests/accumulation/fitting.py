@@ -1,7 +1,9 @@
 """A small model fitted with a big batch and with accumulation, for tests and as a program.
 
-As a program it compares the two under MirroredStrategy on logical CPUs, which have to be
-made before TensorFlow starts: `python fitting.py REPLICAS inner|outer|none`.
+As a program it compares the two under a strategy, which has to be set up before TensorFlow
+starts: `python fitting.py REPLICAS inner|outer|none` mirrors over logical CPUs; with 0
+replicas and a TF_CONFIG it is one of several workers. It prints the largest difference, the
+number of updates, and what was reduced over replicas in one trace, in elements.
 """
 
 from __future__ import annotations
@@ -61,16 +63,39 @@ def fit(
     return np.concatenate([w.numpy().ravel() for w in network.trainable_variables]), network
 
 
-def main(replicas: int, scale: str) -> None:
+def make_strategy(replicas: int) -> tf.distribute.Strategy:
+    if not replicas:
+        return tf.distribute.MultiWorkerMirroredStrategy()
     cpu = tf.config.list_physical_devices("CPU")[0]
     logical = [tf.config.LogicalDeviceConfiguration()] * replicas
     tf.config.set_logical_device_configuration(cpu, logical)
-    expected, _ = fit(adamw, WINDOW)
-    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+
+
+def count_reductions() -> set[int]:
+    """From now on, the sizes of what a replica gives to be reduced, in elements."""
+    sizes: set[int] = set()
+    all_reduce = tf.distribute.ReplicaContext.all_reduce
+
+    def counted(self, operation, value, *rest):
+        tensors = tf.nest.flatten(value)
+        sizes.add(sum(tensor.shape.num_elements() for tensor in tensors))
+        return all_reduce(self, operation, value, *rest)
+
+    tf.distribute.ReplicaContext.all_reduce = counted
+    return sizes
+
+
+def main(replicas: int, scale: str) -> None:
+    strategy = make_strategy(replicas)
+    with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        expected, _ = fit(adamw, WINDOW)
+    sizes = count_reductions()
     with strategy.scope():
         weights, network = fit(lambda: accumulating(scale, 4), WINDOW // 4)
     difference = np.abs(weights - expected).max()
-    print(f"difference {difference:.3e} updates {int(network.optimizer.iterations.numpy())}")
+    updates = int(network.optimizer.iterations.numpy())
+    print(f"difference {difference:.3e} updates {updates} reduced {sorted(sizes)}")
 
 
 if __name__ == "__main__":

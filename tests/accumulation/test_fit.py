@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,18 +41,49 @@ def test_equals_the_big_batch(
     assert int(network.optimizer.iterations.numpy()) == UPDATES
 
 
-@pytest.mark.parametrize(("replicas", "scale"), [(2, "none"), (2, "outer"), (4, "inner")])
-def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> None:
-    done = subprocess.run(
+def start_program(replicas: int, scale: str, **environment: str) -> subprocess.Popen[str]:
+    root = str(Path(__file__).resolve().parents[2])
+    return subprocess.Popen(
         [sys.executable, fitting.__file__, str(replicas), scale],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env=os.environ | {"PYTHONPATH": root} | environment,
     )
-    found = re.search(r"difference (\S+) updates (\d+)", done.stdout)
-    assert found, done.stderr
+
+
+def check_program(process: subprocess.Popen[str], scale: str) -> None:
+    out, errors = process.communicate(timeout=200)
+    found = re.search(r"difference (\S+) updates (\d+) reduced (.*)", out)
+    assert found, errors
     assert float(found[1]) <= 1e-6
     assert int(found[2]) == UPDATES
+    # One reduction with all gradients and their weight; and, where an outer loss scale has
+    # to learn of overflows on other replicas, a single number a micro-step.
+    weights = 3 * 4 + 4 + 4 + 1
+    assert found[3] == str([1, weights + 2] if scale == "outer" else [weights + 2])
+
+
+@pytest.mark.parametrize(("replicas", "scale"), [(2, "none"), (2, "outer"), (4, "inner")])
+def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> None:
+    check_program(start_program(replicas, scale), scale)
+
+
+def test_equals_the_big_batch_on_two_workers() -> None:
+    with socket.socket() as one, socket.socket() as two:
+        for free in (one, two):
+            free.bind(("127.0.0.1", 0))
+        workers = [f"127.0.0.1:{free.getsockname()[1]}" for free in (one, two)]
+    processes = []
+    for index in range(2):
+        task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        processes.append(start_program(0, "none", TF_CONFIG=json.dumps(task)))
+    try:
+        for process in processes:
+            check_program(process, "none")
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def test_steps_may_change_between_windows() -> None:

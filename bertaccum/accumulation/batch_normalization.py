@@ -1,0 +1,282 @@
+"""Batch normalization whose moving statistics are those of the whole window.
+
+Of what batch normalization does with a big batch, accumulation can have one half. The
+moving statistics, which inference uses, can be pooled over the micro-batches exactly. The
+normalization of an example by all others in its batch cannot: a micro-batch is normalized,
+and its gradient computed, before the rest of its window has been seen.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.accumulation.checks import check_steps
+from bertaccum.accumulation.replicas import replicated
+
+_UNSUPPORTED = ("renorm", "virtual_batch_size", "adjustment")
+
+
+@tf_keras.saving.register_keras_serializable(package="bertaccum")
+class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
+    """`BatchNormalization` that updates its moving statistics once per window.
+
+    What becomes equal to `BatchNormalization` on the whole window as one batch, to the
+    rounding of the type, are `moving_mean` and `moving_variance`, for the same inputs to
+    the layer: their number of updates, their momentum and their values. The window's
+    variance is that within the micro-batches plus that between their means (the law of
+    total variance), each micro-batch weighing as much as it has values; where the fused
+    kernel of `BatchNormalization`, used for ranks 4 and 5, multiplies the variance that it
+    keeps by n / (n - 1), so does this layer, with the n of the window.
+
+    What accumulation cannot make equal is training itself: each micro-batch is normalized
+    with its own mean and variance. Its outputs, the gradients through them, the weights
+    after an update and the inputs of later layers are therefore not those of the big
+    batch, and the less so the smaller the micro-batch; one of a single value per channel
+    is normalized to zero. If that matters, freeze the layer (`trainable = False`: then it
+    normalizes with its moving statistics, and accumulation is exact), synchronize it over
+    replicas, or use group or layer normalization, which look at one example at a time.
+
+    The window ends with the `accumulation_steps`-th training call, or with `end_window()`.
+    A layer that is called several times in a micro-step counts every call. Frozen, or with
+    `training=False`, nothing is accumulated.
+
+    Under a distribution strategy each replica has its own window. With `synchronized`, a
+    micro-batch is that of all replicas, and all come to the same statistics, which are
+    those of everything that the replicas saw. Without, each moves its own, and what is read
+    and saved is their mean, as with `BatchNormalization`: that lacks the variance between
+    replicas.
+
+    Weights are those of `BatchNormalization`, in the same order. The window so far is no
+    weight, but `tf.train.Checkpoint` and the .keras format keep it: of several replicas
+    their mean. Numbers are in float32 at least, also in mixed precision.
+
+    Sources: Ioffe and Szegedy 2015, "Batch Normalization"; Chan, Golub and LeVeque 1979,
+    "Updating formulae and a pairwise algorithm for computing sample variances".
+
+    Args:
+      accumulation_steps: training calls in a window: a number, or a variable that may
+        change; a change takes effect at the next window.
+      *args, **kwargs: those of `BatchNormalization`, such as `axis`, `momentum`, `epsilon`
+        and `synchronized`; also its `fused`, of which False turns the kernel off.
+
+    Raises:
+      TypeError, ValueError: `accumulation_steps` makes no sense, or one of `renorm`,
+        `virtual_batch_size` and `adjustment` is asked for.
+    """
+
+    # Class attributes, because Keras would make weights of variables, and dependencies of
+    # other things, that are assigned to names which the class does not have.
+    accumulation_steps: int | tf.Variable = 1
+    _micro_batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor] | None = None
+
+    def __init__(self, accumulation_steps: int | tf.Variable, *args: Any, **kwargs: Any) -> None:
+        check_steps(accumulation_steps)
+        for option in _UNSUPPORTED:
+            if kwargs.get(option):
+                raise ValueError(f"AccumBatchNormalization has no {option}; leave it out")
+        super().__init__(*args, **kwargs)
+        self.accumulation_steps = accumulation_steps
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the weights of `BatchNormalization`, and the window."""
+        super().build(input_shape)
+        self._window = _Window(self._param_shape, self._param_dtype)
+
+    def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
+        """As `BatchNormalization`; in training, also adds the micro-batch to the window."""
+        outputs = super().call(inputs, training=training, mask=mask)
+        self._micro_batch = None  # A tensor of a graph must not outlive it.
+        return outputs
+
+    def end_window(self) -> None:
+        """Updates the moving statistics from the window as far as it has come, if at all.
+
+        For the end of training, or of an epoch that ends with a shorter window.
+        """
+        if not self.built:
+            return
+        strategy = getattr(self.moving_mean, "distribute_strategy", None)
+        context = tf.distribute.get_replica_context()
+        if strategy is None or (context is not None and context.strategy is strategy):
+            self._commit()
+        else:
+            with strategy.scope():
+                strategy.run(self._commit)
+
+    # --- Where BatchNormalization takes moments and moves its statistics ---------------
+
+    def _calculate_mean_and_var(
+        self,
+        inputs: tf.Tensor,
+        reduction_axes: Sequence[int],
+        keep_dims: bool,
+        mask: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, variance = super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask)
+        count = _count(inputs, reduction_axes, keep_dims, mask)
+        context = tf.distribute.get_replica_context()
+        if self.synchronized and context is not None:
+            count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
+        # No other replica's thread runs between this and the next function.
+        self._micro_batch = (count, mean, variance)
+        return mean, variance
+
+    def _assign_moving_average(self, variable: tf.Variable, *_: Any) -> tf.Variable:
+        # Called, if in training, for the mean and then for the variance: once is enough.
+        if variable is self.moving_variance and self._micro_batch is not None:
+            self._accumulate(*self._micro_batch)
+        return variable
+
+    def _fused_batch_norm(
+        self, inputs: tf.Tensor, mask: tf.Tensor | None, training: Any
+    ) -> tf.Tensor:
+        def train() -> tf.Tensor:
+            outputs, *moments = self._fused_training(inputs)
+            self.add_update(lambda: self._accumulate(*moments))
+            return outputs
+
+        def infer() -> tf.Tensor:
+            return super(AccumBatchNormalization, self)._fused_batch_norm(inputs, None, False)
+
+        if mask is not None:
+            warnings.warn("the fused kernel ignores masks; use fused=False", stacklevel=2)
+        return tf.__internal__.smart_cond.smart_cond(training, train, infer)
+
+    def _fused_training(
+        self, inputs: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Outputs, and count, mean and population variance of the micro-batch."""
+        shape, dtype = self._param_shape, self._param_dtype
+        outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            inputs,
+            self.gamma if self.scale else tf.ones(shape, dtype),
+            self.beta if self.center else tf.zeros(shape, dtype),
+            epsilon=self.epsilon,
+            data_format=self._data_format,
+        )
+        axes = [i for i in range(inputs.shape.rank) if i not in self.axis]
+        count = _count(inputs, axes)
+        return outputs, count, mean, variance / _bessel(count, dtype)
+
+    # --- The window ---------------------------------------------------------------------
+
+    def _accumulate(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Operation:
+        self._window.add(count, mean, variance)
+        due = self._window.count_call(self.accumulation_steps)
+        return tf.cond(due, self._commit, tf.no_op)
+
+    def _commit(self) -> tf.Operation:
+        """One step of the moving averages; communicates nothing, so that it may be in a cond."""
+        window = self._window
+        count, mean, variance = (tf.identity(v) for v in window.moments)
+        if self.fused:
+            variance *= _bessel(count, variance.dtype)
+        move = super()._assign_moving_average
+        # A channel of which the window has no values is left alone.
+        move(self.moving_mean, mean, self.momentum, count)
+        move(self.moving_variance, variance, self.momentum, count)
+        return window.reset()
+
+    # --- Saving -------------------------------------------------------------------------
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments; of a variable `accumulation_steps`, its value."""
+        steps = self.accumulation_steps
+        return {
+            **super().get_config(),
+            "accumulation_steps": steps if isinstance(steps, int) else int(steps.numpy()),
+            "synchronized": self.synchronized,
+            "fused": self.fused,
+        }
+
+    def save_own_variables(self, store: Any) -> None:
+        """For the .keras format: the weights, and the window so far."""
+        super().save_own_variables(store)
+        for name, variable in self._window_variables().items():
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """The reverse of `save_own_variables`."""
+        window = self._window_variables()
+        keys = store.keys() - window.keys()
+        super().load_own_variables({key: store[key] for key in keys})
+        for name, variable in window.items():
+            variable.assign(store[name])
+
+    def _window_variables(self) -> dict[str, tf.Variable]:
+        return {f"window_{k}": v for k, v in self._window.variables.items()} if self.built else {}
+
+
+class _Window(tf.__internal__.tracking.AutoTrackable):
+    """Pooled moments of the calls so far, on each replica; nothing here communicates.
+
+    No `tf.Module`, whose variables Keras would count among the layer's weights.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: tf.DType) -> None:
+        first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
+        self.calls = replicated(tf.zeros([], tf.int64), first)
+        self.length = replicated(tf.zeros([], tf.int64), first)
+        # Of large images, a window has more values than float32 can count.
+        self.count = replicated(tf.zeros(shape, tf.float64), mean)
+        self.mean = replicated(tf.zeros(shape, dtype), mean)
+        self.variance = replicated(tf.zeros(shape, dtype), mean)
+
+    @property
+    def moments(self) -> tuple[tf.Variable, tf.Variable, tf.Variable]:
+        return self.count, self.mean, self.variance
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        names = ("calls", "length", "count", "mean", "variance")
+        return {name: getattr(self, name) for name in names}
+
+    def add(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        """Chan's update, in terms of the share that the new values have in all.
+
+        It never subtracts large numbers that are nearly equal, as sums of squares would.
+        """
+        total = self.count + count
+        share = tf.cast(tf.math.divide_no_nan(count, total), mean.dtype)
+        shift = mean - self.mean
+        growth = variance - self.variance + (1 - share) * shift**2
+        # Without values, moments are NaN and the share is zero.
+        self.variance.assign_add(tf.math.multiply_no_nan(growth, share))
+        self.mean.assign_add(tf.math.multiply_no_nan(shift, share))
+        self.count.assign(total)
+
+    def count_call(self, steps: int | tf.Variable) -> tf.Tensor:
+        """Counts one call; whether it is the last of a window, as long as when it began."""
+        first = tf.equal(self.calls, 0)
+        self.length.assign(tf.where(first, tf.cast(steps, tf.int64), self.length))
+        self.calls.assign_add(1)
+        return tf.identity(self.calls) >= tf.identity(self.length)
+
+    def reset(self) -> tf.Operation:
+        for variable in (self.calls, *self.moments):
+            variable.assign(tf.zeros(variable.shape, variable.dtype))
+        return tf.no_op()
+
+
+def _count(
+    inputs: tf.Tensor,
+    axes: Sequence[int],
+    keep_dims: bool = False,
+    mask: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """How many values a channel's moments are of: float64, a scalar unless there is a mask."""
+    shape = tf.shape(inputs, tf.int64)
+    if mask is None:
+        return tf.cast(tf.reduce_prod(tf.gather(shape, axes)), tf.float64)
+    counted = tf.broadcast_to(tf.cast(mask, tf.float32)[..., tf.newaxis], shape)
+    return tf.cast(tf.reduce_sum(counted, axes, keepdims=keep_dims), tf.float64)
+
+
+def _bessel(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """n / (n - 1), which makes an unbiased variance of the population's; 1 for n up to 1."""
+    return tf.cast(tf.where(count > 1, count / tf.maximum(count - 1, 1), 1), dtype)

@@ -1,0 +1,98 @@
+"""A model with `AccumBatchNormalization` for its batch normalizations, weights kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
+
+_BATCH_NORMALIZATIONS = (
+    tf_keras.layers.BatchNormalization,
+    tf_keras.layers.experimental.SyncBatchNormalization,
+)
+
+
+def replace_batch_normalization(
+    model: tf_keras.Model, accumulation_steps: int | tf.Variable
+) -> tf_keras.Model:
+    """A copy of a model with `AccumBatchNormalization` for every batch normalization.
+
+    The copy has the weights, names and structure of the model, also in nested models, and
+    the same predictions; it is not compiled. The model itself is left as it is.
+
+    Args:
+      model: a functional or Sequential one.
+      accumulation_steps: as of `AccumBatchNormalization`.
+
+    Returns:
+      The copy.
+
+    Raises:
+      ValueError: the model has no batch normalization, or one in a place that cannot be
+        copied layer by layer: a subclassed model, a custom layer, a wrapper.
+    """
+    if not _inside(model):
+        raise ValueError(f"model {model.name!r} has no BatchNormalization to replace")
+    pairs: list[tuple[tf_keras.layers.Layer, tf_keras.layers.Layer]] = []
+
+    def clone_layer(layer: tf_keras.layers.Layer) -> tf_keras.layers.Layer:
+        if isinstance(layer, _BATCH_NORMALIZATIONS):
+            clone = _accumulating(layer, accumulation_steps)
+        elif _inside(layer):
+            return _clone_model(layer, clone_layer)
+        else:
+            clone = _copied(layer)
+        pairs.append((layer, clone))
+        return clone
+
+    copy = _clone_model(model, clone_layer)
+    for layer, clone in pairs:
+        clone.set_weights(layer.get_weights())
+    return copy
+
+
+def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
+    clone: Any = None
+    if isinstance(model, tf_keras.Sequential) or getattr(model, "_is_graph_network", False):
+        clone = tf_keras.models.clone_model(model, clone_function=clone_layer)
+    # Keras turns some subclasses of functional models into plain ones.
+    if type(clone) is not type(model):
+        raise ValueError(
+            f"{type(model).__name__} {model.name!r} has a BatchNormalization inside and cannot be"
+            " copied layer by layer, as functional and Sequential models can; use"
+            " AccumBatchNormalization where it is defined"
+        )
+    # The property's setter would change the layers, which have it from their originals.
+    clone._trainable = model._trainable
+    return clone
+
+
+def _accumulating(layer: Any, accumulation_steps: int | tf.Variable) -> AccumBatchNormalization:
+    known = (*_BATCH_NORMALIZATIONS, AccumBatchNormalization)
+    if type(layer) not in known:
+        raise ValueError(
+            f"layer {layer.name!r} is a {type(layer).__name__}, which may do more than"
+            " BatchNormalization: it cannot be replaced by AccumBatchNormalization"
+        )
+    config = layer.get_config()
+    options = {"synchronized": layer.synchronized, "fused": layer.fused}
+    return AccumBatchNormalization(
+        **{**config, **options, "accumulation_steps": accumulation_steps}
+    )
+
+
+def _copied(layer: tf_keras.layers.Layer) -> tf_keras.layers.Layer:
+    try:
+        return type(layer).from_config(layer.get_config())
+    except NotImplementedError as error:
+        raise ValueError(
+            f"layer {layer.name!r} cannot be copied: {type(layer).__name__} has no get_config()"
+        ) from error
+
+
+def _inside(layer: tf_keras.layers.Layer) -> bool:
+    """Whether there is batch normalization in the layer, at whatever depth."""
+    return any(isinstance(part, _BATCH_NORMALIZATIONS) for part in layer.submodules)
