@@ -1,7 +1,7 @@
 """A small model fitted with a big batch and with accumulation, for tests and as a program.
 
 As a program it compares the two under a strategy, which has to be set up before TensorFlow
-starts: `python fitting.py REPLICAS inner|outer|none` mirrors over logical CPUs; with 0
+starts: `python fitting.py REPLICAS inner|outer|none [overflow]` mirrors over logical CPUs; with 0
 replicas and a TF_CONFIG it is one of several workers. It prints the largest difference, the
 number of updates, and what was reduced over replicas in one trace, in elements.
 """
@@ -21,10 +21,17 @@ WINDOW, EXAMPLES, EPOCHS = 16, 64, 2
 LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 
 
-def data() -> tuple[np.ndarray, np.ndarray]:
+def data(overflow: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Features and targets; with `overflow` one target in the second window is infinite.
+
+    Of two replicas it is the second that gets it, in the third micro-batch.
+    """
     rng = np.random.default_rng(0)
     features = rng.normal(size=(EXAMPLES, 3)).astype(np.float32)
-    return features, rng.normal(size=(EXAMPLES, 1)).astype(np.float32)
+    targets = rng.normal(size=(EXAMPLES, 1)).astype(np.float32)
+    if overflow:
+        targets[WINDOW + 2 * WINDOW // 4 + 3] = np.inf
+    return features, targets
 
 
 def model() -> tf_keras.Model:
@@ -54,12 +61,15 @@ def accumulating(scale: str, steps: int) -> tf_keras.optimizers.Optimizer:
 
 
 def fit(
-    make_optimizer: Callable[[], tf_keras.optimizers.Optimizer], batch: int, **options: object
+    make_optimizer: Callable[[], tf_keras.optimizers.Optimizer],
+    batch: int,
+    overflow: bool = False,
+    **options: object,
 ) -> tuple[np.ndarray, tf_keras.Model]:
     """Fits two epochs; the weights, flat, and the model."""
     network = model()
     network.compile(make_optimizer(), "mse", **options)
-    network.fit(*data(), batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0)
+    network.fit(*data(overflow), batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0)
     return np.concatenate([w.numpy().ravel() for w in network.trainable_variables]), network
 
 
@@ -86,17 +96,17 @@ def count_reductions() -> set[int]:
     return sizes
 
 
-def main(replicas: int, scale: str) -> None:
+def main(replicas: int, scale: str, overflow: bool) -> None:
     strategy = make_strategy(replicas)
     with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
-        expected, _ = fit(adamw, WINDOW)
+        expected, _ = fit(lambda: LossScale(adamw()), WINDOW, overflow)
     sizes = count_reductions()
     with strategy.scope():
-        weights, network = fit(lambda: accumulating(scale, 4), WINDOW // 4)
+        weights, network = fit(lambda: accumulating(scale, 4), WINDOW // 4, overflow)
     difference = np.abs(weights - expected).max()
     updates = int(network.optimizer.iterations.numpy())
     print(f"difference {difference:.3e} updates {updates} reduced {sorted(sizes)}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], overflow="overflow" in sys.argv[3:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -41,10 +42,62 @@ def test_equals_the_big_batch(
     assert int(network.optimizer.iterations.numpy()) == UPDATES
 
 
-def start_program(replicas: int, scale: str, **environment: str) -> subprocess.Popen[str]:
+OPTIMIZERS = {
+    name: getattr(tf_keras.optimizers, name)
+    for name in dir(tf_keras.optimizers)
+    if isinstance(getattr(tf_keras.optimizers, name), type)
+    and issubclass(getattr(tf_keras.optimizers, name), tf_keras.optimizers.Optimizer)
+    and name != "Optimizer"
+}
+VARIANTS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "clipnorm": {"clipnorm": 0.1},
+    "global_clipnorm": {"global_clipnorm": 0.1},
+    "ema": {"use_ema": True, "ema_momentum": 0.9, "weight_decay": 0.1},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_equals_its_big_batch(name: str, variant: str) -> None:
+    """Eight updates of an embedding and a dense layer in a loop, in float64."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 5, (UPDATES, 12))
+    targets = rng.normal(size=(UPDATES, 12))
+    start = [rng.normal(size=(5, 3)), rng.normal(size=(3, 1))]
+
+    def train(cuts: list[int]) -> np.ndarray:
+        table, kernel = variables = [tf.Variable(value) for value in start]
+        inner = OPTIMIZERS[name](0.01, **VARIANTS[variant])
+        optimizer = inner if len(cuts) == 2 else AccumulatingOptimizer(inner)
+        for update in range(UPDATES):
+            for begin, end in itertools.pairwise(cuts):
+                with tf.GradientTape() as tape:
+                    features = tf.gather(table, rows[update, begin:end])
+                    errors = tf.squeeze(features @ kernel, 1) - targets[update, begin:end]
+                    loss = tf.reduce_sum(errors**2) / (12 if optimizer is inner else 1)
+                gradients = tape.gradient(loss, variables)
+                if optimizer is inner:
+                    dense = [tf.convert_to_tensor(g) for g in gradients]
+                    inner.apply_gradients(zip(dense, variables, strict=True))
+                else:
+                    optimizer.accumulate(zip(gradients, variables, strict=True), end - begin)
+            if optimizer is not inner:
+                assert optimizer.apply()
+        optimizer.finalize_variable_values(variables)
+        return np.concatenate([v.numpy().ravel() for v in variables])
+
+    whole = train([0, 12])
+    assert np.abs(whole - np.concatenate([v.ravel() for v in start])).max() > 1e-4
+    np.testing.assert_allclose(train([0, 5, 10, 12]), whole, rtol=0, atol=1e-12)
+
+
+def start_program(
+    replicas: int, scale: str, *more: str, **environment: str
+) -> subprocess.Popen[str]:
     root = str(Path(__file__).resolve().parents[2])
     return subprocess.Popen(
-        [sys.executable, fitting.__file__, str(replicas), scale],
+        [sys.executable, fitting.__file__, str(replicas), scale, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -67,6 +120,11 @@ def check_program(process: subprocess.Popen[str], scale: str) -> None:
 @pytest.mark.parametrize(("replicas", "scale"), [(2, "none"), (2, "outer"), (4, "inner")])
 def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> None:
     check_program(start_program(replicas, scale), scale)
+
+
+@pytest.mark.parametrize("scale", ["inner", "outer"])
+def test_an_overflow_on_the_second_replica_is_seen_by_all(scale: str) -> None:
+    check_program(start_program(2, scale, "overflow"), scale)
 
 
 def test_equals_the_big_batch_on_two_workers() -> None:
