@@ -47,8 +47,8 @@ def sum_over_replicas(
 
     Args:
       tensors: this replica's.
-      weight: float64 scalar, this replica's. It travels with the tensors in their type, as
-        a number and what rounding took from it.
+      weight: float64 scalar, this replica's. It travels with the tensors, in their type: as
+        exact as they are.
 
     Returns:
       The sums of both.
@@ -56,16 +56,13 @@ def sum_over_replicas(
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors, weight
-    narrow = tensors[0].dtype
-    rounded = tf.cast(weight, narrow)
-    rest = tf.cast(weight - tf.cast(rounded, weight.dtype), narrow)
     summed_up: dict[int, tf.Tensor] = {}
     # What was read from a variable has no device yet, and several workers need one.
-    values = [tf.identity(value) for value in (*tensors, tf.stack([rounded, rest]))]
+    values = [tf.identity(value) for value in (*tensors, tf.cast(weight, tensors[0].dtype))]
     for dtype in sorted({value.dtype for value in values}, key=lambda dtype: dtype.name):
         of_type = [i for i, value in enumerate(values) if value.dtype == dtype]
         group = [values[i] for i in of_type]
         reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, group)
         summed_up.update(zip(of_type, reduced, strict=True))
-    *sums, parts = (summed_up[i] for i in range(len(values)))
-    return sums, tf.reduce_sum(tf.cast(parts, tf.float64))
+    *sums, total = (summed_up[i] for i in range(len(values)))
+    return sums, tf.cast(total, weight.dtype)
