@@ -153,7 +153,10 @@ def test_a_server_that_knows_no_ranges_starts_over(server: Server, tmp_path: Pat
     with pytest.raises(InputError, match="cannot download"):
         fetch_preset("bert-tiny", ignore)
     server.cut, server.ignores_range = None, True
-    assert (fetch_preset("bert-tiny", ignore) / "vocab.txt").read_text() == "vocab.txt" * 1000
+    reports: list[int] = []
+    folder = fetch_preset("bert-tiny", lambda _, done, total: reports.append(done))
+    assert reports[-1] == len(server.contents)
+    assert (folder / "vocab.txt").read_text() == "vocab.txt" * 1000
 
 
 @pytest.mark.parametrize("left_over", ["whole", "longer"])
