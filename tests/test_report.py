@@ -1,0 +1,44 @@
+"""Progress lines where there is no terminal, and output that nobody reads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from bertaccum import report
+
+
+def test_lines_say_how_far_and_how_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
+    with report.Progress() as progress:
+        progress("training", 10, 50, "loss 0.5")
+        now[0] += 1
+        progress("training", 15, 50, "loss 0.4")  # too soon for another line
+        now[0] += 19
+        progress("training", 20, 50, "loss 0.3")
+        now[0] += 20
+        progress("counting", 3, None)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "training: 10 of 50  loss 0.5",
+        "training: 20 of 50  loss 0.3  60 s left",
+        "counting",
+    ]
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = "import time, bertaccum.cli as c; time.sleep(1); c.main(['train', '--help'])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1
