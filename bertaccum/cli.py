@@ -237,10 +237,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(" ".join(error.format_message().split()).rstrip(".") + where, error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has gone; nothing is left to say, nor anyone to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}; check permissions and free space", 1)
