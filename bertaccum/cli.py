@@ -123,7 +123,7 @@ def cli(ctx: click.Context) -> None:
     """Fine-tune BERT at the recommended batch size on a small GPU.
 
     Every update is computed from exactly --target-batch examples; what fits in memory at
-    once only decides how they are cut into micro-batches, never the result.
+    once only decides how they are cut into micro-batches.
 
     \b
       bertaccum prepare

@@ -6,12 +6,14 @@ Standard library only.
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from bertaccum.errors import InputError
 
@@ -63,6 +65,15 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def json_text(values: dict[str, Any], indent: int | None = 2) -> str:
+    """A record as JSON with a line end; null for NaN and infinity, which JSON does not know."""
+    known = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in values.items()
+    }
+    return json.dumps(known, indent=indent, ensure_ascii=False) + "\n"
 
 
 def beside(path: Path) -> Path:

@@ -6,11 +6,12 @@ when something is shown, not when the program starts.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from bertaccum.files import json_text
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -33,7 +34,7 @@ def result(text: str) -> None:
 
 def result_json(values: dict[str, Any]) -> None:
     """Results for machines, on stdout."""
-    result(json.dumps(values, indent=2, ensure_ascii=False))
+    result(json_text(values).rstrip())
 
 
 class Progress:

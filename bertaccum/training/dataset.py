@@ -93,11 +93,10 @@ def open_store(
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
         _make_store(folder, tsv, labels, Tokenizer(vocabulary, max_seq_length), progress)
-    examples = json.loads((folder / "store.json").read_text())["examples"]
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),
-        labels=np.fromfile(folder / "labels.int32", np.int32, examples),
+        labels=np.fromfile(folder / "labels.int32", np.int32),
     )
 
 
@@ -124,7 +123,6 @@ def _make_store(
                 progress(f"tokenizing {tsv}", len(lengths) - 1, len(texts))
         np.cumsum(lengths, dtype=np.int64).tofile(temporary / "offsets.int64")
         numbers.tofile(temporary / "labels.int32")
-        (temporary / "store.json").write_text(json.dumps({"examples": len(texts)}))
         if not folder.exists():
             temporary.rename(folder)
     finally:

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import itertools
 import json
-import math
 import os
 import shutil
 from pathlib import Path
@@ -18,7 +17,7 @@ from bertaccum.bert.presets import EncoderConfig, read_bert_config, write_bert_c
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.files import beside, read_text, write_text
+from bertaccum.files import beside, json_text, read_text, write_text
 from bertaccum.training.dataset import Labels
 
 RUNS = Path("runs")
@@ -36,7 +35,7 @@ class ModelFiles:
     def write(self, folder: Path) -> None:
         write_bert_config(folder / "bert_config.json", self.encoder)
         write_text(folder / "vocab.txt", "\n".join(self.vocabulary) + "\n")
-        write_text(folder / "labels.json", _json(dataclasses.asdict(self.labels)))
+        write_text(folder / "labels.json", json_text(dataclasses.asdict(self.labels)))
 
     @staticmethod
     def read(folder: Path) -> ModelFiles:
@@ -112,12 +111,12 @@ class RunFolder:
             ) from None
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
-        write_text(path, _json(values))
+        write_text(path, json_text(values))
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl` or `eval.jsonl`."""
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_without_nan(record)) + "\n")
+            file.write(json_text(record, indent=None))
 
     def replace_best(self, written: Path) -> None:
         """Puts a finished folder in the place of `best`."""
@@ -163,19 +162,7 @@ def _point_latest_to(path: Path) -> None:
     temporary.replace(link)
 
 
-def _without_nan(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no NaN and no infinity: null stands for them."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in record.items()
-    }
-
-
 def _yaml(config: TrainConfig) -> str:
     values = {k: v for k, v in dataclasses.asdict(config).items() if v is not None and k != "out"}
     header = "# What decided this run; `bertaccum train --config` with this file repeats it.\n"
     return header + yaml.safe_dump(values, sort_keys=False)
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(_without_nan(values), indent=2, ensure_ascii=False) + "\n"
