@@ -2,15 +2,18 @@
 
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.loss_scale import ScalingAccumulatingOptimizer
+from bertaccum.accumulation.model import AccumulatingModel, accumulate_gradients
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replacement import replace_batch_normalization
 from bertaccum.accumulation.transforms import AdaptiveClip, ClipByGlobalNorm
 
 __all__ = [
     "AccumBatchNormalization",
+    "AccumulatingModel",
     "AccumulatingOptimizer",
     "AdaptiveClip",
     "ClipByGlobalNorm",
     "ScalingAccumulatingOptimizer",
+    "accumulate_gradients",
     "replace_batch_normalization",
 ]

@@ -9,7 +9,7 @@ and its gradient computed, before the rest of its window has been seen.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -98,15 +98,22 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
 
         For the end of training, or of an epoch that ends with a shorter window.
         """
-        if not self.built:
-            return
+        if self.built:
+            self._on_each_replica(self._commit)
+
+    def drop_window(self) -> None:
+        """Forgets the window as far as it has come."""
+        if self.built:
+            self._on_each_replica(self._window.reset)
+
+    def _on_each_replica(self, function: Callable[[], Any]) -> None:
         strategy = getattr(self.moving_mean, "distribute_strategy", None)
         context = tf.distribute.get_replica_context()
         if strategy is None or (context is not None and context.strategy is strategy):
-            self._commit()
+            function()
         else:
             with strategy.scope():
-                strategy.run(self._commit)
+                strategy.run(function)
 
     # --- Where BatchNormalization takes moments and moves its statistics ---------------
 
@@ -166,8 +173,10 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # --- The window ---------------------------------------------------------------------
 
     def _accumulate(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Operation:
-        self._window.add(count, mean, variance)
-        due = self._window.count_call(self.accumulation_steps)
+        # Not to count a call that fails because the data has come to its end.
+        with tf.control_dependencies([count]):
+            self._window.add(count, mean, variance)
+            due = self._window.count_call(self.accumulation_steps)
         return tf.cond(due, self._commit, tf.no_op)
 
     def _commit(self) -> tf.Operation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,24 +10,27 @@ import tf_keras
 
 REDUCTIONS = ("mean", "sum", "running_mean")
 NONFINITE = ("skip", "raise", "propagate")
+ON_PARTIAL = ("apply", "carry", "drop")
 
 
-def check_arguments(accumulation_steps: Any, reduction: str, nonfinite: str) -> None:
-    """Raises ValueError or TypeError for arguments that make no sense."""
-    if not callable(accumulation_steps) or isinstance(accumulation_steps, tf.Variable):
-        check_steps(accumulation_steps)
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is {reduction!r}; choose one of {', '.join(REDUCTIONS)}")
-    if nonfinite not in NONFINITE:
-        raise ValueError(f"nonfinite is {nonfinite!r}; choose one of {', '.join(NONFINITE)}")
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raises ValueError for a value that is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
+
+
+def check_steps_or_schedule(steps: Any) -> None:
+    """As `check_steps`; a function of the update's number is fine, too."""
+    if not callable(steps) or isinstance(steps, tf.Variable):
+        check_steps(steps)
 
 
 def check_steps(steps: Any) -> None:
     """Raises ValueError or TypeError for what cannot be a number of micro-steps."""
     if isinstance(steps, bool) or not isinstance(steps, int | tf.Variable):
         raise TypeError(
-            f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or, to the"
-            " optimizer, a function of the update's number"
+            f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or, except to a"
+            " layer, a function of the update's number"
         )
     if isinstance(steps, int) and steps < 1:
         raise ValueError(f"accumulation_steps is {steps}; a window has at least 1 micro-step")
@@ -55,6 +59,17 @@ def check_inner(optimizer: Any, accumulating: type) -> None:
             f"{type(innermost).__module__}.{type(innermost).__name__} is not a tf_keras optimizer;"
             " use one of tf_keras.optimizers (`tf.keras` is Keras 3)"
         )
+
+
+def check_model(model: Any, accumulating: type) -> None:
+    """Raises TypeError or ValueError for what cannot be made to accumulate."""
+    if not isinstance(model, tf_keras.Model):
+        raise TypeError(
+            f"{type(model).__module__}.{type(model).__name__} is not a tf_keras model;"
+            " build it with tf_keras (`tf.keras` is Keras 3)"
+        )
+    if isinstance(model, accumulating):
+        raise ValueError(f"{model!r} accumulates already")
 
 
 def check_scope(optimizer: tf_keras.optimizers.Optimizer) -> None:

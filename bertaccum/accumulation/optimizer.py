@@ -12,17 +12,25 @@ takes is an error in TensorFlow.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import serialization
-from bertaccum.accumulation.checks import check_arguments, check_inner, check_scope
+from bertaccum.accumulation import micro_batch, serialization
+from bertaccum.accumulation.checks import (
+    NONFINITE,
+    REDUCTIONS,
+    check_choice,
+    check_inner,
+    check_scope,
+    check_steps_or_schedule,
+)
 from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
 from bertaccum.accumulation.replicas import alike, first, sum_over_replicas
-from bertaccum.accumulation.sums import Gradient, GradientSums
+from bertaccum.accumulation.sums import Gradient, GradientSums, after, times
 from bertaccum.accumulation.transforms import GradientTransform
 from bertaccum.accumulation.wrapper import OptimizerWrapper
 
@@ -76,7 +84,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
         gradient_transform: GradientTransform | None = None,
         name: str | None = None,
     ) -> None:
-        check_arguments(accumulation_steps, reduction, nonfinite)
+        check_steps_or_schedule(accumulation_steps)
+        check_choice("reduction", reduction, REDUCTIONS)
+        check_choice("nonfinite", nonfinite, NONFINITE)
         self.inner = serialization.resolved(optimizer)
         check_inner(self.inner, AccumulatingOptimizer)
         self.name = name or "accumulating"
@@ -164,8 +174,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
           weight: how much the micro-step weighs, as a rule its number of examples.
         """
         gradients = self._in_order(grads_and_vars)
-        self._accumulators().add(gradients, tf.cast(weight, tf.float64))
-        self._step.assign_add(1)
+        with after(gradients):
+            self._accumulators().add(gradients, tf.cast(weight, tf.float64))
+            self._step.assign_add(1)
 
     def apply(self) -> tf.Tensor:
         """Updates the variables from what all replicas accumulated; starts a new window.
@@ -216,7 +227,24 @@ class AccumulatingOptimizer(OptimizerWrapper):
             return first(tf.distribute.get_strategy().run(self.flush))
         if self._sums is None:
             return tf.constant(False)
-        return self._apply_if((self._step > 0) & ~self._overflowed)
+        applied = self._apply_if((self._step > 0) & ~self._overflowed)
+        with tf.control_dependencies([applied]):
+            self._step.assign(0)  # Of a window that overflowed, too.
+        return applied
+
+    @functools.cached_property
+    def traced_flush(self) -> Callable[[], tf.Tensor]:
+        """`flush` as a function that is traced once: for use at the end of every epoch."""
+        return tf.function(self.flush)
+
+    def drop(self) -> None:
+        """Forgets the window as far as it has come."""
+        if tf.distribute.in_cross_replica_context():
+            tf.distribute.get_strategy().run(self.drop)
+        elif self._sums is not None:
+            self._sums.reset()
+            self._step.assign(0)
+            self._overflowed.assign(False)
 
     # --- The Keras face -------------------------------------------------------------
 
@@ -264,9 +292,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
                 "AccumulatingOptimizer reduces over replicas by itself, once per update: give it"
                 " each replica's own gradients, without skip_gradients_aggregation"
             )
-        gradients = self._in_order(pairs)
-        share = 1 / tf.distribute.get_strategy().num_replicas_in_sync
-        self._accumulators().add(gradients, tf.constant(share, tf.float64))
+        gradients, weight = self._weighed(self._in_order(pairs))
+        with after(gradients):
+            self._accumulators().add(gradients, weight)
         self._apply_if((self._step >= self._window_steps) & ~self._overflowed)
         return self.iterations
 
@@ -282,6 +310,10 @@ class AccumulatingOptimizer(OptimizerWrapper):
             )
         pairs = list(grads_and_vars)
         self.build([v for _, v in pairs])
+        with after([g for g, _ in pairs]):
+            return self._begin_micro_step(pairs)
+
+    def _begin_micro_step(self, pairs: list[Any]) -> list[Any]:
         due = tf.equal(self._step, 0) | (self._step >= self._window_steps)
         tf.cond(due, self._begin_window, tf.no_op)
         self._step.assign_add(1)
@@ -294,6 +326,15 @@ class AccumulatingOptimizer(OptimizerWrapper):
         self.skipped_windows.assign_add(tf.cast(overflowed & ~before, tf.int64))
         self._overflowed.assign(overflowed | before)
         return poisoned(pairs, overflowed)
+
+    def _weighed(self, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
+        """Keras' gradients, of this replica's share of a mean, as what `accumulate` takes."""
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        size = micro_batch.size()
+        if size is None:  # All micro-batches are taken to be of one size.
+            return gradients, tf.constant(1 / replicas, tf.float64)
+        size = tf.cast(size, tf.float64)
+        return [times(g, size * replicas) for g in gradients], size
 
     def _begin_window(self) -> tf.Operation:
         steps = self.accumulation_steps

@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.accumulation.replicas import first
-from bertaccum.accumulation.sums import Gradient
+from bertaccum.accumulation.sums import Gradient, values_of
 
 
 def overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
     """Whether a gradient is not finite on any replica; True on all replicas then."""
-    flags = [tf.reduce_all(tf.math.is_finite(_values(g))) for g in gradients]
+    flags = [tf.reduce_all(tf.math.is_finite(values_of(g))) for g in gradients]
     bad = 1.0 - tf.cast(tf.reduce_all(flags), tf.float32)
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync > 1:
@@ -35,10 +35,6 @@ def take_back_update(iterations: tf.Variable, when: tf.Tensor) -> None:
     context = tf.distribute.get_replica_context()
     less = tf.cast(when, tf.int64)
     context.merge_call(lambda _, less: iterations.assign_sub(first(less)), args=(less,))
-
-
-def _values(gradient: Gradient) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _plus(gradient: Gradient, number: tf.Tensor) -> Gradient:

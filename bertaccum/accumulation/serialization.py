@@ -14,15 +14,11 @@ def resolved(optimizer: Any) -> Any:
 
 
 def to_config(optimizer: Any) -> dict[str, Any]:
-    """The arguments of an `AccumulatingOptimizer`; of a variable, its value."""
-    steps, transform = optimizer.accumulation_steps, optimizer.gradient_transform
-    if isinstance(steps, tf.Variable):
-        steps = int(steps.numpy())
-    elif not isinstance(steps, int):
-        steps = tf_keras.saving.serialize_keras_object(steps)
+    """The arguments of an `AccumulatingOptimizer`."""
+    transform = optimizer.gradient_transform
     return {
         "optimizer": tf_keras.optimizers.serialize(optimizer.inner),
-        "accumulation_steps": steps,
+        "accumulation_steps": plain_steps(optimizer.accumulation_steps),
         "reduction": optimizer.reduction,
         "accumulator_dtype": optimizer.accumulator_dtype and optimizer.accumulator_dtype.name,
         "nonfinite": optimizer.nonfinite,
@@ -38,7 +34,30 @@ def to_arguments(config: dict[str, Any], custom_objects: Any) -> dict[str, Any]:
         arguments["optimizer"] = tf_keras.optimizers.deserialize(
             config["optimizer"], custom_objects
         )
-    for key in ("accumulation_steps", "gradient_transform"):
-        if isinstance(config.get(key), dict):
-            arguments[key] = tf_keras.saving.deserialize_keras_object(config[key], custom_objects)
+    for key in {"accumulation_steps", "gradient_transform"} & config.keys():
+        arguments[key] = revived(config[key], custom_objects)
     return arguments
+
+
+def plain_steps(steps: Any) -> Any:
+    """`accumulation_steps` for a config; of a variable, its value."""
+    if isinstance(steps, tf.Variable):
+        return int(steps.numpy())
+    return steps if isinstance(steps, int) else tf_keras.saving.serialize_keras_object(steps)
+
+
+def revived(value: Any, custom_objects: Any) -> Any:
+    """The object that a config is of; other values are returned as they are."""
+    if not isinstance(value, dict):
+        return value
+    return tf_keras.saving.deserialize_keras_object(value, custom_objects)
+
+
+def described(kind: type, config: dict[str, Any]) -> dict[str, Any]:
+    """As Keras serializes an object of this class with this config."""
+    return {
+        "module": kind.__module__,
+        "class_name": kind.__name__,
+        "config": config,
+        "registered_name": tf_keras.saving.get_registered_name(kind),
+    }

@@ -77,6 +77,33 @@ def compute_dtype(variable: Any) -> tf.DType:
     return dtype if dtype.size > 4 else tf.float32
 
 
+def after(gradients: Sequence[Gradient]) -> Any:
+    """A context of what may only happen if the gradients could be computed.
+
+    In a graph, counting does not wait for the data: a step that fails because an iterator
+    of unknown length has come to its end would be counted. The last gradient stands for
+    all: backpropagation comes to it first, so that nothing is kept waiting.
+    """
+    values = [values_of(g) for g in gradients if g is not None]
+    return tf.control_dependencies(values[-1:])
+
+
+def times(gradient: Gradient, factor: tf.Tensor) -> Gradient:
+    """The gradient times a scalar; with a factor of 0, zero, whatever the gradient is."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = times(gradient.values, factor)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    gradient = tf.cast(gradient, compute_dtype(gradient))
+    return tf.math.multiply_no_nan(gradient, tf.cast(factor, gradient.dtype))
+
+
+def values_of(gradient: Gradient) -> tf.Tensor:
+    """The numbers in a gradient, be it dense or IndexedSlices."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
 def _add(total: tf.Variable, gradient: Gradient) -> None:
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.cast(gradient.values, total.dtype)

@@ -1,9 +1,11 @@
 """A small model fitted with a big batch and with accumulation, for tests and as a program.
 
 As a program it compares the two under a strategy, which has to be set up before TensorFlow
-starts: `python fitting.py REPLICAS inner|outer|none [overflow]` mirrors over logical CPUs; with 0
-replicas and a TF_CONFIG it is one of several workers. It prints the largest difference, the
-number of updates, and what was reduced over replicas in one trace, in elements.
+starts: `python fitting.py REPLICAS inner|outer|none|model [overflow]` mirrors over logical CPUs;
+with 0 replicas and a TF_CONFIG it is one of several workers. With `model` it is not only the
+optimizer that accumulates, and batches differ in size. It prints the largest difference, the
+number of updates, what was reduced over replicas in one trace, in elements, and where in the
+graph workers communicate.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import AccumulatingOptimizer
+from bertaccum.accumulation import accumulate_gradients
 
 WINDOW, EXAMPLES, EPOCHS = 16, 64, 2
+UNEVEN_WINDOW = 15
 LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 
 
@@ -67,7 +71,7 @@ def fit(
     **options: object,
 ) -> tuple[np.ndarray, tf_keras.Model]:
     """Fits two epochs; the weights, flat, and the model."""
-    network = model()
+    network = options.pop("network", model)()
     network.compile(make_optimizer(), "mse", **options)
     network.fit(*data(overflow), batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0)
     return np.concatenate([w.numpy().ravel() for w in network.trainable_variables]), network
@@ -96,16 +100,34 @@ def count_reductions() -> set[int]:
     return sizes
 
 
+def count_collectives(network: tf_keras.Model) -> str:
+    """Collectives of a training step outside any branch, by elements; and inside, per branch."""
+    concrete = network.train_tf_function._list_all_concrete_functions()[0]
+    kind = "CollectiveReduceV2"
+    outside = [op for op in concrete.graph.get_operations() if op.type == kind]
+    functions = concrete.graph.as_graph_def().library.function
+    inside = [sum(node.op == kind for node in f.node_def) for f in functions]
+    elements = sorted(op.inputs[0].shape.num_elements() for op in outside)
+    return f"{elements} branches {[count for count in inside if count]}"
+
+
 def main(replicas: int, scale: str, overflow: bool) -> None:
     strategy = make_strategy(replicas)
+    # 4 windows of 15, in batches of 5, and one of 4: neither divides by two replicas.
+    window = UNEVEN_WINDOW if scale == "model" else WINDOW
     with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
-        expected, _ = fit(lambda: LossScale(adamw()), WINDOW, overflow)
+        expected, _ = fit(lambda: LossScale(adamw()), window, overflow)
     sizes = count_reductions()
     with strategy.scope():
-        weights, network = fit(lambda: accumulating(scale, 4), WINDOW // 4, overflow)
+        if scale == "model":
+            network = lambda: accumulate_gradients(model(), 3)  # noqa: E731
+            weights, network = fit(adamw, window // 3, network=network)
+        else:
+            weights, network = fit(lambda: accumulating(scale, 4), window // 4, overflow)
     difference = np.abs(weights - expected).max()
     updates = int(network.optimizer.iterations.numpy())
     print(f"difference {difference:.3e} updates {updates} reduced {sorted(sizes)}")
+    print("collectives", count_collectives(network))
 
 
 if __name__ == "__main__":

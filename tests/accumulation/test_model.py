@@ -1,0 +1,392 @@
+"""The model-level face: however an epoch is cut, `fit` equals `fit` with whole windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fitting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from bertaccum import AccumulatingOptimizer
+from bertaccum.accumulation import (
+    AccumBatchNormalization,
+    AccumulatingModel,
+    accumulate_gradients,
+)
+
+layers, l2 = tf_keras.layers, tf_keras.regularizers.l2
+EXAMPLES = 28
+
+
+def functional() -> tf_keras.Model:
+    """Two inputs, two outputs, a regularizer on each layer."""
+    left, right = layers.Input((3,), name="left"), layers.Input((2,), name="right")
+    hidden = layers.Dense(4, "tanh", kernel_regularizer=l2(0.1))(
+        layers.Concatenate()([left, right])
+    )
+    mean = layers.Dense(1, name="mean", bias_regularizer=l2(0.1))(hidden)
+    kind = layers.Dense(2, name="kind", activity_regularizer=l2(0.1))(hidden)
+    return tf_keras.Model({"left": left, "right": right}, {"mean": mean, "kind": kind})
+
+
+class Subclassed(tf_keras.Model):
+    """The same without a graph of layers, with a loss of its own and its own step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = layers.Dense(4, "tanh", kernel_regularizer=l2(0.1))
+        self.mean = layers.Dense(1, bias_regularizer=l2(0.1))
+        self.kind = layers.Dense(2, activity_regularizer=l2(0.1))
+        self.steps = tf.Variable(0, trainable=False)
+
+    def call(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        hidden = self.hidden(tf.concat([inputs["left"], inputs["right"]], 1))
+        return {"mean": self.mean(hidden), "kind": self.kind(hidden)}
+
+    def train_step(self, data: Any) -> Any:
+        self.steps.assign_add(1)
+        return super().train_step(data)
+
+
+def sequential() -> tf_keras.Model:
+    return tf_keras.Sequential(
+        [layers.Dense(4, "tanh", kernel_regularizer=l2(0.1)), layers.Dense(1)]
+    )
+
+
+def rows(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
+        "left": rng.normal(size=(EXAMPLES, 3)).astype(np.float32),
+        "right": rng.normal(size=(EXAMPLES, 2)).astype(np.float32),
+        "mean": rng.normal(size=(EXAMPLES, 1)).astype(np.float32),
+        "kind": rng.integers(0, 2, EXAMPLES),
+        "weight": rng.uniform(0, 2, EXAMPLES).astype(np.float32),
+    }
+
+
+def batches(
+    sizes: list[int], pick: Callable[[dict[str, np.ndarray]], Any], known: bool = True
+) -> tf.data.Dataset:
+    """The rows in batches of these sizes; of as many as is `known` beforehand.
+
+    Where it is not, tf_keras itself counts the failing step at an epoch's end as an update.
+    """
+    data = pick(rows(np.random.default_rng(0)))
+    ends = np.cumsum(sizes)
+    assert ends[-1] == EXAMPLES
+
+    def cut() -> Iterator[Any]:
+        for size, end in zip(sizes, ends, strict=True):
+            batch = slice(end - size, end)
+            yield tf.nest.map_structure(lambda a: a[batch], data)  # noqa: B023
+
+    spec = tf.nest.map_structure(lambda a: tf.TensorSpec([None, *a.shape[1:]], a.dtype), data)
+    dataset = tf.data.Dataset.from_generator(cut, output_signature=spec)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(sizes))) if known else dataset
+
+
+def two_outputs(data: dict[str, np.ndarray]) -> Any:
+    inputs = {key: data[key] for key in ("left", "right")}
+    return inputs, {key: data[key] for key in ("mean", "kind")}
+
+
+def one_output(data: dict[str, np.ndarray]) -> Any:
+    return data["left"], data["mean"]
+
+
+TWO_LOSSES = {
+    "mean": "mse",
+    "kind": tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+}
+KINDS: dict[str, Any] = {
+    "functional": (functional, two_outputs, TWO_LOSSES),
+    "subclassed": (Subclassed, two_outputs, TWO_LOSSES),
+    "sequential": (sequential, one_output, "mse"),
+}
+# Windows of three, each of 8 examples but the last, which the epoch's end cuts short.
+SIZES = [3, 3, 2, 1, 6, 1, 4, 1, 3, 4]
+WINDOWS = [8, 8, 8, 4]
+
+
+def train(
+    kind: str, sizes: list[int], steps: int | None = None, on_partial: str = "apply", **options: Any
+) -> tuple[tf_keras.Model, dict[str, list[float]]]:
+    """A model fitted for two epochs, with the big batch if there are no steps; its history."""
+    make, pick, loss = KINDS[kind]
+    tf_keras.utils.set_random_seed(0)
+    model = make()
+    if steps is not None:
+        assert accumulate_gradients(model, steps, on_partial) is model
+    model.compile(fitting.adamw(), loss, **options.pop("compiled", {}))
+    data = batches(sizes, options.pop("pick", pick), options.pop("known", steps is None))
+    history = model.fit(data, epochs=2, verbose=0, **options)
+    return model, history.history
+
+
+def assert_equal(one: tf_keras.Model, other: tf_keras.Model) -> None:
+    assert one.trainable_variables
+    for mine, theirs in zip(one.variables, other.variables, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiled"),
+    [
+        *((kind, {}) for kind in KINDS),
+        ("functional", {"jit_compile": True}),
+        ("subclassed", {"run_eagerly": True}),
+    ],
+)
+def test_ragged_batches_and_a_partial_window_equal_whole_windows(
+    kind: str, compiled: dict[str, bool]
+) -> None:
+    big, expected = train(kind, WINDOWS)
+    # A step's own counter, too, would count the failing step at the epoch's end.
+    known = kind == "subclassed"
+    model, history = train(kind, SIZES, 3, compiled=compiled, known=known)
+    updates = 2 * len(WINDOWS)
+    assert int(model.optimizer.iterations.numpy()) == updates
+    assert isinstance(model, AccumulatingModel) and isinstance(model, type(big))
+    if kind == "subclassed":
+        assert (int(model.steps), int(big.steps)) == (2 * len(SIZES), updates)
+        model.steps.assign(updates)
+    assert_equal(model, big)
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-5)
+
+
+def test_sample_weights_weigh_examples_not_micro_batches() -> None:
+    pick = lambda data: (*one_output(data), data["weight"])  # noqa: E731
+    big, _ = train("sequential", WINDOWS, pick=pick)
+    model, _ = train("sequential", SIZES, 3, pick=pick)
+    unweighted, _ = train("sequential", WINDOWS)
+    assert_equal(model, big)
+    assert np.abs(big.get_weights()[0] - unweighted.get_weights()[0]).max() > 1e-3
+
+
+def test_class_weights() -> None:
+    def fit(batch: int, steps: int | None) -> tf_keras.Model:
+        tf_keras.utils.set_random_seed(0)
+        model = tf_keras.Sequential([layers.Dense(2)])
+        if steps is not None:
+            accumulate_gradients(model, steps)
+        model.compile(fitting.adamw(), KINDS["functional"][2]["kind"])
+        data = rows(np.random.default_rng(0))
+        options = {"batch_size": batch, "epochs": 2, "shuffle": False, "verbose": 0}
+        model.fit(data["left"], data["kind"], class_weight={0: 0.2, 1: 3.0}, **options)
+        return model
+
+    assert_equal(fit(4, 3), fit(12, None))
+
+
+def test_an_output_with_a_mask_weighs_by_what_is_not_masked() -> None:
+    """As many tokens as each micro-batch happens to have, not sequences or padding."""
+    rng = np.random.default_rng(0)
+    lengths = np.array([[1], [5], [5], [4], [1], [1], [2], [5]])
+    tokens = np.where(np.arange(5) < lengths, rng.integers(1, 6, (8, 5)), 0)
+    targets = rng.normal(size=(8, 5, 1))
+
+    def fit(batch: int, steps: int | None) -> tf_keras.Model:
+        tf_keras.utils.set_random_seed(0)
+        inputs = layers.Input((5,))
+        embedded = layers.Embedding(6, 3, mask_zero=True)(inputs)
+        model = tf_keras.Model(inputs, layers.Dense(1, kernel_regularizer=l2(0.1))(embedded))
+        if steps is not None:
+            accumulate_gradients(model, steps)
+        model.compile(tf_keras.optimizers.SGD(0.1), "mse")
+        model.fit(tokens, targets, batch_size=batch, epochs=4, shuffle=False, verbose=0)
+        return model
+
+    assert_equal(fit(2, 2), fit(4, None))
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_ragged_and_sparse_inputs_have_sizes_too(kind: str) -> None:
+    rows = tf.constant([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])
+    inputs = (
+        tf.RaggedTensor.from_tensor(rows, ragged_rank=1)
+        if kind == "ragged"
+        else tf.sparse.from_dense(rows)
+    )
+    layer = layers.Input((None,) if kind == "ragged" else (2,), **{kind: True})
+    total = tf.reduce_sum if kind == "ragged" else tf.sparse.reduce_sum
+    summed = layers.Lambda(lambda x: tf.reshape(total(x, 1), [-1, 1]))(layer)
+    model = tf_keras.Model(layer, layers.Dense(1, "linear", False, "ones")(summed))
+    accumulate_gradients(model, 2)
+    model.compile(tf_keras.optimizers.SGD(1.0), "mse")
+    model.train_on_batch(inputs, tf.zeros([3, 1]))
+    [weight] = [v for v in model.optimizer.variables if "weight" in v.name]
+    assert weight == 3
+
+
+def test_a_partial_window_is_applied_before_validation_and_callbacks() -> None:
+    seen: list[tf.Tensor] = []
+
+    class Look(tf_keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seen.append(self.model.get_weights()[0])
+
+    options = {"validation_data": batches([EXAMPLES], one_output)}
+    _, expected = train("sequential", WINDOWS, callbacks=Look(), **options)
+    _, history = train("sequential", SIZES, 3, callbacks=[Look()], **options)
+    np.testing.assert_allclose(history["val_loss"], expected["val_loss"], rtol=1e-5)
+    np.testing.assert_allclose(seen[2:], seen[:2], rtol=0, atol=1e-6)
+
+
+def test_a_partial_window_may_be_carried_over_or_dropped() -> None:
+    """Windows of 8 in batches of 4: each epoch has seven, so half a window is left."""
+    carried, _ = train("sequential", [4] * 7, 2, "carry", known=True)
+    dropped, _ = train("sequential", [4] * 7, 2, "drop", known=True)
+    data = rows(np.random.default_rng(0))
+    x, y = (np.concatenate([a, a]) for a in one_output(data))
+    for model, windows in (
+        (carried, np.split(np.arange(2 * EXAMPLES), 7)),
+        (dropped, [*np.split(np.arange(24), 3), *np.split(np.arange(28, 52), 3)]),
+    ):
+        tf_keras.utils.set_random_seed(0)
+        expected = sequential()
+        expected.compile(fitting.adamw(), "mse")
+        for window in windows:
+            expected.train_on_batch(x[window], y[window])
+        expected.optimizer.finalize_variable_values(expected.trainable_variables)
+        assert int(model.optimizer.iterations.numpy()) == len(windows)
+        assert_equal(model, expected)
+
+
+@pytest.mark.parametrize("on_partial", ["apply", "carry", "drop"])
+def test_batch_normalization_ends_its_window_with_the_optimizer(on_partial: str) -> None:
+    tf_keras.utils.set_random_seed(0)
+    model = tf_keras.Sequential([AccumBatchNormalization(2), layers.Dense(1)])
+    accumulate_gradients(model, 2, on_partial)
+    model.compile("sgd", "mse")
+    rng = np.random.default_rng(0)
+    x = rng.normal(3, 2, (12, 4)).astype(np.float32)
+    model.fit(x, x[:, :1], batch_size=4, shuffle=False, verbose=0)
+    mean, windows = np.zeros(4), {"apply": [x[:8], x[8:]]}.get(on_partial, [x[:8]])
+    for window in windows:
+        mean = 0.99 * mean + 0.01 * window.mean(0)
+    layer = model.layers[0]
+    np.testing.assert_allclose(layer.moving_mean, mean, rtol=1e-5)
+    assert int(layer._window.calls) == (on_partial == "carry")
+
+
+def test_all_accumulating_optimizers_of_a_step_of_ones_own_end_their_windows() -> None:
+    class TwoOptimizers(tf_keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+            results = super().train_step(data)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
+            pairs = zip(tape.gradient(loss, self.variables), self.variables, strict=True)
+            self.second.apply_gradients(pairs)
+            return results
+
+    def fit(batches: list[slice], steps: int | None) -> tf_keras.Model:
+        tf_keras.utils.set_random_seed(0)
+        model = TwoOptimizers([layers.Dense(1)])
+        second = tf_keras.optimizers.SGD(0.1)
+        # The first stands still, or the second would see other weights than in the big batch.
+        model.second = second if steps is None else AccumulatingOptimizer(second, steps)
+        if steps is not None:
+            accumulate_gradients(model, steps)
+        model.compile(tf_keras.optimizers.SGD(0.0), "mse")
+        for batch in batches:
+            model.train_on_batch(x[batch], x[batch, :1])
+        if steps is not None:
+            model.end_window()
+        return model
+
+    x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    cut = fit([slice(0, 3), slice(3, 4), slice(4, 6), slice(6, 7)], 3)
+    assert_equal(cut, fit([slice(0, 6), slice(6, 7)], None))
+
+
+@pytest.mark.parametrize("how", ["keras", "h5"])
+def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(tmp_path: Path, how: str) -> None:
+    data = rows(np.random.default_rng(0))
+    inputs, targets = two_outputs(data)
+
+    def run(model: tf_keras.Model, micro_steps: range) -> None:
+        for start in micro_steps:
+            rows = slice(2 * start, 2 * start + 1 + start % 2)
+            cut = lambda a: a[rows]  # noqa: B023, E731
+            model.train_on_batch(
+                {k: cut(v) for k, v in inputs.items()}, {k: cut(v) for k, v in targets.items()}
+            )
+
+    def fresh() -> tf_keras.Model:
+        tf_keras.utils.set_random_seed(0)
+        model = accumulate_gradients(functional(), 3)
+        model.compile(fitting.adamw(), TWO_LOSSES)
+        return model
+
+    whole, stopped = fresh(), fresh()
+    run(whole, range(9))
+    run(stopped, range(4))
+    stopped.save(tmp_path / f"model.{how}")
+    again = tf_keras.models.load_model(tmp_path / f"model.{how}")
+    assert isinstance(again, AccumulatingModel)
+    assert again.get_config() == stopped.get_config()
+    run(again, range(4, 9))
+    for mine, theirs in zip(again.variables, whole.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_what_is_compiled_stays_so_but_for_its_optimizer() -> None:
+    model = sequential()
+    model.compile(fitting.adamw(), "mse")
+    model.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
+    moments = model.optimizer
+    accumulate_gradients(model, 2)
+    assert isinstance(model.optimizer, AccumulatingOptimizer)
+    assert model.optimizer.inner is moments
+    for _ in range(2):
+        model.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
+    assert int(model.optimizer.iterations.numpy()) == 2
+
+
+def test_under_mixed_float16_the_loss_scale_is_inside() -> None:
+    tf_keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = accumulate_gradients(sequential(), 2)
+        model.compile("adam", "mse")
+    finally:
+        tf_keras.mixed_precision.set_global_policy("float32")
+    assert isinstance(model.optimizer, AccumulatingOptimizer)
+    assert isinstance(model.optimizer.inner, fitting.LossScale)
+
+
+def fit_once(loss: Any, optimizer: Any) -> None:
+    model = accumulate_gradients(sequential(), 2)
+    model.compile(optimizer, loss)
+    model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+
+
+MISUSE = {
+    "no model": (lambda: accumulate_gradients(layers.Dense(1), 2), "not a tf_keras model"),
+    "keras 3": (lambda: accumulate_gradients(tf.keras.Sequential(), 2), "not a tf_keras model"),
+    "twice": (
+        lambda: accumulate_gradients(accumulate_gradients(sequential(), 2), 2),
+        "accumulates already",
+    ),
+    "no steps": (lambda: accumulate_gradients(sequential(), 0), "at least 1 micro-step"),
+    "on_partial": (lambda: accumulate_gradients(sequential(), 2, "keep"), "choose one of apply"),
+    "other steps": (
+        lambda: fit_once("mse", AccumulatingOptimizer("adam", 3)),
+        "give both the same",
+    ),
+    "sum": (
+        lambda: fit_once(tf_keras.losses.MeanSquaredError(reduction="sum"), "adam"),
+        "reduction='sum_over_batch_size'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISUSE)
+def test_misuse_says_what_to_do(case: str) -> None:
+    make, message = MISUSE[case]
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
