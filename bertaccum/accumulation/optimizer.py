@@ -98,8 +98,8 @@ class AccumulatingOptimizer(OptimizerWrapper):
         # The model's own, so not part of what this optimizer saves.
         self._model_variables = self._no_dependency([])
         self._positions = self._no_dependency({})
-        # Variables that have had a gradient; the others are left alone, as tf_keras does.
-        self._with_gradient = self._no_dependency(set())
+        # Which variables have had gradients together, by position.
+        self._together: set[frozenset[int]] = self._no_dependency(set())
         self._sums: GradientSums | None = None
 
     # --- State ----------------------------------------------------------------------
@@ -156,7 +156,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
         for gradient, variable in pairs:
             if gradient is not None:
                 gradients[self._position(variable)] = gradient
-        self._with_gradient |= {i for i, g in enumerate(gradients) if g is not None}
+        self._together.add(frozenset(_positions_of(gradients)))
         return gradients
 
     # --- The explicit face ----------------------------------------------------------
@@ -181,6 +181,11 @@ class AccumulatingOptimizer(OptimizerWrapper):
     def apply(self) -> tf.Tensor:
         """Updates the variables from what all replicas accumulated; starts a new window.
 
+        Variables without a gradient in the window are left alone, decay and moments, too.
+        In a `tf.function`, where that is decided beforehand, this holds for the sets of
+        variables that have had gradients together when it is traced: trace the micro-steps
+        first. Of others, a variable without gradient is taken to have a gradient of zero.
+
         Returns:
           True if the update was applied, False if its gradient was not finite and the
           window was skipped.
@@ -193,7 +198,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
         if self._sums is None or (tf.executing_eagerly() and not self._step > 0):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
         sums, weight = self._sums.read()
-        applied = self._update(sums, weight)
+        everything = frozenset(range(len(self._model_variables)))
+        candidates = sorted(self._together | {everything}, key=len)
+        applied = self._update(sums, weight, candidates, tf.identity(self._sums.touched))
         with tf.control_dependencies([applied]):
             self._sums.reset()
             self._step.assign(0)
@@ -215,7 +222,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
             tf.zeros(v.shape, v.dtype) if g is None else tf.convert_to_tensor(g)
             for g, v in zip(gradients, self._model_variables, strict=True)
         ]
-        return self._update(dense, tf.cast(weight, tf.float64))
+        touched = tf.constant([g is not None for g in gradients])
+        own = frozenset(_positions_of(gradients))
+        return self._update(dense, tf.cast(weight, tf.float64), [own], touched)
 
     def flush(self) -> tf.Tensor:
         """Applies the window as far as it has come, exactly weighted.
@@ -360,11 +369,19 @@ class AccumulatingOptimizer(OptimizerWrapper):
 
         return tf.distribute.get_replica_context().merge_call(merged, args=(condition,))
 
-    def _update(self, sums: list[tf.Tensor], weight: tf.Tensor) -> tf.Tensor:
-        """Reduces over replicas, once; divides; checks; hands the result to the inner one."""
-        used = sorted(self._with_gradient) or range(len(sums))
-        sums = [sums[i] for i in used]
-        sums, weight = sum_over_replicas(sums, weight)
+    def _update(
+        self,
+        sums: list[tf.Tensor],
+        weight: tf.Tensor,
+        candidates: list[frozenset[int]],
+        touched: tf.Tensor,
+    ) -> tf.Tensor:
+        """Reduces over replicas, once; divides; checks; hands the result to the inner one.
+
+        What is updated is the first of the `candidates` that has all variables `touched`.
+        """
+        used = sorted(frozenset.union(*candidates))
+        sums, weight = sum_over_replicas([sums[i] for i in used], weight)
         if self.reduction != "sum":
             sums = [s * tf.cast(1 / weight, s.dtype) for s in sums]
         gradients = self._unscaled(sums)
@@ -374,7 +391,8 @@ class AccumulatingOptimizer(OptimizerWrapper):
         pairs = [(g, self._model_variables[i]) for g, i in zip(gradients, used, strict=True)]
         if self.gradient_transform is not None:
             pairs = self.gradient_transform(pairs)
-        return self._apply_inner(pairs, self._allowed(finite))
+        which = _first_covering(candidates, touched)
+        return self._apply_inner(pairs, self._allowed(finite), candidates, which)
 
     def _allowed(self, finite: tf.Tensor) -> tf.Tensor:
         if self.nonfinite == "propagate":
@@ -386,23 +404,35 @@ class AccumulatingOptimizer(OptimizerWrapper):
         self.skipped_windows.assign_add(tf.cast(~finite, tf.int64))
         return finite
 
-    def _apply_inner(self, pairs: list[Any], allowed: tf.Tensor) -> tf.Tensor:
+    def _apply_inner(
+        self,
+        pairs: list[Any],
+        allowed: tf.Tensor,
+        candidates: list[frozenset[int]],
+        which: tf.Tensor,
+    ) -> tf.Tensor:
         gradients, variables = (list(part) for part in zip(*pairs, strict=True))
 
-        def update(gradients: Any) -> None:
-            self.inner.apply_gradients(
-                list(zip(gradients, variables, strict=True)), skip_gradients_aggregation=True
-            )
+        def update(chosen: frozenset[int], gradients: Any) -> None:
+            pairs = list(zip(gradients, variables, strict=True))
+            own = [(g, v) for g, v in pairs if self._position(v) in chosen]
+            self.inner.apply_gradients(own, skip_gradients_aggregation=True)
 
-        def merged(strategy: tf.distribute.Strategy, gradients: Any, allowed: Any) -> tf.Tensor:
-            def step() -> tf.Tensor:
-                strategy.extended.call_for_each_replica(update, args=(gradients,))
+        def merged(
+            strategy: tf.distribute.Strategy, gradients: Any, allowed: Any, which: Any
+        ) -> tf.Tensor:
+            def one(chosen: frozenset[int]) -> tf.Tensor:
+                strategy.extended.call_for_each_replica(update, args=(chosen, gradients))
                 return tf.constant(True)
+
+            def step() -> tf.Tensor:
+                steps = [functools.partial(one, chosen) for chosen in candidates]
+                return steps[0]() if len(steps) == 1 else tf.switch_case(first(which), steps)
 
             return self._branch(first(allowed), step)
 
         context = tf.distribute.get_replica_context()
-        return context.merge_call(merged, args=(gradients, allowed))
+        return context.merge_call(merged, args=(gradients, allowed, which))
 
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
         return tf.cond(allowed, step, lambda: tf.constant(False))
@@ -426,6 +456,17 @@ class AccumulatingOptimizer(OptimizerWrapper):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The reverse of `get_config`."""
         return AccumulatingOptimizer(**serialization.to_arguments(config, custom_objects))
+
+
+def _positions_of(gradients: list[Gradient]) -> list[int]:
+    return [i for i, gradient in enumerate(gradients) if gradient is not None]
+
+
+def _first_covering(candidates: list[frozenset[int]], touched: tf.Tensor) -> tf.Tensor:
+    """The index of the first set of positions that has all `touched` ones."""
+    masks = [[i in candidate for i in range(touched.shape[0])] for candidate in candidates]
+    covering = tf.reduce_all(tf.constant(masks) | ~touched, axis=1)
+    return tf.argmax(tf.cast(covering, tf.int32), output_type=tf.int32)
 
 
 def _global_norm(gradients: list[tf.Tensor]) -> tf.Tensor:

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from bertaccum.accumulation.replicas import here, summed
+from bertaccum.accumulation.replicas import here, replicated, summed
 
 Gradient: TypeAlias = Any  # tf.Tensor, tf.IndexedSlices or None
 
 
 class GradientSums(tf.Module):
-    """One accumulator a variable, and the weight of what is in them.
+    """One accumulator a variable, the weight of what is in them, and which have anything.
 
     Each replica has its own; nothing here communicates. In a type narrower than float32
     what is kept is the running mean instead of the sum: it stays as small as a single
@@ -36,6 +36,11 @@ class GradientSums(tf.Module):
             for number, v in enumerate(variables)
         ]
         self.weight = summed(tf.zeros([], tf.float64), "weight")
+        self.touched = replicated(
+            tf.zeros([len(variables)], tf.bool),
+            tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            "touched",
+        )
         # A constant zero would be folded into a second copy of every accumulator.
         self._zero = summed(tf.zeros([]), "zero")
 
@@ -47,6 +52,7 @@ class GradientSums(tf.Module):
           weight: float64 scalar.
         """
         self.weight.assign_add(weight)
+        self.touched.assign(self.touched | [g is not None for g in gradients])
         total_weight = tf.identity(here(self.weight))
         for total, gradient in zip(self._totals, gradients, strict=True):
             if self.running_mean:
@@ -68,6 +74,7 @@ class GradientSums(tf.Module):
             zero = tf.cast(self._zero, total.dtype)
             total.assign(tf.broadcast_to(zero, total.shape))
         self.weight.assign(tf.zeros([], tf.float64))
+        self.touched.assign(tf.zeros_like(self.touched))
         return tf.no_op()
 
 
