@@ -76,6 +76,10 @@ class OptimizerWrapper(tf_keras.optimizers.Optimizer):
             variable.assign(store[str(number)])
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+        if save_type == "savedmodel":
+            # From there, optimizers come back as a base class and without state; two of them,
+            # one in the other, would claim the same count.
+            return self.inner._trackable_children(save_type, **kwargs)
         # The base class keeps its first answer, and would miss what is built later.
         tracked = tf.__internal__.tracking.AutoTrackable
         return tracked._trackable_children(self, save_type, **kwargs)

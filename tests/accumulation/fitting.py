@@ -1,17 +1,20 @@
 """A small model fitted with a big batch and with accumulation, for tests and as a program.
 
 As a program it compares the two under a strategy, which has to be set up before TensorFlow
-starts: `python fitting.py REPLICAS inner|outer|none|model [overflow]` mirrors over logical CPUs;
-with 0 replicas and a TF_CONFIG it is one of several workers. With `model` it is not only the
-optimizer that accumulates, and batches differ in size. It prints the largest difference, the
+starts: `python fitting.py REPLICAS inner|outer|none|model|loop [overflow]` mirrors over logical
+CPUs; with 0 replicas and a TF_CONFIG it is one of several workers. With `model` it is not only
+the optimizer that accumulates, and batches differ in size; with `loop` there is no `fit`, and
+replicas have unequal shares. It prints the largest difference, the
 number of updates, what was reduced over replicas in one trace, in elements, and where in the
 graph workers communicate.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -100,6 +103,42 @@ def count_reductions() -> set[int]:
     return sizes
 
 
+# What each replica gets of eight examples.
+SHARES = {1: [8], 2: [3, 5], 4: [1, 2, 2, 3]}
+
+
+def loop() -> tuple[np.ndarray, tf_keras.Model]:
+    """`fit` by the explicit face, in windows of two micro-steps; under the present strategy."""
+    strategy = tf.distribute.get_strategy()
+    network, optimizer = model(), AccumulatingOptimizer(LossScale(adamw()))
+    network.optimizer = optimizer
+    ends = np.cumsum([0, *SHARES[strategy.num_replicas_in_sync]])
+
+    def micro_step(x: tf.Tensor, y: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(tf.reduce_sum((network(x, training=True) - y) ** 2))
+        pairs = zip(tape.gradient(loss, network.variables), network.variables, strict=True)
+        optimizer.accumulate(pairs, len(x))
+
+    run = tf.function(lambda *batch: strategy.run(micro_step, batch))
+    # In cross-replica context; the last update is that of a window cut short, by right.
+    apply, flush = tf.function(optimizer.apply), tf.function(optimizer.flush)
+    x, y = (np.concatenate([array] * EPOCHS) for array in data())
+    for micro in range(EPOCHS * EXAMPLES // 8):
+
+        def share(context: Any, array: np.ndarray, start: int = 8 * micro) -> np.ndarray:
+            replica = context.replica_id_in_sync_group
+            return array[start + ends[replica] : start + ends[replica + 1]]
+
+        distribute = strategy.experimental_distribute_values_from_function
+        run(*(distribute(functools.partial(share, array=array)) for array in (x, y)))
+        last = micro + 1 == EPOCHS * EXAMPLES // 8
+        assert micro % 2 == 0 or (flush() if last else apply())
+    assert not flush()
+    optimizer.finalize_variable_values(network.trainable_variables)
+    return np.concatenate([w.numpy().ravel() for w in network.trainable_variables]), network
+
+
 def count_collectives(network: tf_keras.Model) -> str:
     """Collectives of a training step outside any branch, by elements; and inside, per branch."""
     concrete = network.train_tf_function._list_all_concrete_functions()[0]
@@ -122,12 +161,15 @@ def main(replicas: int, scale: str, overflow: bool) -> None:
         if scale == "model":
             network = lambda: accumulate_gradients(model(), 3)  # noqa: E731
             weights, network = fit(adamw, window // 3, network=network)
+        elif scale == "loop":
+            weights, network = loop()
         else:
             weights, network = fit(lambda: accumulating(scale, 4), window // 4, overflow)
     difference = np.abs(weights - expected).max()
     updates = int(network.optimizer.iterations.numpy())
     print(f"difference {difference:.3e} updates {updates} reduced {sorted(sizes)}")
-    print("collectives", count_collectives(network))
+    if network.train_tf_function is not None:
+        print("collectives", count_collectives(network))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def check_program(process: subprocess.Popen[str], scale: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "scale"), [(2, "none"), (2, "outer"), (2, "model"), (4, "inner")]
+    ("replicas", "scale"), [(2, "none"), (2, "outer"), (2, "model"), (2, "loop"), (4, "inner")]
 )
 def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> None:
     check_program(start_program(replicas, scale), scale)
@@ -132,7 +132,8 @@ def test_an_overflow_on_the_second_replica_is_seen_by_all(scale: str) -> None:
     check_program(start_program(2, scale, "overflow"), scale)
 
 
-def test_equals_the_big_batch_on_two_workers() -> None:
+@pytest.mark.parametrize("scale", ["none", "loop"])
+def test_equals_the_big_batch_on_two_workers(scale: str) -> None:
     with socket.socket() as one, socket.socket() as two:
         for free in (one, two):
             free.bind(("127.0.0.1", 0))
@@ -140,16 +141,57 @@ def test_equals_the_big_batch_on_two_workers() -> None:
     processes = []
     for index in range(2):
         task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        processes.append(start_program(0, "none", TF_CONFIG=json.dumps(task)))
+        processes.append(start_program(0, scale, TF_CONFIG=json.dumps(task)))
     try:
         for process in processes:
-            out = check_program(process, "none")
+            out = check_program(process, scale)
             # What all workers do at every micro-step is Keras' own, for the logs: numbers, one
             # by one. Gradients are only in the branch of the update, all in one reduction.
-            assert re.search(r"collectives \[1(, 1)*\] branches \[1\]", out), out
+            assert scale == "loop" or re.search(r"collectives \[1(, 1)*\] branches \[1\]", out), out
     finally:
         for process in processes:
             process.kill()
+
+
+STRATEGIES = {
+    "one device": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+    "mirrored on one device": lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("scale", ["none", "inner", "outer"])
+def test_equals_the_big_batch_under_strategies_of_one_device(
+    big_batch: np.ndarray, strategy: str, scale: str
+) -> None:
+    with STRATEGIES[strategy]().scope():
+        weights, _ = fitting.fit(lambda: fitting.accumulating(scale, 4), fitting.WINDOW // 4)
+    np.testing.assert_allclose(weights, big_batch, rtol=0, atol=1e-6)
+
+
+def test_misuse_under_a_strategy_says_what_to_do() -> None:
+    strategy = STRATEGIES["mirrored on one device"]()
+    outside = AccumulatingOptimizer("adam")
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+        optimizer = AccumulatingOptimizer("adam")
+        with pytest.raises(ValueError, match=r"outside the scope.*with strategy.scope\(\)"):
+            outside.build([variable])
+        with pytest.raises(ValueError, match=r"replica context: call it in strategy.run"):
+            optimizer.apply_gradients([(tf.constant(1.0), variable)])
+    for reduced in ({"skip_gradients_aggregation": True}, {"experimental_aggregate_gradients": 0}):
+        with pytest.raises(ValueError, match="each replica's own gradients"):
+            AccumulatingOptimizer("adam").apply_gradients([(1.0, tf.Variable(1.0))], **reduced)
+
+
+def test_another_models_variables_are_refused() -> None:
+    optimizer = AccumulatingOptimizer("adam")
+    one, other = fitting.model(), fitting.model()
+    for network in (one, other):
+        network.compile(optimizer, "mse")
+    one.train_on_batch(*fitting.data())
+    with pytest.raises(ValueError, match="built with other variables"):
+        other.train_on_batch(*fitting.data())
 
 
 def test_the_failing_step_at_the_end_of_a_dataset_does_not_count() -> None:
@@ -192,6 +234,21 @@ def test_steps_may_change_between_windows() -> None:
         start += size
     for mine, theirs in zip(accumulated.variables, expected.variables, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
+
+
+def test_steps_may_be_a_variable() -> None:
+    """Changed in the middle of a window, it counts from the next one on."""
+    steps = tf.Variable(2)
+    variable = tf.Variable(0.0)
+    optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), steps)
+    step = tf.function(lambda g: optimizer.apply_gradients([(g, variable)]))
+    seen = []
+    for gradient in (1.0, 3.0, 1.0, 2.0, 3.0, 5.0):
+        step(tf.constant(gradient))
+        seen.append(float(variable))
+        if gradient == 1.0 and len(seen) == 1:
+            steps.assign(3)
+    assert seen == [0, -2, -2, -2, -4, -4]
 
 
 def test_a_partial_window_is_applied_by_flush(big_batch: np.ndarray) -> None:
@@ -298,6 +355,29 @@ def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(
     run(again, range(6, 12))
     for mine, theirs in zip(again.variables, whole.variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+@pytest.mark.parametrize("scale", ["none", "inner"])
+@pytest.mark.parametrize("how", ["weights", "savedmodel"])
+def test_formats_without_optimizer_state_keep_weights_and_settings(
+    tmp_path: Path, how: str, scale: str
+) -> None:
+    """tf_keras restores no optimizer's state from these, and an open window is such state."""
+    network = fitting.model()
+    network.compile(fitting.accumulating(scale, 4), "mse")
+    network.fit(*fitting.data(), batch_size=4, verbose=0)
+    if how == "weights":
+        network.save_weights(f"{tmp_path}/weights.ckpt")
+        again = fitting.model()
+        again.load_weights(f"{tmp_path}/weights.ckpt").expect_partial()
+    else:
+        network.save(tmp_path / "model", save_format="tf")
+        again = tf_keras.models.load_model(tmp_path / "model")
+        assert again.optimizer.get_config() == network.optimizer.get_config()
+        assert int(again.optimizer.iterations.numpy()) == 0
+    np.testing.assert_array_equal(
+        again.predict(fitting.data()[0], verbose=0), network.predict(fitting.data()[0], verbose=0)
+    )
 
 
 def test_config_round_trip() -> None:

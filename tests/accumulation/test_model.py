@@ -335,6 +335,18 @@ def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(tmp_path: Path, how:
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
+def test_a_savedmodel_predicts_the_same(tmp_path: Path) -> None:
+    """And trains on, from a fresh optimizer: tf_keras keeps no optimizer's state in it."""
+    model, _ = train("functional", SIZES, 3)
+    model.save(tmp_path / "model", save_format="tf")
+    again = tf_keras.models.load_model(tmp_path / "model")
+    inputs, targets = two_outputs(rows(np.random.default_rng(0)))
+    for name, outputs in model.predict(inputs, verbose=0).items():
+        np.testing.assert_array_equal(again.predict(inputs, verbose=0)[name], outputs)
+    again.fit(inputs, targets, batch_size=4, verbose=0)
+    assert int(again.optimizer.iterations.numpy()) == 3  # of 7 micro-steps
+
+
 def test_what_is_compiled_stays_so_but_for_its_optimizer() -> None:
     model = sequential()
     model.compile(fitting.adamw(), "mse")
