@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation.checks import check_steps
+from bertaccum.accumulation.checks import check_steps, plain_number
 from bertaccum.accumulation.replicas import replicated
 
 _UNSUPPORTED = ("renorm", "virtual_batch_size", "adjustment")
@@ -80,7 +80,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             if kwargs.get(option):
                 raise ValueError(f"AccumBatchNormalization has no {option}; leave it out")
         super().__init__(*args, **kwargs)
-        self.accumulation_steps = accumulation_steps
+        self.accumulation_steps = plain_number(accumulation_steps)
 
     def build(self, input_shape: Any) -> None:
         """Creates the weights of `BatchNormalization`, and the window."""
@@ -215,7 +215,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         keys = store.keys() - window.keys()
         super().load_own_variables({key: store[key] for key in keys})
         for name, variable in window.items():
-            variable.assign(store[name])
+            variable.assign(store[name][()])
 
     def _window_variables(self) -> dict[str, tf.Variable]:
         return {f"window_{k}": v for k, v in self._window.variables.items()} if self.built else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,13 +28,18 @@ def check_steps_or_schedule(steps: Any) -> None:
 
 def check_steps(steps: Any) -> None:
     """Raises ValueError or TypeError for what cannot be a number of micro-steps."""
-    if isinstance(steps, bool) or not isinstance(steps, int | tf.Variable):
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral | tf.Variable):
         raise TypeError(
             f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or, except to a"
             " layer, a function of the update's number"
         )
-    if isinstance(steps, int) and steps < 1:
+    if isinstance(steps, numbers.Integral) and steps < 1:
         raise ValueError(f"accumulation_steps is {steps}; a window has at least 1 micro-step")
+
+
+def plain_number(steps: Any) -> Any:
+    """A whole number of numpy's as Python's own; anything else as it is."""
+    return int(steps) if isinstance(steps, numbers.Integral) else steps
 
 
 def check_inner(optimizer: Any, accumulating: type) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -16,6 +16,7 @@ from bertaccum.accumulation.checks import (
     check_choice,
     check_model,
     check_steps_or_schedule,
+    plain_number,
 )
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
@@ -27,6 +28,8 @@ _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
 class _Settings:
     steps: Any
     on_partial: str
+    # Those that the model's steps were seen to use, by identity.
+    optimizers: dict[int, AccumulatingOptimizer] = field(default_factory=dict)
 
 
 def accumulate_gradients(
@@ -57,6 +60,10 @@ def accumulate_gradients(
     check_model(model, AccumulatingModel)
     check_steps_or_schedule(accumulation_steps)
     check_choice("on_partial", on_partial, ON_PARTIAL)
+    accumulation_steps = plain_number(accumulation_steps)
+    for layer in model.submodules:
+        if isinstance(layer, AccumBatchNormalization):
+            _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)
     settings = {"_accumulation": _Settings(accumulation_steps, on_partial)}
     bases = (AccumulatingModel, type(model))
     model.__class__ = type(AccumulatingModel.__name__, bases, settings)
@@ -74,31 +81,47 @@ class AccumulatingModel(_Mixin):
 
     def train_step(self, data: Any) -> Any:
         """The model's own step, whose gradients weigh as much as the micro-batch has examples."""
-        x, _, _ = tf_keras.utils.unpack_x_y_sample_weight(data)
-        with micro_batch.micro_batch(_length(x)):
+        with micro_batch.micro_batch(_length(data)) as present:
             results = super().train_step(data)
+        if not present.optimizers:
+            raise ValueError(
+                f"no optimizer in the train_step of {type(self).__bases__[1].__name__} accumulates;"
+                " wrap each that it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
+            )
+        self._accumulation.optimizers.update({id(o): o for o in present.optimizers})
         self._check_losses()
         return results
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
     ) -> Any:
-        """The model's own; of an output with a mask it is a mean over unmasked positions."""
-        mask = getattr(y_pred, "_keras_mask", None)
-        if mask is not None:
-            micro_batch.resize(tf.math.count_nonzero(mask))
+        """The model's own. Of an output that is masked or ragged it is a mean over positions."""
+        outputs = tf.nest.flatten(y_pred)
+        if len(outputs) == 1 and isinstance(outputs[0], tf.RaggedTensor):
+            micro_batch.resize(tf.shape(outputs[0].flat_values)[0])
+        elif len(outputs) == 1 and getattr(outputs[0], "_keras_mask", None) is not None:
+            micro_batch.resize(tf.math.count_nonzero(outputs[0]._keras_mask))
         return super().compute_loss(x, y, y_pred, sample_weight)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """As of `Model`; a window that an epoch's end cuts short meets `on_partial`."""
-        bound = inspect.signature(super().fit).bind(*args, **kwargs)
-        callbacks = bound.arguments.get("callbacks")
-        if isinstance(callbacks, tf_keras.callbacks.CallbackList):
-            callbacks.callbacks.insert(0, _EpochEnd(self))
+        names = list(inspect.signature(super().fit).parameters)
+        position = names.index("callbacks") if "callbacks" in names else len(args)
+        if position < len(args):
+            mine = self._with_epoch_end(args[position])
+            args = (*args[:position], mine, *args[position + 1 :])
         else:
-            # First, so that the others see and save what the window has made of the weights.
-            bound.arguments["callbacks"] = [_EpochEnd(self), *tf.nest.flatten(callbacks or [])]
-        return super().fit(*bound.args, **bound.kwargs)
+            kwargs["callbacks"] = self._with_epoch_end(kwargs.get("callbacks"))
+        return super().fit(*args, **kwargs)
+
+    def _with_epoch_end(self, callbacks: Any) -> Any:
+        """First, so that the others see and save what the window has made of the weights."""
+        listed = getattr(callbacks, "callbacks", None)
+        if listed is None:
+            return [_EpochEnd(self), *tf.nest.flatten(callbacks or [])]
+        if not any(isinstance(callback, _EpochEnd) for callback in listed):
+            listed.insert(0, _EpochEnd(self))
+        return callbacks
 
     def end_window(self) -> None:
         """Does with the window, if one has begun, what `on_partial` says.
@@ -110,23 +133,31 @@ class AccumulatingModel(_Mixin):
             return
         apply = on_partial == "apply"
         with self.distribute_strategy.scope():
-            for optimizer in filter(None, map(_accumulating, vars(self).values())):
-                optimizer.traced_flush() if apply else optimizer.drop()
+            for optimizer in self._accumulating_optimizers():
+                if optimizer.pending:
+                    optimizer.traced_flush() if apply else optimizer.drop()
             for layer in self.submodules:
                 if isinstance(layer, AccumBatchNormalization):
                     layer.end_window() if apply else layer.drop_window()
 
-    def _get_optimizer(self, optimizer: Any) -> Any:
+    def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
+        used = dict(self._accumulation.optimizers)
+        # One that was loaded in the middle of a window may not have been used yet.
+        if isinstance(self.optimizer, AccumulatingOptimizer):
+            used[id(self.optimizer)] = self.optimizer
+        return list(used.values())
+
+    def _get_optimizer(self, optimizer: Any) -> AccumulatingOptimizer:
         # Keras' hook for what has to be around every optimizer that it compiles.
-        optimizer = super()._get_optimizer(optimizer)
-        wrapped = _accumulating(optimizer)
-        if wrapped is None:
-            return AccumulatingOptimizer(optimizer, self._accumulation.steps)
-        if wrapped.accumulation_steps != self._accumulation.steps:
+        optimizer, steps = super()._get_optimizer(optimizer), self._accumulation.steps
+        if isinstance(getattr(optimizer, "inner_optimizer", None), AccumulatingOptimizer):
             raise ValueError(
-                f"the model accumulates over {self._accumulation.steps} micro-steps, its optimizer"
-                f" over {wrapped.accumulation_steps}; give both the same"
+                "put the LossScaleOptimizer, which mixed_float16 needs, inside:"
+                " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
             )
+        if not isinstance(optimizer, AccumulatingOptimizer):
+            return AccumulatingOptimizer(optimizer, steps)
+        _check_same_steps("its optimizer", optimizer.accumulation_steps, steps)
         return optimizer
 
     def _check_losses(self) -> None:
@@ -173,18 +204,17 @@ class _EpochEnd(tf_keras.callbacks.Callback):
         self.model.end_window()
 
 
-def _accumulating(optimizer: Any) -> AccumulatingOptimizer | None:
-    """The accumulating optimizer that this is, or that is inside this loss scale."""
-    if isinstance(optimizer, AccumulatingOptimizer):
-        return optimizer
-    if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
-        return _accumulating(optimizer.inner_optimizer)
-    return None
+def _check_same_steps(part: str, theirs: Any, steps: Any) -> None:
+    if theirs is steps or serialization.plain_steps(theirs) == serialization.plain_steps(steps):
+        return
+    raise ValueError(
+        f"the model accumulates over {steps} micro-steps, {part} over {theirs}; give both the same"
+    )
 
 
-def _length(inputs: Any) -> tf.Tensor:
+def _length(data: Any) -> tf.Tensor:
     """How many examples there are; tensors may be dense, ragged or sparse."""
-    first = tf.nest.flatten(inputs)[0]
+    first = next(part for part in tf.nest.flatten(data) if part.shape.rank != 0)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()
     return first.dense_shape[0] if isinstance(first, tf.SparseTensor) else tf.shape(first)[0]

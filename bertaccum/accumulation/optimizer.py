@@ -13,7 +13,10 @@ takes is an error in TensorFlow.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +30,7 @@ from bertaccum.accumulation.checks import (
     check_inner,
     check_scope,
     check_steps_or_schedule,
+    plain_number,
 )
 from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
 from bertaccum.accumulation.replicas import alike, first, sum_over_replicas
@@ -64,7 +68,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
       TypeError, ValueError: the optimizer cannot be wrapped or an argument is not valid.
     """
 
-    def __new__(cls, optimizer: Any, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
+    def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
         scaled = isinstance(
             serialization.resolved(optimizer), tf_keras.mixed_precision.LossScaleOptimizer
         )
@@ -90,7 +94,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
         self.inner = serialization.resolved(optimizer)
         check_inner(self.inner, AccumulatingOptimizer)
         self.name = name or "accumulating"
-        self.accumulation_steps = accumulation_steps
+        self.accumulation_steps = plain_number(accumulation_steps)
         self.reduction = reduction
         self.accumulator_dtype = tf.as_dtype(accumulator_dtype) if accumulator_dtype else None
         self.nonfinite = nonfinite
@@ -125,9 +129,15 @@ class AccumulatingOptimizer(OptimizerWrapper):
             self.skipped_windows = alike(0, tf.int64, "skipped_windows")
             self.gradient_norm = alike(0, tf.float32, "gradient_norm")
         self._built = True
-        one_step = isinstance(self.accumulation_steps, int) and self.accumulation_steps == 1
-        if not one_step:
+        if not self._at_once:
             self._accumulators()
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether every micro-step is a window, so that there is nothing to accumulate."""
+        steps = self.accumulation_steps
+        wrapped = self._is_wrapped_by_loss_scale_optimizer
+        return isinstance(steps, int) and steps == 1 and not wrapped
 
     def _accumulators(self) -> GradientSums:
         if self._sums is None:
@@ -156,7 +166,10 @@ class AccumulatingOptimizer(OptimizerWrapper):
         for gradient, variable in pairs:
             if gradient is not None:
                 gradients[self._position(variable)] = gradient
-        self._together.add(frozenset(_positions_of(gradients)))
+        together = frozenset(_positions_of(gradients))
+        if together not in self._together:
+            self._together.add(together)
+            self.__dict__.pop("traced_flush", None)  # It was traced without knowing of them.
         return gradients
 
     # --- The explicit face ----------------------------------------------------------
@@ -183,8 +196,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
 
         Variables without a gradient in the window are left alone, decay and moments, too.
         In a `tf.function`, where that is decided beforehand, this holds for the sets of
-        variables that have had gradients together when it is traced: trace the micro-steps
-        first. Of others, a variable without gradient is taken to have a gradient of zero.
+        variables that have had gradients together when it is traced, and for what two of them
+        have between them: trace the micro-steps first. In other windows a variable without
+        gradient is taken to have one of zero.
 
         Returns:
           True if the update was applied, False if its gradient was not finite and the
@@ -198,13 +212,16 @@ class AccumulatingOptimizer(OptimizerWrapper):
         if self._sums is None or (tf.executing_eagerly() and not self._step > 0):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
         sums, weight = self._sums.read()
-        everything = frozenset(range(len(self._model_variables)))
-        candidates = sorted(self._together | {everything}, key=len)
-        applied = self._update(sums, weight, candidates, tf.identity(self._sums.touched))
+        applied = self._update(sums, weight, self._candidates(), tf.identity(self._sums.touched))
         with tf.control_dependencies([applied]):
             self._sums.reset()
             self._step.assign(0)
         return applied
+
+    def _candidates(self) -> list[frozenset[int]]:
+        """Sets of variables that may turn out to have gradients in a window, small ones first."""
+        pairs = {one | other for one, other in itertools.product(self._together, repeat=2)}
+        return sorted(pairs | {frozenset(range(len(self._model_variables)))}, key=len)
 
     def apply_sums(self, grads_and_vars: GradsAndVars, weight: Any) -> tf.Tensor:
         """Updates from a window that was a single micro-step: no accumulators are used.
@@ -216,7 +233,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
         Returns:
           As `apply`.
         """
-        gradients = self._in_order(grads_and_vars)
+        return self._update_at_once(self._in_order(grads_and_vars), tf.cast(weight, tf.float64))
+
+    def _update_at_once(self, gradients: list[Gradient], weight: tf.Tensor) -> tf.Tensor:
         # The sum is the gradient: clipping must not see an embedding's rows one by one.
         dense = [
             tf.zeros(v.shape, v.dtype) if g is None else tf.convert_to_tensor(g)
@@ -224,7 +243,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
         ]
         touched = tf.constant([g is not None for g in gradients])
         own = frozenset(_positions_of(gradients))
-        return self._update(dense, tf.cast(weight, tf.float64), [own], touched)
+        return self._update(dense, weight, [own], touched)
 
     def flush(self) -> tf.Tensor:
         """Applies the window as far as it has come, exactly weighted.
@@ -240,6 +259,11 @@ class AccumulatingOptimizer(OptimizerWrapper):
         with tf.control_dependencies([applied]):
             self._step.assign(0)  # Of a window that overflowed, too.
         return applied
+
+    @property
+    def pending(self) -> bool:
+        """Whether a window has begun; for use outside of functions."""
+        return self._sums is not None and bool(self._step.numpy() > 0)
 
     @functools.cached_property
     def traced_flush(self) -> Callable[[], tf.Tensor]:
@@ -260,13 +284,37 @@ class AccumulatingOptimizer(OptimizerWrapper):
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
     ) -> list[tuple[Gradient, tf.Variable]]:
-        """As tf_keras optimizers do; of the scaled loss if there is a loss scale inside."""
+        """As tf_keras optimizers do; of the scaled loss if there is a loss scale inside.
+
+        Under a loss scale, inside or outside, the loss is one window's, of which a micro-batch
+        has only a share: float16 is to overflow where that of the big batch would, and not
+        `accumulation_steps` times earlier.
+        """
+        scaled = self._is_wrapped_by_loss_scale_optimizer or hasattr(self.inner, "loss_scale")
+        parts = self._power_of_two() if scaled else 1.0
+
+        def share(loss: tf.Tensor) -> tf.Tensor:
+            loss = self.scale_loss(loss)
+            return loss / tf.cast(parts, loss.dtype) if scaled else loss
+
         if callable(loss):
-            return super().compute_gradients(lambda: self.scale_loss(loss()), var_list, tape)
-        if tape is not None:
-            with tape:
-                loss = self.scale_loss(loss)
-        return super().compute_gradients(loss, var_list, tape)
+            pairs = super().compute_gradients(lambda: share(loss()), var_list, tape)
+        else:
+            with tape if tape is not None else nullcontext():
+                loss = share(loss)
+            pairs = super().compute_gradients(loss, var_list, tape)
+        return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
+
+    def _power_of_two(self) -> tf.Tensor:
+        """At least the micro-steps of the present window; multiplying by it is exact."""
+        exponent = tf.math.ceil(tf.math.log(tf.cast(self._steps(), tf.float32)) / math.log(2))
+        return tf.pow(2.0, exponent)
+
+    def _steps(self) -> tf.Tensor:
+        steps = self.accumulation_steps
+        if not isinstance(steps, int | tf.Variable):
+            steps = steps(self.iterations.read_value())
+        return tf.maximum(tf.cast(steps, tf.int64), 1)
 
     def apply_gradients(
         self,
@@ -302,6 +350,9 @@ class AccumulatingOptimizer(OptimizerWrapper):
                 " each replica's own gradients, without skip_gradients_aggregation"
             )
         gradients, weight = self._weighed(self._in_order(pairs))
+        if self._at_once:
+            self._update_at_once(gradients, weight)
+            return self.iterations
         with after(gradients):
             self._accumulators().add(gradients, weight)
         self._apply_if((self._step >= self._window_steps) & ~self._overflowed)
@@ -339,20 +390,18 @@ class AccumulatingOptimizer(OptimizerWrapper):
     def _weighed(self, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
         """Keras' gradients, of this replica's share of a mean, as what `accumulate` takes."""
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        size = micro_batch.size()
+        size = micro_batch.size_for(self)
         if size is None:  # All micro-batches are taken to be of one size.
             return gradients, tf.constant(1 / replicas, tf.float64)
         size = tf.cast(size, tf.float64)
         return [times(g, size * replicas) for g in gradients], size
 
     def _begin_window(self) -> tf.Operation:
-        steps = self.accumulation_steps
-        if not isinstance(steps, int | tf.Variable):
-            steps = steps(self.iterations.read_value())
-        self._window_steps.assign(tf.maximum(tf.cast(steps, tf.int64), 1))
+        self._window_steps.assign(self._steps())
         self._step.assign(0)
-        # `apply` leaves zeros; a window that overflowed never came to it.
-        tf.cond(self._overflowed, self._accumulators().reset, tf.no_op)
+        if not self._at_once:
+            # `apply` leaves zeros; a window that overflowed never came to it.
+            tf.cond(self._overflowed, self._accumulators().reset, tf.no_op)
         self._overflowed.assign(False)
         return tf.no_op()
 
@@ -382,47 +431,64 @@ class AccumulatingOptimizer(OptimizerWrapper):
         """
         used = sorted(frozenset.union(*candidates))
         sums, weight = sum_over_replicas([sums[i] for i in used], weight)
-        if self.reduction != "sum":
-            sums = [s * tf.cast(1 / weight, s.dtype) for s in sums]
-        gradients = self._unscaled(sums)
-        norm = _global_norm(gradients)
+        factor = tf.ones_like(weight) if self.reduction == "sum" else 1 / weight
+        variables = [self._model_variables[i] for i in used]
+        pairs, factor, norm = self._gradients(sums, variables, factor)
         self.gradient_norm.assign(tf.cast(norm, tf.float32))
-        finite = tf.math.is_finite(norm)
-        pairs = [(g, self._model_variables[i]) for g, i in zip(gradients, used, strict=True)]
-        if self.gradient_transform is not None:
-            pairs = self.gradient_transform(pairs)
         which = _first_covering(candidates, touched)
-        return self._apply_inner(pairs, self._allowed(finite), candidates, which)
+        allowed = self._allowed(tf.math.is_finite(norm))
+        return self._apply_inner(pairs, factor, allowed, candidates, which)
+
+    def _gradients(
+        self, sums: list[tf.Tensor], variables: list[tf.Variable], factor: tf.Tensor
+    ) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+        """What the inner optimizer gets, what it multiplies that by, and its norm before clipping.
+
+        Means of all variables at once would be one more copy of the model. They are not made
+        if the inner optimizer can multiply by itself, one variable at a time.
+        """
+        transform: Any = self.gradient_transform
+        if hasattr(self.inner, "scaling") and hasattr(transform, "factor"):
+            norm = _global_norm(sums) * factor
+            factor *= transform.factor(norm)
+            return list(zip(sums, variables, strict=True)), factor, norm
+        means = self._unscaled([s * tf.cast(factor, s.dtype) for s in sums])
+        pairs = list(zip(means, variables, strict=True))
+        norm = _global_norm(means)
+        return (transform(pairs) if transform else pairs), tf.ones_like(factor), norm
 
     def _allowed(self, finite: tf.Tensor) -> tf.Tensor:
         if self.nonfinite == "propagate":
             return tf.ones_like(finite)
-        if self.nonfinite == "raise":
+        self.skipped_windows.assign_add(tf.cast(~finite, tf.int64))
+        if self.nonfinite == "raise":  # which XLA does not; it skips the window, too.
             message = "the window's gradient is not finite"
             with tf.control_dependencies([tf.debugging.assert_equal(finite, True, message)]):
                 return tf.identity(finite)
-        self.skipped_windows.assign_add(tf.cast(~finite, tf.int64))
         return finite
 
     def _apply_inner(
         self,
         pairs: list[Any],
+        factor: tf.Tensor,
         allowed: tf.Tensor,
         candidates: list[frozenset[int]],
         which: tf.Tensor,
     ) -> tf.Tensor:
         gradients, variables = (list(part) for part in zip(*pairs, strict=True))
 
-        def update(chosen: frozenset[int], gradients: Any) -> None:
+        def update(chosen: frozenset[int], gradients: Any, factor: tf.Tensor) -> None:
             pairs = list(zip(gradients, variables, strict=True))
             own = [(g, v) for g, v in pairs if self._position(v) in chosen]
-            self.inner.apply_gradients(own, skip_gradients_aggregation=True)
+            scaling = getattr(self.inner, "scaling", lambda _: nullcontext())
+            with scaling(factor):
+                self.inner.apply_gradients(own, skip_gradients_aggregation=True)
 
         def merged(
-            strategy: tf.distribute.Strategy, gradients: Any, allowed: Any, which: Any
+            strategy: tf.distribute.Strategy, gradients: Any, factor: Any, allowed: Any, which: Any
         ) -> tf.Tensor:
             def one(chosen: frozenset[int]) -> tf.Tensor:
-                strategy.extended.call_for_each_replica(update, args=(chosen, gradients))
+                strategy.extended.call_for_each_replica(update, args=(chosen, gradients, factor))
                 return tf.constant(True)
 
             def step() -> tf.Tensor:
@@ -432,7 +498,7 @@ class AccumulatingOptimizer(OptimizerWrapper):
             return self._branch(first(allowed), step)
 
         context = tf.distribute.get_replica_context()
-        return context.merge_call(merged, args=(gradients, allowed, which))
+        return context.merge_call(merged, args=(gradients, factor, allowed, which))
 
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
         return tf.cond(allowed, step, lambda: tf.constant(False))

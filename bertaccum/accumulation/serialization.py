@@ -50,7 +50,9 @@ def revived(value: Any, custom_objects: Any) -> Any:
     """The object that a config is of; other values are returned as they are."""
     if not isinstance(value, dict):
         return value
-    return tf_keras.saving.deserialize_keras_object(value, custom_objects)
+    # In .h5 files tf_keras looks for nothing but what it is given.
+    known = {**vars(tf_keras.optimizers.schedules), **(custom_objects or {})}
+    return tf_keras.saving.deserialize_keras_object(value, known)
 
 
 def described(kind: type, config: dict[str, Any]) -> dict[str, Any]:

@@ -70,9 +70,13 @@ class GradientSums(tf.Module):
 
     def reset(self) -> tf.Operation:
         """Back to zero, by assignment: a NaN must not survive in a product with zero."""
-        for total in self._totals:
-            zero = tf.cast(self._zero, total.dtype)
-            total.assign(tf.broadcast_to(zero, total.shape))
+        done: list[tf.Operation] = []
+        for total in map(here, self._totals):
+            # One at a time: each needs memory for new zeros before the old sum is gone.
+            with tf.control_dependencies(done):
+                zeros = tf.broadcast_to(tf.cast(self._zero, total.dtype), total.shape)
+                assigned = total.assign(zeros, read_value=False)
+            done = [] if assigned is None else [assigned]
         self.weight.assign(tf.zeros([], tf.float64))
         self.touched.assign(tf.zeros_like(self.touched))
         return tf.no_op()
@@ -124,8 +128,10 @@ def _add_to_mean(
 ) -> None:
     """mean <- mean (1 - weight / total) + gradient / total, computed in at least float32."""
     dtype = compute_dtype(mean)
-    old = tf.cast(here(mean), dtype) * tf.cast(1 - weight / total_weight, dtype)
-    share = tf.cast(1 / total_weight, dtype)
+    # The first micro-step may be of no examples.
+    kept = 1 - tf.math.divide_no_nan(weight, total_weight)
+    old = tf.cast(here(mean), dtype) * tf.cast(kept, dtype)
+    share = tf.cast(tf.math.reciprocal_no_nan(total_weight), dtype)
     if isinstance(gradient, tf.IndexedSlices):
         added = tf.cast(gradient.values, dtype) * share
         old = tf.tensor_scatter_nd_add(old, gradient.indices[:, tf.newaxis], added)

@@ -1,7 +1,8 @@
 """Gradient transforms: what is done to the mean gradient before the optimizer gets it.
 
-A transform maps a list of (gradient, variable) to such a list. These two are Keras
-objects, so that an optimizer with one of them can be saved with a model.
+A transform maps a list of (gradient, variable) to such a list. One that multiplies all
+gradients by the same number may also have `factor(norm)`, which is that number. These two
+are Keras objects, so that an optimizer with one of them can be saved with a model.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class ClipByGlobalNorm:
         gradients, variables = zip(*grads_and_vars, strict=True)
         clipped, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
         return list(zip(clipped, variables, strict=True))
+
+    def factor(self, norm: tf.Tensor) -> tf.Tensor:
+        """What gradients of this joint norm are multiplied by."""
+        return tf.minimum(self.clip_norm / norm, 1.0)
 
     def get_config(self) -> dict[str, Any]:
         return {"clip_norm": self.clip_norm}

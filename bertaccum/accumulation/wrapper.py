@@ -72,8 +72,9 @@ class OptimizerWrapper(tf_keras.optimizers.Optimizer):
 
     def load_own_variables(self, store: Any) -> None:
         """The reverse of `save_own_variables`."""
-        for number, variable in enumerate(self._own_variables()):
-            variable.assign(store[str(number)])
+        # A model that was saved before its first step has none.
+        for number, variable in enumerate(self._own_variables() if store.keys() else []):
+            variable.assign(store[str(number)][()])
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
         if save_type == "savedmodel":

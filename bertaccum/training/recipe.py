@@ -7,6 +7,7 @@ from official.modeling.optimization import lr_schedule
 
 from bertaccum.accumulation import AccumulatingOptimizer, ClipByGlobalNorm
 from bertaccum.config import TrainConfig
+from bertaccum.training.adamw import InPlaceAdamW
 
 # Parts of the names of the variables that do not decay.
 NO_DECAY = ("bias", "layer_norm")
@@ -24,7 +25,7 @@ def make_optimizer(
     """
     # epsilon: tf_keras adds it to a second moment that is not bias-corrected, so that in the
     # first updates BERT's own 1e-6 drowns small gradients; training from random weights stalls.
-    inner = tf_keras.optimizers.AdamW(
+    inner: tf_keras.optimizers.Optimizer = InPlaceAdamW(
         learning_rate=make_schedule(config, updates),
         weight_decay=config.weight_decay,
         epsilon=1e-8,

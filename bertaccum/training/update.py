@@ -46,7 +46,7 @@ def make_update(
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
         loss, applied = run(model, optimizer, tokens, labels, cuts)
         return {
-            "loss": loss / tf.cast(tf.size(labels), tf.float32),
+            "loss": loss,
             "grad_norm": tf.identity(optimizer.gradient_norm),
             "learning_rate": tf.identity(optimizer.learning_rate),
             "applied": tf.cast(applied, tf.float32),
@@ -82,10 +82,10 @@ def _accumulated(
         # Side by side, two micro-batches would take the memory of both.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = cuts[step], cuts[step + 1]
-        loss, gradients = _micro_step(model, optimizer, tokens[start:end], labels[start:end])
-        optimizer.accumulate(
-            zip(gradients, model.trainable_variables, strict=True), weight=end - start
+        loss, pairs = _micro_step(
+            model, optimizer, tokens[start:end], labels[start:end], tf.size(labels)
         )
+        optimizer.accumulate(pairs, weight=(end - start) / tf.size(labels))
         total += loss
     return total, optimizer.apply()
 
@@ -98,11 +98,8 @@ def _single(
     cuts: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     del cuts  # There is one micro-batch: the window.
-    loss, gradients = _micro_step(model, optimizer, tokens, labels)
-    applied = optimizer.apply_sums(
-        zip(gradients, model.trainable_variables, strict=True), tf.size(labels)
-    )
-    return loss, applied
+    loss, pairs = _micro_step(model, optimizer, tokens, labels, tf.size(labels))
+    return loss, optimizer.apply_sums(pairs, weight=1.0)
 
 
 def _micro_step(
@@ -110,15 +107,21 @@ def _micro_step(
     optimizer: AccumulatingOptimizer,
     tokens: tf.RaggedTensor,
     labels: tf.Tensor,
+    window: tf.Tensor,
 ) -> tuple[tf.Tensor, list[Any]]:
-    """Summed loss and its gradients for one micro-batch."""
+    """A micro-batch's share of the mean loss over the `window` examples, and its gradients.
+
+    Of the mean, not of a sum, so that with a loss scale float16 overflows where that of the
+    big batch would.
+    """
+    variables = model.trainable_variables
     with tf.GradientTape() as tape:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels, _logits(model, tokens, training=True)
         )  # [micro_batch]
-        loss = tf.reduce_sum(losses)
+        loss = tf.reduce_sum(losses) / tf.cast(window, losses.dtype)
         scaled = optimizer.scale_loss(loss)
-    return loss, tape.gradient(scaled, model.trainable_variables)
+    return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
 
 
 def _logits(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:

@@ -305,6 +305,28 @@ def test_all_accumulating_optimizers_of_a_step_of_ones_own_end_their_windows() -
 
 
 @pytest.mark.parametrize("how", ["keras", "h5"])
+def test_a_schedule_of_steps_is_saved(tmp_path: Path, how: str) -> None:
+    steps = tf_keras.optimizers.schedules.PiecewiseConstantDecay([1], [2, 4])
+    model = accumulate_gradients(sequential(), steps)
+    model.compile(AccumulatingOptimizer("adam", steps), "mse")
+    data = batches([4] * 7, one_output)
+    model.fit(data, verbose=0)
+    model.save(tmp_path / f"model.{how}")
+    again = tf_keras.models.load_model(tmp_path / f"model.{how}")
+    assert again.get_config() == model.get_config()
+    again.fit(data, verbose=0)
+    assert int(again.optimizer.iterations.numpy()) == 5  # 2, 4 and 1 micro-steps; 4 and 3
+
+
+def test_a_model_that_is_saved_before_its_first_step_can_be_loaded(tmp_path: Path) -> None:
+    model = accumulate_gradients(functional(), 2)
+    model.compile("adam", TWO_LOSSES)
+    model.save(tmp_path / "model.keras")
+    again = tf_keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(again, AccumulatingModel)
+
+
+@pytest.mark.parametrize("how", ["keras", "h5"])
 def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(tmp_path: Path, how: str) -> None:
     data = rows(np.random.default_rng(0))
     inputs, targets = two_outputs(data)
@@ -371,6 +393,122 @@ def test_under_mixed_float16_the_loss_scale_is_inside() -> None:
     assert isinstance(model.optimizer.inner, fitting.LossScale)
 
 
+def test_a_layer_frozen_between_fits_stays_where_it_is() -> None:
+    """What ends an epoch's last window was traced when the layer could be trained."""
+    tf_keras.utils.set_random_seed(0)
+    model = accumulate_gradients(sequential(), 3)
+    model.compile(tf_keras.optimizers.Adam(0.1), "mse")
+    data = batches(SIZES, one_output)
+    model.fit(data, verbose=0)
+    model.layers[0].trainable = False
+    model.compile(model.optimizer, "mse")
+    frozen, other = (layer.get_weights()[0] for layer in model.layers)
+    model.fit(data, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].get_weights()[0], frozen)
+    assert np.abs(model.layers[1].get_weights()[0] - other).max() > 1e-3
+
+
+def test_ending_a_window_that_has_not_begun_is_harmless() -> None:
+    model = accumulate_gradients(sequential(), 3)
+    model.compile("adam", "mse")
+    model.end_window()
+    model.fit(batches([14, 14], one_output), verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 1
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_fit_of_ones_own_and_positional_callbacks(own: bool) -> None:
+    class Own(tf_keras.Sequential):
+        def fit(self, *args: Any, **kwargs: Any) -> Any:
+            return super().fit(*args, **kwargs)
+
+    kind = Own if own else tf_keras.Sequential
+    model = accumulate_gradients(kind([layers.Dense(1)]), 3)
+    model.compile("adam", "mse")
+    history = tf_keras.callbacks.History()
+    x, y = one_output(rows(np.random.default_rng(0)))
+    if own:
+        model.fit(x, y, batch_size=14, verbose=0, callbacks=history)
+    else:
+        model.fit(x, y, 14, 1, 0, [history])
+    assert history.history["loss"]
+    assert int(model.optimizer.iterations.numpy()) == 1
+
+
+def test_a_list_of_callbacks_gets_one_more_only_once() -> None:
+    model = accumulate_gradients(sequential(), 3)
+    model.compile("adam", "mse")
+    callbacks = tf_keras.callbacks.CallbackList([], add_history=True, model=model)
+    for _ in range(2):
+        model.fit(batches([14, 14], one_output), verbose=0, callbacks=callbacks)
+    assert int(model.optimizer.iterations.numpy()) == 2
+    assert len(callbacks.callbacks) == 2
+
+
+def test_a_step_that_unpacks_its_own_data() -> None:
+    class FourParts(tf_keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            scalar, x, y, _ = data
+            return super().train_step((x, y * scalar))
+
+    model = accumulate_gradients(FourParts([layers.Dense(1)]), 2)
+    model.compile("adam", "mse")
+    x, y = one_output(rows(np.random.default_rng(0)))
+    parts = tf.data.Dataset.from_tensor_slices((x, y, y)).batch(7)
+    model.fit(parts.map(lambda x, y, z: (tf.constant(2.0), x, y, z)), verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 2
+
+
+def test_a_ragged_output_weighs_by_its_positions() -> None:
+    lengths = [1, 5, 4, 1, 2, 6]
+    rng = np.random.default_rng(0)
+    flat_x, flat_y = rng.normal(size=(sum(lengths), 2)), rng.normal(size=(sum(lengths), 1))
+    x, y = (
+        tf.RaggedTensor.from_row_lengths(tf.constant(a, tf.float32), lengths)
+        for a in (flat_x, flat_y)
+    )
+
+    def fit(cuts: list[slice], steps: int | None) -> tf_keras.Model:
+        tf_keras.utils.set_random_seed(0)
+        inputs = layers.Input((None, 2), ragged=True)
+        model = tf_keras.Model(inputs, layers.TimeDistributed(layers.Dense(1))(inputs))
+        if steps is not None:
+            accumulate_gradients(model, steps)
+        model.compile(tf_keras.optimizers.SGD(0.1), lambda a, b: (a - b).flat_values ** 2)
+        for cut in cuts:
+            model.train_on_batch(x[cut], y[cut])
+        return model
+
+    cut = fit([slice(0, 2), slice(2, 3), slice(3, 6)], 3)
+    assert_equal(cut, fit([slice(0, 6)], None))
+
+
+def decorated() -> None:
+    class Decorated(tf_keras.Sequential):
+        @tf.function(reduce_retracing=True)
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    model = accumulate_gradients(Decorated([layers.Dense(1)]), 2)
+    model.compile("adam", "mse", run_eagerly=True)
+    model.fit(batches([14, 14], one_output), verbose=0)
+
+
+def without_accumulation() -> None:
+    class Own(tf_keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            second.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {}
+
+    second = tf_keras.optimizers.SGD(0.1)
+    model = accumulate_gradients(Own([layers.Dense(1)]), 2)
+    model.compile("adam", "mse")
+    model.fit(batches([14, 14], one_output), verbose=0)
+
+
 def fit_once(loss: Any, optimizer: Any) -> None:
     model = accumulate_gradients(sequential(), 2)
     model.compile(optimizer, loss)
@@ -388,6 +526,16 @@ MISUSE = {
     "on_partial": (lambda: accumulate_gradients(sequential(), 2, "keep"), "choose one of apply"),
     "other steps": (
         lambda: fit_once("mse", AccumulatingOptimizer("adam", 3)),
+        "give both the same",
+    ),
+    "a scale outside": (
+        lambda: fit_once("mse", fitting.LossScale(AccumulatingOptimizer("adam", 2))),
+        "put the LossScaleOptimizer, .* inside",
+    ),
+    "a function around a step": (decorated, "tf.function around a train_step"),
+    "no accumulating optimizer": (without_accumulation, "wrap each that it uses"),
+    "a layer of other steps": (
+        lambda: accumulate_gradients(tf_keras.Sequential([AccumBatchNormalization(2)]), 4),
         "give both the same",
     ),
     "sum": (

@@ -1,0 +1,84 @@
+"""How far is accumulation from the big batch? Every tf_keras optimizer, and what fit can do.
+
+    python benchmarks/exactness.py --out build/exactness           # about 10 minutes on 2 cores
+    python benchmarks/exactness.py --out build/exactness --peers   # about 20, and 4 GB on disk
+
+Writes exactness.json and exactness.md, whose first table, for the README, also comes on stdout.
+With `--peers` the same is done with Keras 3 and with gradient-accumulator, each in an environment
+of its own under the folder `peers` of --out, installed from `benchmarks/peers` if it is not there:
+they need Python 3.11 and, once, a package index. A crash is a result, and a result here never
+fails the run. What the trainings printed is in the *.log files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from exactness_cases import tables
+from exactness_cases.cases import all_cases
+from exactness_cases.columns import ENVIRONMENTS, OWN, PEERS, Column, Job
+from exactness_cases.compare import Trained, cell
+from exactness_cases.processes import environment_python, run_jobs
+
+
+def train(columns: list[Column], pythons: dict[str, str], folder: Path) -> Trained:
+    """Runs everything that the columns need, one process after the other."""
+    cases, trained = all_cases(), {}
+    for framework, dtype in tables.unique((c.framework, c.dtype) for c in columns):
+        chosen = [c for c in columns if (c.framework, c.dtype) == (framework, dtype)]
+        jobs: list[Job] = tables.unique(job for c in chosen for job in c.jobs(cases))
+        begin = time.monotonic()
+        results = run_jobs(pythons[framework], framework, dtype, jobs, folder)
+        for count, (job, result) in enumerate(results, 1):
+            trained[framework, dtype, job.training, job.case] = result
+            if count % 50 == 0 or count == len(jobs):
+                seconds = time.monotonic() - begin
+                progress = f"{count} of {len(jobs)} trainings, {seconds:.0f} s"
+                print(f"{framework}, {dtype}: {progress}", file=sys.stderr)
+    return trained
+
+
+def write(cells: list[tables.Cell], out: Path) -> None:
+    """Both files, and the summary on stdout."""
+    (out / "exactness.json").write_text(json.dumps(cells, indent=1) + "\n")
+    peers = any(c["column"] == PEERS[0].title for c in cells)
+    notes = f"{tables.NOTES}\n{tables.PEER_NOTES}" if peers else tables.NOTES
+    parts = [
+        tables.summary(cells),
+        notes,
+        tables.controls(cells),
+        "## All cases",
+        tables.grid(cells),
+    ]
+    (out / "exactness.md").write_text("\n\n".join(parts) + "\n")
+    print(parts[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/exactness"))
+    parser.add_argument("--peers", action="store_true", help="measure the peers, too")
+    parser.add_argument(
+        "--peers-python", default=sys.executable, help="a Python 3.11 for their environments"
+    )
+    arguments = parser.parse_args()
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    for log in out.glob("*.log"):
+        log.unlink()
+    columns, pythons = list(OWN), {"with_bertaccum": sys.executable}
+    if arguments.peers:
+        columns += PEERS
+        for framework, name in ENVIRONMENTS.items():
+            pythons[framework] = environment_python(name, arguments.peers_python, out / "peers")
+    trained = train(columns, pythons, out)
+    cases = all_cases()
+    write([cell(trained, c, cases, n) for n in range(len(cases)) for c in columns], out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What `benchmarks/exactness.py` trains, and how each framework is asked to accumulate."""

@@ -1,0 +1,83 @@
+"""From trained weights to the table's cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from exactness_cases.cases import Case, start_weights
+from exactness_cases.columns import Column
+from exactness_cases.tables import NOT_APPLICABLE
+
+Result = dict[str, Any]
+Weights = list[list[float]]
+Trained = dict[tuple[str, str, str, int], Result]  # framework, dtype, training, case
+
+# The least relative movement of the weights from which a difference says anything.
+MOVED = 1e-4
+
+
+def relative_difference(weights: Weights, reference: Weights) -> float:
+    """Over the variables, the largest of max |w - w_reference| / max |w_reference|."""
+    return max(
+        float(np.abs(np.subtract(mine, theirs)).max() / np.abs(theirs).max())
+        for mine, theirs in zip(weights, reference, strict=True)
+    )
+
+
+def cell(trained: Trained, column: Column, cases: list[Case], number: int) -> dict[str, Any]:
+    """What a column did with a case, as it stands in the JSON."""
+    case = cases[number]
+    place = {
+        "row": case.row,
+        "detail": case.detail or case.optimizer,
+        "column": column.title,
+        "dtype": column.dtype,
+        "bound": case.bound(column.dtype),
+    }
+    if not case.allows(column.dtype):
+        return place | {"outcome": NOT_APPLICABLE, "within": None}
+
+    def of(training: str) -> Result:
+        return trained[column.framework, column.dtype, training, number]
+
+    note: dict[str, Any] = {}
+    result, reference = of(column.training), of("big batch")
+    if column.legacy and "error" in result and of(column.legacy) != {"not_supported": "not there"}:
+        result, reference = of(column.legacy), of("legacy big batch")
+        note |= {"note": "legacy optimizer: the new one crashed"}
+    outcome = compared(result, reference, case.bound(column.dtype))
+    if column.controls and case.mixed:
+        exact = of("float32 big batch")["weights"]
+        of_both = {"accumulated": result["weights"], "big batch": reference["weights"]}
+        note["to_float32"] = {k: relative_difference(v, exact) for k, v in of_both.items()}
+    return place | outcome | note
+
+
+def compared(result: Result, reference: Result, bound: float | None) -> dict[str, Any]:
+    """A difference, or why there is none."""
+    if "not_supported" in result:
+        reason = result["not_supported"]
+        short = reason if len(reason) < 20 else "not supported"
+        return {"outcome": short, "message": reason, "within": None}
+    if "error" in result:
+        return {
+            "outcome": f"crash: {result['error']}",
+            "message": result["message"],
+            "within": False,
+        }
+    weights = reference["weights"]
+    start = [w.tolist() for w in start_weights([(len(w),) for w in weights])]
+    moved = relative_difference(start, weights)
+    difference = relative_difference(result["weights"], weights)
+    if not np.isfinite(difference):
+        return {"outcome": "not finite", "within": False}
+    if not moved > MOVED:
+        return {"outcome": "the big batch did not move", "within": False}
+    return {
+        "outcome": "trained",
+        "difference": difference,
+        "moved": moved,
+        "within": None if bound is None else difference <= bound,
+    }

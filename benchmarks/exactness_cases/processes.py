@@ -1,0 +1,147 @@
+"""Trainings in processes of their own: what hangs or dies takes only itself with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from exactness_cases.columns import Job
+
+Result = dict[str, Any]
+BENCHMARKS = Path(__file__).resolve().parents[1]
+START_SECONDS, CASE_SECONDS = 60, 60
+
+
+def run_jobs(
+    python: str, framework: str, dtype: str, jobs: list[Job], folder: Path
+) -> Iterator[tuple[Job, Result]]:
+    """Runs jobs in as few processes as they allow, and yields each one's result as it comes.
+
+    Jobs on one device share a process. If it dies or is silent for too long, that is the
+    result of the job it was at, and a new one goes on with the next.
+    """
+    local = [job for job in jobs if job.placement == "local"]
+    for batch in [local] + [[job] for job in jobs if job.placement != "local"]:
+        workers = 2 if batch and batch[0].placement == "2 workers" else 1
+        paths = [folder / f"{framework}-{dtype}-{worker}.jsonl" for worker in range(workers)]
+        while batch:
+            for path in paths:
+                path.unlink(missing_ok=True)
+            with started(python, [framework, dtype], paths, json.dumps(batch)) as processes:
+                done = 0
+                for result in arriving(processes, paths):
+                    yield batch[done], result
+                    done += 1
+            batch = batch[done:]
+            if batch:
+                status = f"exit status {processes[0].returncode}"
+                yield batch.pop(0), {"error": "died", "message": status}
+
+
+def arriving(processes: list[subprocess.Popen[bytes]], paths: list[Path]) -> Iterator[Result]:
+    """Results as they come, until all processes have ended or one is silent for too long."""
+    done, deadline = 0, time.monotonic() + START_SECONDS + CASE_SECONDS
+    while True:
+        ended = all(process.poll() is not None for process in processes)
+        results = [merged(parts) for parts in zip(*map(read, paths), strict=False)]
+        yield from results[done:]
+        if len(results) > done:
+            done, deadline = len(results), time.monotonic() + CASE_SECONDS
+        if ended:
+            return
+        if time.monotonic() > deadline:
+            yield {"error": "Timeout", "message": f"no result in {CASE_SECONDS} s"}
+            return
+        time.sleep(0.2)
+
+
+@contextmanager
+def started(
+    python: str, arguments: list[str], paths: list[Path], jobs: str
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """One process a path, killed at the end; their output goes to a log beside each path."""
+    processes = []
+    try:
+        for path, cluster in zip(paths, clusters(len(paths)), strict=True):
+            command = [python, "-m", "exactness_cases.run", *arguments, str(path)]
+            path.with_suffix(".jobs").write_text(jobs)
+            with (
+                path.with_suffix(".jobs").open() as stdin,
+                path.with_suffix(".log").open("a") as log,
+            ):
+                processes.append(
+                    subprocess.Popen(
+                        command, stdin=stdin, stdout=log, stderr=log, env=environment(cluster)
+                    )
+                )
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def environment(cluster: dict[str, str]) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"} | FRAMEWORK | cluster
+
+
+# The comparison is on CPU, and Keras 3 has several backends.
+FRAMEWORK = {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+
+
+def clusters(workers: int) -> list[dict[str, str]]:
+    """Each worker's environment: none for a single one, else a cluster on loopback."""
+    if workers == 1:
+        return [{}]
+    sockets = [socket.socket() for _ in range(workers)]
+    for free in sockets:
+        free.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{free.getsockname()[1]}" for free in sockets]
+    for free in sockets:
+        free.close()
+    tasks = [{"type": "worker", "index": index} for index in range(workers)]
+    cluster = {"worker": addresses}
+    return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]
+
+
+def read(path: Path) -> list[Result]:
+    """The lines that are complete."""
+    if not path.exists():
+        return []
+    complete = path.read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in complete.splitlines()]
+
+
+def merged(parts: tuple[Result, ...]) -> Result:
+    """The result of several workers: an error if one had one, or if their weights differ."""
+    for part in parts:
+        if part != parts[0]:
+            failures = [p for p in parts if "error" in p]
+            return failures[0] if failures else {"error": "Diverged", "message": "two workers"}
+    return parts[0]
+
+
+def environment_python(name: str, python: str, folder: Path) -> str:
+    """The interpreter of a peer's own environment, which is made where it is not there.
+
+    Its requirements are complete and exact, so that nothing has to be resolved. That also makes
+    gradient-accumulator installable, which asks for a numpy too old for its TensorFlow.
+    """
+    requirements = BENCHMARKS / "peers" / f"{name}.txt"
+    installed = folder / name / "bin" / "python"
+    print(f"{name}: in {folder / name}", file=sys.stderr)
+    if not installed.exists():
+        subprocess.run([python, "-m", "venv", str(folder / name)], check=True)
+    # Also finishes what was interrupted; if nothing is missing, it asks no index.
+    pip = [str(installed), "-m", "pip", "install", "--quiet", "--no-deps", "-r"]
+    subprocess.run([*pip, str(requirements)], check=True, stdout=sys.stderr)
+    return str(installed)

@@ -1,0 +1,160 @@
+"""The small model and its training, written once for every Keras: tf_keras, tf.keras, Keras 3."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from exactness_cases.cases import (
+    FEATURES,
+    LEARNING_RATES,
+    TOKENS,
+    WORDS,
+    Case,
+    data,
+    start_weights,
+    windows,
+)
+
+STOP_AFTER = 6  # micro-steps: in the middle of the second window
+
+
+class NotSupportedError(Exception):
+    """An optimizer that is not there, or an argument that it refuses."""
+
+
+def make_model(keras: Any, case: Case) -> Any:
+    """The case's model with its start weights; a functional one, which all can wrap."""
+    regularizer = keras.regularizers.L2(0.01) if case.model == "regularised" else None
+    dense = keras.layers.Dense
+    if case.model == "embedding":
+        inputs = keras.Input((TOKENS,), dtype="int32")
+        words = keras.layers.Embedding(WORDS, 4)(inputs)
+        hidden = keras.layers.GlobalAveragePooling1D()(words)
+    else:
+        inputs = hidden = keras.Input((FEATURES,))
+    hidden = dense(8, activation="tanh", kernel_regularizer=regularizer)(hidden)
+    # As Keras advises: with mixed precision the output stays in float32.
+    options = {"dtype": "float32"} if case.mixed else {}
+    outputs = dense(1, kernel_regularizer=regularizer, **options)(hidden)
+    model = keras.Model(inputs, outputs)
+    model.set_weights(start_weights([w.shape for w in model.get_weights()]))
+    return model
+
+
+def make_optimizer(keras: Any, case: Case, legacy: bool = False, **more: Any) -> Any:
+    """The case's optimizer, without any accumulation unless `more` asks for it.
+
+    Raises:
+      NotSupportedError: it is not there, or refuses an argument.
+    """
+    optimizers = keras.optimizers.legacy if legacy else keras.optimizers
+    rate: Any = LEARNING_RATES[case.optimizer]
+    if case.schedule:
+        rate = keras.optimizers.schedules.ExponentialDecay(rate, 2, 0.7)
+    if not hasattr(optimizers, case.optimizer):
+        raise NotSupportedError("not there")
+    try:
+        return getattr(optimizers, case.optimizer)(rate, **case.options, **more)
+    except (TypeError, ValueError) as error:
+        raise NotSupportedError(str(error)) from error
+
+
+def scaled(keras: Any, optimizer: Any) -> Any:
+    return keras.mixed_precision.LossScaleOptimizer(optimizer)
+
+
+def compiled(model: Any, optimizer: Any) -> Any:
+    # Without XLA, which Keras 3 would use: compiling takes longer than training.
+    model.compile(optimizer, "mse", jit_compile=False)
+    return model
+
+
+def big_batch(keras: Any, case: Case, legacy: bool = False) -> Any:
+    """What all else is compared with: plain `fit` with the whole window as its batch."""
+    optimizer = make_optimizer(keras, case, legacy)
+    if case.loss_scale:
+        optimizer = scaled(keras, optimizer)
+    model = compiled(make_model(keras, case), optimizer)
+    fit(model, case, data(case, keras.backend.floatx()), case.window)
+    return model
+
+
+def accumulated(keras: Any, case: Case, make: Callable[[], Any], suffix: str = ".keras") -> Any:
+    """Trains what `make` makes, a compiled model that accumulates, on the micro-batches.
+
+    Args:
+      suffix: of the path that a model is saved to, which chooses the format.
+    """
+    if case.stop:
+        return interrupted(keras, case, make, suffix)
+    model = make()
+    if len(set(case.micro)) == 1:
+        fit(model, case, data(case, keras.backend.floatx()), case.micro[0])
+    else:
+        model.fit(ragged_batches(keras, case), epochs=case.epochs, verbose=0)
+    return model
+
+
+def fit(model: Any, case: Case, examples: Any, batch: int) -> None:
+    features, targets, weights = examples
+    model.fit(
+        features,
+        targets,
+        sample_weight=weights,
+        batch_size=batch,
+        epochs=case.epochs,
+        shuffle=False,
+        verbose=0,
+    )
+
+
+def micro_batches(keras: Any, case: Case) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Those of one epoch."""
+    features, targets, _ = data(case, keras.backend.floatx())
+    for window in windows(case):
+        for rows in window:
+            yield features[rows], targets[rows]
+
+
+def ragged_batches(keras: Any, case: Case) -> tf.data.Dataset:
+    dtype = keras.backend.floatx()
+    shapes = tf.TensorSpec((None, FEATURES), dtype), tf.TensorSpec((None, 1), dtype)
+    return tf.data.Dataset.from_generator(
+        lambda: micro_batches(keras, case), output_signature=shapes
+    )
+
+
+def interrupted(keras: Any, case: Case, make: Callable[[], Any], suffix: str) -> Any:
+    """Stops in mid-window, and goes on with what was saved."""
+    batches = [*micro_batches(keras, case)] * case.epochs
+    model = make()
+    for batch in batches[:STOP_AFTER]:
+        model.train_on_batch(*batch)
+    with tempfile.TemporaryDirectory() as folder:
+        if case.stop == "checkpoint":
+            model = restored(model, make(), f"{folder}/checkpoint")
+        else:
+            model.save(f"{folder}/model{suffix}")
+            model = keras.models.load_model(f"{folder}/model{suffix}")
+    for batch in batches[STOP_AFTER:]:
+        model.train_on_batch(*batch)
+    return model
+
+
+def restored(model: Any, fresh: Any, path: str) -> Any:
+    """`fresh` with the state of `model`, by way of a checkpoint."""
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(path)
+    if hasattr(fresh.optimizer, "build"):  # legacy optimizers have none
+        fresh.optimizer.build(fresh.trainable_variables)
+    tf.train.Checkpoint(model=fresh, optimizer=fresh.optimizer).restore(path).expect_partial()
+    return fresh
+
+
+def weights_of(model: Any) -> list[list[float]]:
+    """Each trainable variable's values, flat."""
+    return [v.numpy().astype(np.float64).ravel().tolist() for v in model.trainable_variables]

@@ -1,0 +1,94 @@
+"""bertaccum's two faces, and what tf_keras does with the big batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
+from exactness_cases import training
+from exactness_cases.cases import LEARNING_RATES, Case, data, windows
+
+keras = tf_keras
+
+THERE = {
+    name
+    for name, value in vars(keras.optimizers).items()
+    if isinstance(value, type) and issubclass(value, keras.optimizers.Optimizer)
+}
+if THERE - {"Optimizer"} != set(LEARNING_RATES):
+    raise AssertionError(f"tf_keras has these optimizers, the grid has others: {THERE}")
+
+
+def big_batch(case: Case) -> tf_keras.Model:
+    return training.big_batch(keras, case)
+
+
+def float32_big_batch(case: Case) -> tf_keras.Model:
+    """The big batch of a case with mixed precision, without it."""
+    keras.mixed_precision.set_global_policy("float32")
+    return training.big_batch(keras, dataclasses.replace(case, mixed=False, loss_scale=True))
+
+
+def optimizer(case: Case) -> tf_keras.Model:
+    """In `fit`; where that cannot tell an optimizer how much each micro-batch weighs, in a loop."""
+    if case.sizes_vary:
+        return explicit_loop(case)
+
+    def make() -> tf_keras.Model:
+        return training.compiled(training.make_model(keras, case), accumulating(case))
+
+    return training.accumulated(keras, case, make)
+
+
+def model(case: Case) -> tf_keras.Model:
+    def make() -> tf_keras.Model:
+        model = accumulate_gradients(training.make_model(keras, case), len(case.micro))
+        plain = case.accumulator_dtype is None
+        return training.compiled(model, inner(case) if plain else accumulating(case))
+
+    return training.accumulated(keras, case, make)
+
+
+def inner(case: Case) -> Any:
+    optimizer = training.make_optimizer(keras, case)
+    return training.scaled(keras, optimizer) if case.loss_scale else optimizer
+
+
+def accumulating(case: Case) -> AccumulatingOptimizer:
+    return AccumulatingOptimizer(
+        inner(case), len(case.micro), accumulator_dtype=case.accumulator_dtype
+    )
+
+
+def explicit_loop(case: Case) -> tf_keras.Model:
+    features, targets, _ = data(case, keras.backend.floatx())
+    model = training.make_model(keras, case)
+    optimizer = accumulating(case)
+
+    @tf.function(reduce_retracing=True)
+    def micro_step(features: tf.Tensor, targets: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(features, training=True) - targets) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        pairs = zip(gradients, model.trainable_variables, strict=True)
+        optimizer.accumulate(pairs, weight=tf.shape(features)[0])
+
+    apply = tf.function(optimizer.apply)
+    for _ in range(case.epochs):
+        for window in windows(case):
+            for rows in window:
+                micro_step(tf.constant(features[rows]), tf.constant(targets[rows]))
+            apply()
+    return model
+
+
+TRAININGS = {
+    "big batch": big_batch,
+    "float32 big batch": float32_big_batch,
+    "optimizer": optimizer,
+    "model": model,
+}

@@ -1,0 +1,30 @@
+"""Keras 3: `gradient_accumulation_steps`, an argument of every optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from exactness_cases import training
+from exactness_cases.cases import Case
+
+
+def big_batch(case: Case) -> Any:
+    return training.big_batch(keras, case)
+
+
+def optimizer(case: Case) -> Any:
+    if case.accumulator_dtype:
+        raise training.NotSupportedError("no such option")
+    return training.accumulated(keras, case, lambda: with_optimizer(case))
+
+
+def with_optimizer(case: Case) -> Any:
+    inner = training.make_optimizer(keras, case, gradient_accumulation_steps=len(case.micro))
+    if case.loss_scale:
+        inner = training.scaled(keras, inner)
+    return training.compiled(training.make_model(keras, case), inner)
+
+
+TRAININGS = {"big batch": big_batch, "optimizer": optimizer}
