@@ -47,15 +47,17 @@ def write(cells: list[tables.Cell], out: Path) -> None:
     (out / "exactness.json").write_text(json.dumps(cells, indent=1) + "\n")
     peers = any(c["column"] == PEERS[0].title for c in cells)
     notes = f"{tables.NOTES}\n{tables.PEER_NOTES}" if peers else tables.NOTES
+    summary = tables.summary(cells)
     parts = [
-        tables.summary(cells),
+        tables.TITLE,
+        summary,
         notes,
         tables.controls(cells),
         "## All cases",
         tables.grid(cells),
     ]
     (out / "exactness.md").write_text("\n\n".join(parts) + "\n")
-    print(parts[0])
+    print(summary)
 
 
 def main() -> None:

@@ -9,6 +9,10 @@ from typing import Any
 Cell = dict[str, Any]
 NOT_APPLICABLE = "not applicable"
 
+TITLE = """\
+# How exact accumulation is
+
+Written by `python benchmarks/exactness.py`, with `--peers` for the other packages."""
 NOTES = """\
 Largest relative difference of a weight to the big batch in the same framework, after at least
 eight updates: the first six rows are the worst of the eleven optimizers of tf_keras, the others

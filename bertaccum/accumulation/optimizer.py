@@ -536,6 +536,10 @@ def _first_covering(candidates: list[frozenset[int]], touched: tf.Tensor) -> tf.
 
 
 def _global_norm(gradients: list[tf.Tensor]) -> tf.Tensor:
-    """As `tf.linalg.global_norm`, of tensors of different types, too."""
-    squares = [tf.cast(2 * tf.nn.l2_loss(g), tf.float64) for g in gradients]
+    """As `tf.linalg.global_norm`, of tensors of different types, and of one after the other."""
+    squares: list[tf.Tensor] = []
+    for gradient in gradients:
+        # Reading a variable to which rows have been added makes a copy of it.
+        with tf.control_dependencies(squares[-1:]):
+            squares.append(tf.cast(2 * tf.nn.l2_loss(gradient), tf.float64))
     return tf.sqrt(tf.add_n(squares))

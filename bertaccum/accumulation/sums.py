@@ -17,7 +17,9 @@ class GradientSums(tf.Module):
 
     Each replica has its own; nothing here communicates. In a type narrower than float32
     what is kept is the running mean instead of the sum: it stays as small as a single
-    gradient, so that the type's few digits are not spent on its growth.
+    gradient, so that the type's few digits are not spent on its growth. A checkpoint in
+    mid-window keeps the replicas' total; of running means it takes all replicas to weigh the
+    same.
 
     Args:
       variables: the model's variables.
@@ -41,6 +43,8 @@ class GradientSums(tf.Module):
             tf.VariableAggregation.ONLY_FIRST_REPLICA,
             "touched",
         )
+        # Positions of those to which rows have been added.
+        self._scattered: set[int] = set()
         # A constant zero would be folded into a second copy of every accumulator.
         self._zero = summed(tf.zeros([]), "zero")
 
@@ -54,11 +58,13 @@ class GradientSums(tf.Module):
         self.weight.assign_add(weight)
         self.touched.assign(self.touched | [g is not None for g in gradients])
         total_weight = tf.identity(here(self.weight))
-        for total, gradient in zip(self._totals, gradients, strict=True):
+        for position, (total, gradient) in enumerate(zip(self._totals, gradients, strict=True)):
             if self.running_mean:
                 _add_to_mean(total, gradient, weight, total_weight)
             else:
                 _add(total, gradient)
+                if isinstance(gradient, tf.IndexedSlices):
+                    self._scattered.add(position)
 
     def read(self) -> tuple[list[tf.Tensor], tf.Tensor]:
         """The sums, in at least float32, of what this replica added, and their weight."""
@@ -71,15 +77,22 @@ class GradientSums(tf.Module):
     def reset(self) -> tf.Operation:
         """Back to zero, by assignment: a NaN must not survive in a product with zero."""
         done: list[tf.Operation] = []
-        for total in map(here, self._totals):
-            # One at a time: each needs memory for new zeros before the old sum is gone.
+        for position, total in enumerate(map(here, self._totals)):
+            # One at a time: new zeros need memory before the old sum is gone.
             with tf.control_dependencies(done):
-                zeros = tf.broadcast_to(tf.cast(self._zero, total.dtype), total.shape)
-                assigned = total.assign(zeros, read_value=False)
-            done = [] if assigned is None else [assigned]
+                zeroed = self._zeroed(total, position in self._scattered)
+            done = [] if zeroed is None else [zeroed]
         self.weight.assign(tf.zeros([], tf.float64))
         self.touched.assign(tf.zeros_like(self.touched))
         return tf.no_op()
+
+    def _zeroed(self, total: tf.Variable, scattered: bool) -> tf.Operation | None:
+        zero = tf.cast(self._zero, total.dtype)
+        if not scattered:
+            return total.assign(tf.broadcast_to(zero, total.shape), read_value=False)
+        # What rows were added to can be changed in place.
+        rows = tf.range(total.shape[0])
+        return tf.raw_ops.ResourceScatterUpdate(resource=total.handle, indices=rows, updates=zero)
 
 
 def compute_dtype(variable: Any) -> tf.DType:

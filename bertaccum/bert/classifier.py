@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
+from bertaccum.bert.embedding import WordEmbedding
 from bertaccum.bert.presets import EncoderConfig
 
 _ACTIVATIONS = {
@@ -42,6 +43,12 @@ def build_encoder(config: EncoderConfig, dropout: float = 0.0) -> networks.BertE
         output_dropout=dropout,
         attention_dropout=dropout,
         initializer=_initializer(config),
+        embedding_layer=WordEmbedding(
+            vocab_size=config.vocab_size,
+            embedding_width=config.hidden_size,
+            initializer=_initializer(config),
+            name="word_embeddings",
+        ),
         dict_outputs=True,
     )
 

@@ -46,18 +46,21 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """One variable's decay and update; `gradient` is dense and of any float type."""
         device = variable.device
-        with tf.control_dependencies([self._last[device]] if device in self._last else []):
-            learning_rate = tf.cast(self.learning_rate, variable.dtype)
-            if self._use_weight_decay(variable):
-                tf.raw_ops.ResourceApplyGradientDescent(
-                    var=variable.handle,
-                    alpha=learning_rate * tf.cast(self.weight_decay, variable.dtype),
-                    delta=variable.read_value(),
-                )
-            gradient = tf.cast(gradient, variable.dtype)
+        before = [self._last[device]] if device in self._last else []
+        learning_rate = tf.cast(self.learning_rate, variable.dtype)
+        if self._use_weight_decay(variable):
+            with tf.control_dependencies(before):
+                before = [self._decay(variable, learning_rate)]
+        # Only now: to read a sum to which rows were added is to copy it.
+        with tf.control_dependencies(before):
+            gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
             if self._factor is not None:
                 gradient = gradient * tf.cast(self._factor, variable.dtype)
             self._last[device] = self._apply_adam(gradient, variable, learning_rate)
+
+    def _decay(self, variable: tf.Variable, learning_rate: tf.Tensor) -> tf.Operation:
+        rate = learning_rate * tf.cast(self.weight_decay, variable.dtype)
+        return variable.assign_sub(variable.read_value() * rate, read_value=False)
 
     def _apply_adam(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor

@@ -307,6 +307,20 @@ def test_an_overflow_drops_the_window_as_the_big_batch_would(scale: str, bad: se
     assert int(counting.skipped_windows.numpy()) == 1
 
 
+def test_the_loss_scale_changes_only_between_windows() -> None:
+    features, targets = fitting.data()
+    targets[5] = np.inf  # in the second of the first four micro-batches
+    network = fitting.model()
+    scale = fitting.LossScale(fitting.adamw(), dynamic_growth_steps=2)
+    network.compile(AccumulatingOptimizer(scale, 4), "mse")
+    seen = []
+    for start in range(0, 48, 4):
+        network.train_on_batch(features[start : start + 4], targets[start : start + 4])
+        seen.append(float(scale.loss_scale) / 32768)
+    # Halved after the first window, doubled after two good ones.
+    assert seen == [1.0] * 3 + [0.5] * 8 + [1.0]
+
+
 @pytest.mark.parametrize("scale", ["inner", "outer", "model", None])
 def test_float16_overflows_where_that_of_the_big_batch_would(scale: str | None) -> None:
     """A micro-batch's mean gradient, 2 x 32,768, is too large for it; a share of four is not."""

@@ -1,0 +1,59 @@
+"""AdamW without copies against tf_keras' own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.training.adamw import InPlaceAdamW
+
+SHAPES = [(5, 3), (3,), (4, 2, 3)]
+NAMES = ["kernel", "bias", "filters"]
+
+
+def train(kind: type, dtype: str, traced: bool, factor: float) -> list[np.ndarray]:
+    """Six updates; gradients are given in parts of `factor` if the optimizer can multiply."""
+    rng = np.random.default_rng(0)
+    pairs = zip(SHAPES, NAMES, strict=True)
+    variables = [tf.Variable(rng.normal(size=s), dtype=dtype, name=n) for s, n in pairs]
+    schedule = tf_keras.optimizers.schedules.PolynomialDecay(0.1, 10, 0.0)
+    optimizer = kind(schedule, weight_decay=0.1, epsilon=1e-8)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    optimizer.build(variables)
+
+    def update(*gradients: tf.Tensor) -> None:
+        pairs = list(zip(gradients, variables, strict=True))
+        if kind is InPlaceAdamW:
+            with optimizer.scaling(tf.constant(factor, tf.float64)):
+                optimizer.apply_gradients([(g / factor, v) for g, v in pairs])
+        else:
+            optimizer.apply_gradients(pairs)
+
+    run = tf.function(update) if traced else update
+    for _ in range(6):
+        run(*(tf.constant(rng.normal(size=s), dtype) for s in SHAPES))
+    assert optimizer.iterations == 6
+    return [v.numpy() for v in (*variables, *optimizer.variables)]
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-6)])
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("factor", [1.0, 0.25])
+def test_equals_that_of_tf_keras(dtype: str, bound: float, traced: bool, factor: float) -> None:
+    mine = train(InPlaceAdamW, dtype, traced, factor)
+    theirs = train(tf_keras.optimizers.AdamW, dtype, traced, factor)
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=bound)
+
+
+def test_a_factor_holds_for_one_update_only() -> None:
+    variable = tf.Variable([1.0])
+    optimizer = InPlaceAdamW(0.1, weight_decay=0.0)
+    optimizer.build([variable])
+    with optimizer.scaling(tf.constant(0.0, tf.float64)):
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    assert float(variable[0]) == 1.0
+    optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    assert float(variable[0]) < 1.0
