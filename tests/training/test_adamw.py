@@ -38,7 +38,9 @@ def train(kind: type, dtype: str, traced: bool, factor: float) -> list[np.ndarra
     return [v.numpy() for v in (*variables, *optimizer.variables)]
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-6)])
+# In float32 the kernel's 1 - 0.999 is 1.3e-5 off, and a second moment as much; steps, whose
+# size is up to 0.1 here, half of that.
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 5e-6)])
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize("factor", [1.0, 0.25])
 def test_equals_that_of_tf_keras(dtype: str, bound: float, traced: bool, factor: float) -> None:
