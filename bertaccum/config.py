@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertaccum.errors import ConfigError
+from bertaccum.sizes import parse_size
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
@@ -85,6 +86,14 @@ def _out_of_range(value: float, bounds: Any) -> str | None:
     if high is not None and (value > high or (open_ends and value == high)):
         return f"is not below {high}" if open_ends else f"is above {high}"
     return None
+
+
+def size_in_bytes(flag: str, value: str | None) -> int | None:
+    """The bytes that a size option means; ConfigError if it is none."""
+    try:
+        return None if value is None else parse_size(value)
+    except ValueError as error:
+        raise ConfigError(f"{flag} {value} {error}") from None
 
 
 @dataclass(frozen=True)
@@ -195,9 +204,13 @@ class TrainConfig:
     eval_every: int | None = setting(
         None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1
     )
+    memory_limit: str | None = setting(
+        None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        size_in_bytes("--memory-limit", self.memory_limit)
         if isinstance(self.micro_batch, int) and self.micro_batch > self.target_batch:
             raise ConfigError(
                 f"--micro-batch {self.micro_batch} is above --target-batch {self.target_batch}",
@@ -218,6 +231,10 @@ class EvalConfig:
     split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
     file: str | None = setting(None, "A TSV of your own instead of --split.")
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
+    memory_limit: str | None = setting(
+        None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        size_in_bytes("--memory-limit", self.memory_limit)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.files import json_text
+from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -134,6 +135,8 @@ def evaluated(event: Evaluated) -> str:
 def finished(event: Finished, folder: str) -> str:
     """A run's results."""
     s = event.summary
+    peak = s["peak_memory_bytes"]
+    peak = [f"peak memory         {format_size(peak)}"] if peak else []
     return "\n".join(
         [
             f"run folder          {folder}",
@@ -141,6 +144,7 @@ def finished(event: Finished, folder: str) -> str:
             f"best dev accuracy   {s['best_dev_accuracy']:.4f} (update {s['best_update']:,})",
             f"final dev accuracy  {s['final_dev_accuracy']:.4f}",
             f"speed               {s['examples_per_second']:.1f} examples/s",
+            *peak,
             f"time                {s['total_seconds']:.0f} s",
         ]
     )

@@ -16,6 +16,7 @@ LOWEST = {
     "bertaccum.errors",
     "bertaccum.files",
     "bertaccum.progress",
+    "bertaccum.sizes",
 }
 # Each part and the parts it may import, itself and the lowest ones aside.
 MAY_IMPORT = {

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import tf_keras
 
-from bertaccum.config import EvalConfig
+from bertaccum.config import EvalConfig, size_in_bytes
 from bertaccum.errors import InputError
+from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Progress
 from bertaccum.training.checkpoints import load_best
 from bertaccum.training.dataset import TokenStore, open_store
@@ -32,6 +33,9 @@ def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
     Raises:
       InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
     """
+    limit = size_in_bytes("--memory-limit", config.memory_limit)
+    if limit is not None:
+        limit_memory(limit)
     folder = RunFolder(Path(config.run))
     trained = read_run_config(folder.path)
     tsv = Path(config.file) if config.file else Path(trained.data) / f"{config.split}.tsv"

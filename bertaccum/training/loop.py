@@ -17,8 +17,9 @@ from bertaccum import __version__
 from bertaccum.bert.checkpoint import load_google_checkpoint
 from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.bert.source import ModelSource, find_model
-from bertaccum.config import PRESETS, EvalConfig, TrainConfig
+from bertaccum.config import PRESETS, EvalConfig, TrainConfig, size_in_bytes
 from bertaccum.errors import RunError
+from bertaccum.memory.device import limit_memory, peak_memory_bytes, reset_peak_memory
 from bertaccum.memory.plan import Plan, make_plan
 from bertaccum.progress import Progress, silent
 from bertaccum.training.checkpoints import save_best, state_saver
@@ -60,6 +61,7 @@ class Updated:
       seconds: that it took, data included.
       examples_per_second: `examples / seconds`.
       skipped: the gradient was not finite and the window was dropped.
+      peak_memory_bytes: the most that the device had handed out; None where it does not say.
     """
 
     update: int
@@ -71,6 +73,7 @@ class Updated:
     seconds: float
     examples_per_second: float
     skipped: bool
+    peak_memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,9 @@ def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
       ConfigError, InputError: an option or file cannot be used.
     """
     path = RunFolder.new_path(config.out)
+    limit = size_in_bytes("--memory-limit", config.memory_limit)
+    if limit is not None:
+        limit_memory(limit)
     data = Path(config.data)
     labels = read_labels(data)
     source = find_model(config, progress)
@@ -163,6 +169,7 @@ class _Run:
         self.update = make_update(model, self.optimizer)
         self.predict = make_predict(model)
         self.best: Evaluated | None = None
+        self.peak: int | None = None
 
     def events(self) -> Iterator[Event]:
         self.folder.create(self._resolved_config())
@@ -208,12 +215,15 @@ class _Run:
         )
 
     def _run_update(self, number: int) -> Updated:
+        reset_peak_memory()
         start = time.perf_counter()
         config = self.config
         epoch, rows = window_rows(number, len(self.train_store), config.target_batch, config.seed)
         window = make_window(self.train_store, rows, self.plan.micro_batch)
         results = self.update(window)
         seconds = time.perf_counter() - start
+        peak = peak_memory_bytes()
+        self.peak = max(filter(None, (peak, self.peak)), default=None)
         return Updated(
             update=number + 1,
             epoch=epoch + 1,
@@ -224,6 +234,7 @@ class _Run:
             seconds=seconds,
             examples_per_second=window.examples / seconds,
             skipped=not results["applied"],
+            peak_memory_bytes=peak,
         )
 
     def _evaluate(self, update: int) -> Evaluated:
@@ -261,6 +272,7 @@ class _Run:
             "training_seconds": round(seconds, 3),
             "total_seconds": round(total, 3),
             "examples_per_second": round(examples / seconds, 3),
+            "peak_memory_bytes": self.peak,
             "model": self.source.name,
             "pretrained": self.source.checkpoint is not None,
             "parameters": self.model.count_params(),

@@ -1,0 +1,103 @@
+"""The device's memory: limiting it before TensorFlow starts, and what was used of it.
+
+TensorFlow can give CPU tensors out of the same kind of allocator (BFC: best fit, with
+coalescing) that GPUs have, with a limit. So a small GPU can be rehearsed on any machine: what
+does not fit there fails here, with the same error.
+"""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from bertaccum.errors import ConfigError
+from bertaccum.sizes import format_size
+
+# Below it, TensorFlow itself does not start.
+LEAST_BYTES = 64 * 2**20
+# Of a CPU's limit, what is taken before we can reserve the rest.
+_TAKEN_BYTES = 4 * 2**20
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Sets the most that the first device, a GPU if there is one, may hand out.
+
+    Args:
+      limit_bytes: rounded down to MiB.
+
+    Raises:
+      ConfigError: too small, more than there is, or TensorFlow has started already.
+    """
+    if limit_bytes < LEAST_BYTES:
+        raise ConfigError(
+            f"a memory limit of {format_size(limit_bytes)} is too small to start in",
+            f"allow at least {format_size(LEAST_BYTES)}",
+        )
+    try:
+        _limit_gpus(limit_bytes) if _gpus() else _limit_cpu(limit_bytes)
+    except RuntimeError:
+        raise _too_late() from None
+
+
+def peak_memory_bytes() -> int | None:
+    """The most that the device has handed out since `reset_peak_memory`; None if unknown.
+
+    A CPU knows only under a limit.
+    """
+    try:
+        # Allocators that do not count say 0.
+        return int(tf.config.experimental.get_memory_info(_device())["peak"]) or None
+    except ValueError:
+        return None
+
+
+def reset_peak_memory() -> None:
+    """Starts the measurement of the peak again, at what is in use now."""
+    if peak_memory_bytes() is not None:
+        tf.config.experimental.reset_memory_stats(_device())
+
+
+def _gpus() -> list[tf.config.PhysicalDevice]:
+    return tf.config.list_physical_devices("GPU")
+
+
+def _device() -> str:
+    return "GPU:0" if _gpus() else "CPU:0"
+
+
+def _limit_gpus(limit_bytes: int) -> None:
+    # Raises RuntimeError once the devices are in use.
+    for gpu in _gpus():
+        limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // 2**20)
+        tf.config.set_logical_device_configuration(gpu, [limit])
+
+
+def _limit_cpu(limit_bytes: int) -> None:
+    # Read when TensorFlow starts its devices.
+    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
+    os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_bytes // 2**20)
+    if _can_have(limit_bytes + 2**20):
+        raise _too_late()
+    # In one piece, as a GPU has it, and not in pieces as the need grows.
+    if not _can_have(limit_bytes - _TAKEN_BYTES):
+        raise ConfigError(
+            f"this machine has no {format_size(limit_bytes)} for a memory limit", "set a lower one"
+        )
+
+
+def _can_have(size_bytes: int) -> bool:
+    """Whether so much, to a MiB, can be handed out in one piece; it is not touched."""
+    mib = min(size_bytes // 2**20, 2**31 - 1)
+    try:
+        tf.raw_ops.Empty(shape=[mib, 2**20], dtype=tf.uint8)
+    except tf.errors.ResourceExhaustedError:
+        return False
+    return True
+
+
+def _too_late() -> ConfigError:
+    return ConfigError(
+        "the memory limit comes too late: TensorFlow has started",
+        "set it before anything else is done with TensorFlow",
+    )

@@ -1,0 +1,36 @@
+"""Amounts of memory as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertaccum.config import EvalConfig, TrainConfig
+from bertaccum.errors import ConfigError
+from bertaccum.sizes import format_size, parse_size
+
+SIZES = {
+    "4GiB": 4 * 2**30,
+    "3500MB": 3_500_000_000,
+    "512m": 512_000_000,
+    "1.5 gib": 3 * 2**29,
+    "64Ki": 65536,
+    "123": 123,
+    "7b": 7,
+}
+
+
+@pytest.mark.parametrize("text", SIZES)
+def test_sizes_are_read(text: str) -> None:
+    assert parse_size(text) == SIZES[text]
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "4XB", "-1GiB", "4 G iB", "1e9", "٤GiB", "4GiBs"])
+@pytest.mark.parametrize("config", [TrainConfig, EvalConfig])
+def test_what_is_no_size_is_said_to_be_none(text: str, config: type) -> None:
+    with pytest.raises(ConfigError, match=r"--memory-limit.* is not a size such as 4GiB"):
+        config(memory_limit=text)
+
+
+def test_sizes_are_written_in_mib_and_gib() -> None:
+    assert format_size(560 * 2**20) == "560 MiB"
+    assert format_size(12 * 2**30) == "12.0 GiB"
