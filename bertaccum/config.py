@@ -20,6 +20,7 @@ PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "
 SOURCES = ("yelp", "sample", "csv")
 LAYOUTS = ("plain", "cola")
 SPLITS = ("train", "dev", "test")
+RECOMPUTE = ("none", "layer")
 AUTO = "auto"
 MAX_SEED = 2**32 - 1
 
@@ -200,6 +201,12 @@ class TrainConfig:
     )
     dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
     precision: str = setting("float32", "Arithmetic of the model.", choices=PRECISIONS)
+    recompute: str = setting(
+        "none",
+        "layer: keep only the input of each encoder layer and compute the rest a second time, for"
+        " less memory and the same updates; none: keep everything.",
+        choices=RECOMPUTE,
+    )
     seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0, maximum=MAX_SEED)
     eval_every: int | None = setting(
         None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1

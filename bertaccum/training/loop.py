@@ -16,6 +16,8 @@ import tf_keras
 from bertaccum import __version__
 from bertaccum.bert.checkpoint import load_google_checkpoint
 from bertaccum.bert.classifier import build_classifier, build_encoder
+from bertaccum.bert.dropout import seed_dropout
+from bertaccum.bert.recompute import recompute_layers
 from bertaccum.bert.source import ModelSource, find_model
 from bertaccum.config import PRESETS, EvalConfig, TrainConfig, size_in_bytes
 from bertaccum.errors import RunError
@@ -137,7 +139,11 @@ def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_ke
         encoder = build_encoder(source.encoder, config.dropout)
         if source.checkpoint is not None:
             load_google_checkpoint(encoder, source.checkpoint)
-        return build_classifier(encoder, source.encoder, classes, config.dropout)
+        if config.recompute == "layer":
+            recompute_layers(encoder)
+        model = build_classifier(encoder, source.encoder, classes, config.dropout)
+        seed_dropout(model)
+        return model
     finally:
         tf_keras.mixed_precision.set_global_policy(policy)
 
@@ -166,7 +172,7 @@ class _Run:
         self.updates = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
         self.optimizer = make_optimizer(config, scheduled, self.plan.accumulation_steps)
-        self.update = make_update(model, self.optimizer)
+        self.update = make_update(model, self.optimizer, config.seed)
         self.predict = make_predict(model)
         self.best: Evaluated | None = None
         self.peak: int | None = None

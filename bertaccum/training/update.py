@@ -10,6 +10,7 @@ import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import encoder_inputs
+from bertaccum.bert.dropout import dropout_seed
 from bertaccum.training.windows import Window
 
 # [tokens], [examples + 1], [examples], [micro_steps + 1]: the fields of a Window. Every
@@ -23,13 +24,15 @@ _SIGNATURE = [
 
 
 def make_update(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, seed: int
 ) -> Callable[[Window], dict[str, float]]:
     """Builds the update of `model` by `optimizer`.
 
     Args:
       model: a classifier of `encoder_inputs`.
       optimizer: what accumulates and applies.
+      seed: of dropout, whose masks follow from it, the number of the update and the
+        micro-batch's place in the window.
 
     Returns:
       A function of a Window that updates the weights and returns `loss` (mean over the
@@ -44,7 +47,8 @@ def make_update(
         token_ids: tf.Tensor, row_splits: tf.Tensor, labels: tf.Tensor, cuts: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-        loss, applied = run(model, optimizer, tokens, labels, cuts)
+        masks = tf.stack([tf.constant(seed, tf.int64), optimizer.iterations.read_value()])
+        loss, applied = run(model, optimizer, tokens, labels, cuts, masks)
         return {
             "loss": loss,
             "grad_norm": tf.identity(optimizer.gradient_norm),
@@ -76,15 +80,17 @@ def _accumulated(
     tokens: tf.RaggedTensor,
     labels: tf.Tensor,
     cuts: tf.Tensor,
+    seed: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     total = tf.constant(0.0)
     for step in tf.range(tf.size(cuts) - 1):
         # Side by side, two micro-batches would take the memory of both.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = cuts[step], cuts[step + 1]
-        loss, pairs = _micro_step(
-            model, optimizer, tokens[start:end], labels[start:end], tf.size(labels)
-        )
+        with dropout_seed(tf.random.experimental.stateless_fold_in(seed, start)):
+            loss, pairs = _micro_step(
+                model, optimizer, tokens[start:end], labels[start:end], tf.size(labels)
+            )
         optimizer.accumulate(pairs, weight=(end - start) / tf.size(labels))
         total += loss
     return total, optimizer.apply()
@@ -96,9 +102,11 @@ def _single(
     tokens: tf.RaggedTensor,
     labels: tf.Tensor,
     cuts: tf.Tensor,
+    seed: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    del cuts  # There is one micro-batch: the window.
-    loss, pairs = _micro_step(model, optimizer, tokens, labels, tf.size(labels))
+    # There is one micro-batch: the window.
+    with dropout_seed(tf.random.experimental.stateless_fold_in(seed, cuts[0])):
+        loss, pairs = _micro_step(model, optimizer, tokens, labels, tf.size(labels))
     return loss, optimizer.apply_sums(pairs, weight=1.0)
 
 
