@@ -37,11 +37,10 @@ class ScalingAccumulatingOptimizer(
         return self.inner.get_unscaled_gradients(gradients)
 
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
-        if not self.dynamic:
-            return super()._branch(allowed, step)
-        # It has to see an overflow to lower its scale, and skips the update by itself.
-        step()
-        return allowed
+        # One that adapts has to see an overflow, and skips the update by itself.
+        done = super()._branch(allowed | self.dynamic, step)
+        with tf.control_dependencies([done]):
+            return tf.identity(allowed)
 
     @property
     def inner_optimizer(self) -> tf_keras.optimizers.Optimizer:

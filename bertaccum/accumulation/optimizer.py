@@ -128,6 +128,8 @@ class AccumulatingOptimizer(OptimizerWrapper):
             self._overflowed = alike(False, tf.bool, "overflowed")
             self.skipped_windows = alike(0, tf.int64, "skipped_windows")
             self.gradient_norm = alike(0, tf.float32, "gradient_norm")
+            # While variables change one after another; it stays if that is cut short.
+            self.half_updated = alike(False, tf.bool, "half_updated")
         self._built = True
         if not self._at_once:
             self._accumulators()
@@ -497,8 +499,15 @@ class AccumulatingOptimizer(OptimizerWrapper):
 
             return self._branch(first(allowed), step)
 
+        with tf.control_dependencies([allowed]):
+            begun = self.half_updated.assign(True)
+        with tf.control_dependencies([begun]):
+            allowed = tf.identity(allowed)
         context = tf.distribute.get_replica_context()
-        return context.merge_call(merged, args=(gradients, factor, allowed, which))
+        applied = context.merge_call(merged, args=(gradients, factor, allowed, which))
+        with tf.control_dependencies([applied]):
+            self.half_updated.assign(False)
+        return applied
 
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
         return tf.cond(allowed, step, lambda: tf.constant(False))

@@ -213,6 +213,50 @@ def test_a_gradient_that_is_first_seen_after_apply_was_traced_is_not_lost() -> N
     assert (float(early), float(late)) == (-2.0, -2.0)
 
 
+class OutOfMemory(tf_keras.optimizers.SGD):
+    """Fails like an allocation, at the second of its variables."""
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        if "second" in variable.name:
+            gradient = failing(gradient)
+        super().update_step(gradient, variable)
+
+
+def failing(tensor: tf.Tensor) -> tf.Tensor:
+    def fail(_: np.ndarray) -> np.ndarray:
+        raise MemoryError
+
+    failed = tf.numpy_function(fail, [tensor], tensor.dtype)
+    return tf.ensure_shape(failed, tensor.shape)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("when", ["accumulate", "update"])
+def test_an_update_that_was_cut_short_is_known(scaled: bool, when: str) -> None:
+    first, second = tf.Variable(1.0, name="first"), tf.Variable(1.0, name="second")
+    inner = OutOfMemory(1.0) if when == "update" else tf_keras.optimizers.SGD(1.0)
+    scale = tf_keras.mixed_precision.LossScaleOptimizer
+    optimizer = AccumulatingOptimizer(scale(inner) if scaled else inner)
+    optimizer.build([first, second])
+
+    @tf.function
+    def window(fail: bool) -> None:
+        gradient = failing(tf.constant(1.0)) if fail else tf.constant(1.0)
+        optimizer.accumulate([(tf.constant(1.0), first), (gradient, second)])
+        optimizer.apply()
+
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        window(when == "accumulate")
+    assert bool(optimizer.half_updated) == (when == "update")
+    if when == "accumulate":
+        optimizer.drop()
+        assert (float(first), float(second)) == (1.0, 1.0)
+        window(False)
+        assert not optimizer.half_updated
+        expected = 1.0 - 1.0 / (32768 if scaled else 1)
+        assert (float(first), float(second)) == (expected, expected)
+
+
 def test_a_checkpoint_in_mid_window_goes_on_where_it_was(tmp_path: object) -> None:
     def start() -> tuple[Toy, AccumulatingOptimizer, tf.train.Checkpoint]:
         toy, optimizer = Toy(), AccumulatingOptimizer(adamw())
