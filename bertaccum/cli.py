@@ -187,6 +187,8 @@ def train(as_json: bool, **values: Any) -> None:
                 progress("training", event.update, start.updates, report.updated(event))
             elif isinstance(event, loop.Evaluated):
                 progress.note(report.evaluated(event))
+            elif isinstance(event, loop.OutOfMemory):
+                progress.note(report.out_of_memory(event))
     assert isinstance(event, loop.Finished)
     if as_json:
         report.result_json(event.summary)

@@ -17,7 +17,7 @@ from bertaccum.sizes import format_size
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from bertaccum.training.loop import Evaluated, Finished, Started, Updated
+    from bertaccum.training.loop import Evaluated, Finished, OutOfMemory, Started, Updated
 
 # Seconds between lines where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -130,6 +130,15 @@ def evaluated(event: Evaluated) -> str:
     """One line an evaluation."""
     best = "  (best so far)" if event.best else ""
     return f"update {event.update}: dev accuracy {event.accuracy:.4f}, loss {event.loss:.4f}{best}"
+
+
+def out_of_memory(event: OutOfMemory) -> str:
+    """That a window did not fit, and what is done about it."""
+    how = "with recomputation, " if event.out_of_memory == event.micro_batch else ""
+    return (
+        f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
+        f" running it again {how}in micro-batches of {event.micro_batch}"
+    )
 
 
 def finished(event: Finished, folder: str) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tf_keras
 
 from bertaccum.config import EvalConfig, size_in_bytes
-from bertaccum.errors import InputError
+from bertaccum.errors import InputError, RunError
 from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Progress
 from bertaccum.training.checkpoints import load_best
@@ -67,7 +68,30 @@ def predict_store(
     batch: int,
     progress: Progress,
 ) -> np.ndarray:
-    """Logits [examples, classes] of a whole store, computed by length, in the store's order."""
+    """Logits [examples, classes] of a whole store, computed by length, in the store's order.
+
+    What does not fit into memory is computed again in batches half as large.
+
+    Raises:
+      RunError: a single example does not fit.
+    """
+    try:
+        return _predict_store(predict, store, batch, progress)
+    except tf.errors.ResourceExhaustedError:
+        if batch == 1:
+            raise RunError(
+                "out of memory with one example at a time",
+                "raise --memory-limit, or train with a lower --max-seq-length",
+            ) from None
+        return predict_store(predict, store, batch // 2, progress)
+
+
+def _predict_store(
+    predict: Callable[[Window], np.ndarray],
+    store: TokenStore,
+    batch: int,
+    progress: Progress,
+) -> np.ndarray:
     order, pieces, done = [], [], 0
     for rows, window in windows_by_length(store, batch):
         order.append(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from bertaccum.training.evaluation import accuracy, mean_loss, predict_store
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 from bertaccum.training.update import make_predict, make_update
-from bertaccum.training.windows import make_window, updates_per_epoch, window_rows
+from bertaccum.training.windows import Window, make_window, updates_per_epoch, window_rows
 
 _EVAL_BATCH = EvalConfig().batch
 
@@ -95,7 +95,24 @@ class Finished:
     summary: dict[str, Any]
 
 
-Event = Started | Updated | Evaluated | Finished
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A window did not fit and is run again, cut smaller: a line of `metrics.jsonl`.
+
+    Args:
+      update: the update it belongs to, from 1; nothing of it had been applied.
+      out_of_memory: the micro-batch that was too large.
+      micro_batch: the one that is used from now on.
+      recompute: whether encoder layers recompute from now on.
+    """
+
+    update: int
+    out_of_memory: int
+    micro_batch: int
+    recompute: str
+
+
+Event = Started | Updated | Evaluated | OutOfMemory | Finished
 
 
 def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
@@ -172,10 +189,12 @@ class _Run:
         self.updates = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
         self.optimizer = make_optimizer(config, scheduled, self.plan.accumulation_steps)
-        self.update = make_update(model, self.optimizer, config.seed)
+        self.recompute = config.recompute
+        self.update = self._make_update()
         self.predict = make_predict(model)
         self.best: Evaluated | None = None
         self.peak: int | None = None
+        self.shrinkings = 0
 
     def events(self) -> Iterator[Event]:
         self.folder.create(self._resolved_config())
@@ -184,7 +203,7 @@ class _Run:
         yield self._started()
         start, seconds, examples = time.perf_counter(), 0.0, 0
         for number in range(self.updates):
-            updated = self._run_update(number)
+            updated = yield from self._run_update(number)
             self.folder.append(self.folder.metrics, dataclasses.asdict(updated))
             seconds += updated.seconds
             examples += updated.examples
@@ -220,13 +239,22 @@ class _Run:
             updates=self.updates,
         )
 
-    def _run_update(self, number: int) -> Updated:
+    def _make_update(self) -> Callable[[Window], dict[str, float]]:
+        accumulate = self.plan.accumulation_steps > 1
+        return make_update(self.model, self.optimizer, self.config.seed, accumulate)
+
+    def _run_update(self, number: int) -> Generator[Event, None, Updated]:
         reset_peak_memory()
         start = time.perf_counter()
         config = self.config
         epoch, rows = window_rows(number, len(self.train_store), config.target_batch, config.seed)
-        window = make_window(self.train_store, rows, self.plan.micro_batch)
-        results = self.update(window)
+        while True:
+            window = make_window(self.train_store, rows, self.plan.micro_batch)
+            try:
+                results = self.update(window)
+                break
+            except tf.errors.ResourceExhaustedError:
+                yield self._shrink(number + 1)
         seconds = time.perf_counter() - start
         peak = peak_memory_bytes()
         self.peak = max(filter(None, (peak, self.peak)), default=None)
@@ -242,6 +270,37 @@ class _Run:
             skipped=not results["applied"],
             peak_memory_bytes=peak,
         )
+
+    def _shrink(self, update: int) -> OutOfMemory:
+        """After running out of memory: forgets the window and cuts what comes smaller, for good.
+
+        Raises:
+          RunError: it cannot be cut smaller, or weights have been changed already.
+        """
+        if self.optimizer.half_updated.numpy():
+            raise RunError(
+                f"out of memory while the weights of update {update} were being changed",
+                "lower --micro-batch or raise --memory-limit, and train again",
+            )
+        self.optimizer.drop()
+        failed = self.plan.micro_batch
+        if failed == 1 and self.recompute == "layer":
+            raise RunError(
+                f"out of memory in update {update}, with one example at a time and recomputation",
+                "lower --max-seq-length, choose a smaller --model, or raise --memory-limit",
+            )
+        if failed == 1:
+            recompute_layers(self.model.checkpoint_items["encoder"])
+            self.recompute = "layer"
+        accumulated = self.plan.accumulation_steps > 1
+        self.plan = make_plan(self.config.target_batch, max(failed // 2, 1))
+        if failed == 1 or not accumulated:
+            self.update = self._make_update()
+        self.shrinkings += 1
+        event = OutOfMemory(update, failed, self.plan.micro_batch, self.recompute)
+        self.folder.append(self.folder.metrics, dataclasses.asdict(event))
+        self.folder.write_json(self.folder.plan, dataclasses.asdict(self.plan))
+        return event
 
     def _evaluate(self, update: int) -> Evaluated:
         logits = predict_store(self.predict, self.dev_store, _EVAL_BATCH, silent)
@@ -279,6 +338,9 @@ class _Run:
             "total_seconds": round(total, 3),
             "examples_per_second": round(examples / seconds, 3),
             "peak_memory_bytes": self.peak,
+            "out_of_memory": self.shrinkings,
+            "micro_batch": self.plan.micro_batch,
+            "recompute": self.recompute,
             "model": self.source.name,
             "pretrained": self.source.checkpoint is not None,
             "parameters": self.model.count_params(),

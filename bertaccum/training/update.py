@@ -24,7 +24,7 @@ _SIGNATURE = [
 
 
 def make_update(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer, seed: int
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, seed: int, accumulate: bool
 ) -> Callable[[Window], dict[str, float]]:
     """Builds the update of `model` by `optimizer`.
 
@@ -33,13 +33,15 @@ def make_update(
       optimizer: what accumulates and applies.
       seed: of dropout, whose masks follow from it, the number of the update and the
         micro-batch's place in the window.
+      accumulate: whether windows may have several micro-batches; if not, there are no
+        accumulators.
 
     Returns:
       A function of a Window that updates the weights and returns `loss` (mean over the
       window), `grad_norm` (of the mean gradient, before clipping), `learning_rate` and
       `applied` (0 if the window was dropped because a gradient was not finite).
     """
-    run = _single if optimizer.accumulation_steps == 1 else _accumulated
+    run = _accumulated if accumulate else _single
     optimizer.build(model.trainable_variables)
 
     @tf.function(input_signature=_SIGNATURE)

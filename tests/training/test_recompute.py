@@ -27,7 +27,7 @@ def train(
     """Weights after four updates with dropout, and their losses."""
     config = dataclasses.replace(DROPOUT, recompute=recompute, precision=precision)
     model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
-    update = make_update(model, make_optimizer(config, 8, 4), seed)
+    update = make_update(model, make_optimizer(config, 8, 4), seed, True)
     windows = [make_window(store, np.arange(32 * i, 32 * i + 32), 8) for i in (0, 1, 2, 0)]
     losses = [update(window)["loss"] for window in windows]
     return model.get_weights(), losses
@@ -77,7 +77,7 @@ from bertaccum.training.windows import Window
 config = TrainConfig(recompute=sys.argv[1])
 encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], vocab_size=1000)
 model = build_model(config, ModelSource("small", encoder, [], None), classes=2)
-update = make_update(model, make_optimizer(config, 8, 2), 0)
+update = make_update(model, make_optimizer(config, 8, 2), 0, True)
 for size in (1, 1, 9, 9):
     n, length = 2 * size, 128
     splits = np.arange(n + 1, dtype=np.int64) * length

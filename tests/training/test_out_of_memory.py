@@ -1,0 +1,173 @@
+"""Running out of memory is an event, not an end: the same updates, cut smaller.
+
+An allocation that fails is imitated at any place by Python's MemoryError, which TensorFlow
+makes its own ResourceExhaustedError of; the last tests run out of real memory.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.config import TrainConfig
+from bertaccum.errors import RunError
+from bertaccum.progress import silent
+from bertaccum.training import loop
+from bertaccum.training import update as update_module
+from bertaccum.training.checkpoints import load_best
+from bertaccum.training.run_folder import RunFolder
+
+UPDATES = 3
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., TrainConfig]:
+    """Three updates of BERT-Tiny, in windows of eight reviews."""
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    words = ["the", "food", "was", "very", "good", "bad"]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    rows = [f"{i % 2}\tthe food was {'very ' * (i % 5)}{words[4 + i % 2]}\n" for i in range(24)]
+    for name in ("train", "dev"):
+        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows))
+
+    def make(micro_batch: int, name: str, **options: object) -> TrainConfig:
+        values = {"target_batch": 8, "dropout": 0.0, "learning_rate": 1e-3, "max_seq_length": 16}
+        places = {"data": str(folder), "out": str(tmp_path / name)}
+        chosen = {"model": "bert-tiny", "init_checkpoint": "none", "max_updates": UPDATES}
+        return TrainConfig(micro_batch=micro_batch, **(places | chosen | values | options))
+
+    return make
+
+
+def run(config: TrainConfig) -> tuple[list[np.ndarray], list[loop.OutOfMemory], dict]:
+    """The weights at the end, where memory ran out, and the summary."""
+    events = list(loop.train(config, silent))
+    model, _ = load_best(RunFolder(Path(config.out)))
+    shrunk = [event for event in events if isinstance(event, loop.OutOfMemory)]
+    return model.get_weights(), shrunk, events[-1].summary
+
+
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the forward passes with these numbers, from 1, fail."""
+
+    def install(numbers: set[int] | range, training: bool, error: type = MemoryError) -> None:
+        seen = []
+
+        def check() -> np.ndarray:
+            seen.append(1)
+            if len(seen) in numbers:
+                raise error
+            return np.zeros((), np.float32)
+
+        def logits(model: object, tokens: object, training: bool, plain=update_module._logits):
+            if training != wanted:
+                return plain(model, tokens, training)
+            with tf.control_dependencies([tf.numpy_function(check, [], tf.float32)]):
+                return tf.identity(plain(model, tokens, training))
+
+        wanted = training
+        monkeypatch.setattr(update_module, "_logits", logits)
+
+    return install
+
+
+def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("micro_batch", [8, 4, 3])
+def test_the_updates_are_those_of_a_run_that_never_failed(
+    config: Callable[..., TrainConfig], fail: Callable[..., None], micro_batch: int
+) -> None:
+    expected, none, _ = run(config(micro_batch, "whole"))
+    assert none == []
+    per_window = -(-8 // micro_batch)
+    # At each micro-step of the second window.
+    for position in range(per_window):
+        fail({per_window + 1 + position}, training=True)
+        weights, events, summary = run(config(micro_batch, f"cut-{position}"))
+        assert_equal(weights, expected)
+        assert events == [loop.OutOfMemory(2, micro_batch, micro_batch // 2, "none")]
+        assert summary["out_of_memory"] == 1
+        assert summary["micro_batch"] == micro_batch // 2
+
+
+def test_it_goes_on_down_to_one_example_with_recomputation(
+    config: Callable[..., TrainConfig], fail: Callable[..., None]
+) -> None:
+    expected, _, _ = run(config(8, "whole"))
+    fail({1, 2, 3, 4}, training=True)
+    written = config(8, "cut")
+    weights, events, summary = run(written)
+    assert_equal(weights, expected)
+    assert [event.micro_batch for event in events] == [4, 2, 1, 1]
+    assert [event.recompute for event in events] == ["none", "none", "none", "layer"]
+    assert summary["recompute"] == "layer"
+    folder = RunFolder(Path(written.out))
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [line.get("out_of_memory") for line in lines] == [8, 4, 2, 1, None, None, None]
+    assert json.loads(folder.plan.read_text())["micro_batch"] == 1
+
+
+def test_where_nothing_helps_it_says_what_would(
+    config: Callable[..., TrainConfig], fail: Callable[..., None]
+) -> None:
+    fail(range(1, 100), training=True)
+    with pytest.raises(RunError, match=r"one example at a time and recomputation; lower --max-seq"):
+        run(config(4, "cut"))
+
+
+def test_an_evaluation_that_does_not_fit_is_cut_smaller(
+    config: Callable[..., TrainConfig], fail: Callable[..., None]
+) -> None:
+    _, _, expected = run(config(4, "whole"))
+    fail({1, 2}, training=False)
+    _, events, summary = run(config(4, "cut"))
+    assert events == []
+    assert summary["best_dev_accuracy"] == expected["best_dev_accuracy"]
+    fail(range(1, 100), training=False)
+    with pytest.raises(RunError, match="one example at a time"):
+        run(config(4, "never"))
+
+
+def test_another_error_is_not_taken_for_it(
+    config: Callable[..., TrainConfig], fail: Callable[..., None]
+) -> None:
+    fail({2}, training=True, error=ValueError)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(config(4, "cut"))
+
+
+def test_a_real_lack_of_memory_changes_no_update(config: Callable[..., TrainConfig]) -> None:
+    """Bert-tiny with windows of 8 times 128 tokens, with all the memory and with little of it."""
+    data = Path(config(8, "none").data)
+    rows = [f"{i % 2}\t{'very ' * 200}{('bad', 'good')[i % 2]}\n" for i in range(1024)]
+    (data / "train.tsv").write_text("label\ttext\n" + "".join(rows))
+    summaries = []
+    for limit in ("1500MiB", "330MiB"):
+        out = data.parent / f"real-{limit}"
+        command = [sys.executable, "-m", "bertaccum", "train", "--data", str(data)]
+        command += ["--out", str(out), "--memory-limit", limit, "--target-batch", "256"]
+        command += ["--micro-batch", "256", "--model", "bert-tiny", "--init-checkpoint", "none"]
+        command += ["--dropout", "0", "--max-updates", "2", "--learning-rate", "1e-3", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        summaries.append(json.loads(done.stdout))
+        if limit == "330MiB":
+            assert "out of memory with micro-batches of 256; running it again in" in done.stderr
+    plenty, little = summaries
+    assert (plenty["out_of_memory"], little["out_of_memory"] > 0) == (0, True)
+    assert little["micro_batch"] < plenty["micro_batch"] == 256
+    assert little["peak_memory_bytes"] <= 330 * 2**20 < plenty["peak_memory_bytes"]
+    assert little["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
