@@ -1,0 +1,145 @@
+"""One update from what a window has added up: reduce, divide, check, hand over.
+
+Under a distribution strategy replicas are merged first and the branch is taken after:
+merging inside a branch that one replica takes is an error in TensorFlow.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from bertaccum.accumulation.replicas import first, sum_over_replicas
+from bertaccum.accumulation.transforms import GradientTransform
+from bertaccum.accumulation.wrapper import OptimizerWrapper
+
+
+class OneUpdate(OptimizerWrapper):
+    """The part of an accumulating optimizer that acts once per window."""
+
+    reduction: str
+    nonfinite: str
+    gradient_transform: GradientTransform | None
+    gradient_norm: tf.Variable
+    half_updated: tf.Variable
+    skipped_windows: tf.Variable
+    _model_variables: list[tf.Variable]
+
+    def _position(self, variable: tf.Variable) -> int:
+        raise NotImplementedError
+
+    def _update(
+        self,
+        sums: list[tf.Tensor],
+        weight: tf.Tensor,
+        candidates: list[frozenset[int]],
+        touched: tf.Tensor,
+    ) -> tf.Tensor:
+        """Reduces over replicas, once; divides; checks; hands the result to the inner one.
+
+        What is updated is the first of the `candidates` that has all variables `touched`.
+        """
+        used = sorted(frozenset.union(*candidates))
+        sums, weight = sum_over_replicas([sums[i] for i in used], weight)
+        factor = tf.ones_like(weight) if self.reduction == "sum" else 1 / weight
+        variables = [self._model_variables[i] for i in used]
+        pairs, factor, norm = self._gradients(sums, variables, factor)
+        self.gradient_norm.assign(tf.cast(norm, tf.float32))
+        which = _first_covering(candidates, touched)
+        allowed = self._allowed(tf.math.is_finite(norm))
+        return self._apply_inner(pairs, factor, allowed, candidates, which)
+
+    def _gradients(
+        self, sums: list[tf.Tensor], variables: list[tf.Variable], factor: tf.Tensor
+    ) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+        """What the inner optimizer gets, what it multiplies that by, and its norm before clipping.
+
+        Means of all variables at once would be one more copy of the model. They are not made
+        if the inner optimizer can multiply by itself, one variable at a time.
+        """
+        transform: Any = self.gradient_transform
+        if hasattr(self.inner, "scaling") and hasattr(transform, "factor"):
+            norm = _global_norm(sums) * factor
+            factor *= transform.factor(norm)
+            return list(zip(sums, variables, strict=True)), factor, norm
+        means = self._unscaled([s * tf.cast(factor, s.dtype) for s in sums])
+        pairs = list(zip(means, variables, strict=True))
+        norm = _global_norm(means)
+        return (transform(pairs) if transform else pairs), tf.ones_like(factor), norm
+
+    def _allowed(self, finite: tf.Tensor) -> tf.Tensor:
+        if self.nonfinite == "propagate":
+            return tf.ones_like(finite)
+        self.skipped_windows.assign_add(tf.cast(~finite, tf.int64))
+        if self.nonfinite == "raise":  # which XLA does not; it skips the window, too.
+            message = "the window's gradient is not finite"
+            with tf.control_dependencies([tf.debugging.assert_equal(finite, True, message)]):
+                return tf.identity(finite)
+        return finite
+
+    def _apply_inner(
+        self,
+        pairs: list[Any],
+        factor: tf.Tensor,
+        allowed: tf.Tensor,
+        candidates: list[frozenset[int]],
+        which: tf.Tensor,
+    ) -> tf.Tensor:
+        gradients, variables = (list(part) for part in zip(*pairs, strict=True))
+
+        def update(chosen: frozenset[int], gradients: Any, factor: tf.Tensor) -> None:
+            pairs = list(zip(gradients, variables, strict=True))
+            own = [(g, v) for g, v in pairs if self._position(v) in chosen]
+            scaling = getattr(self.inner, "scaling", lambda _: nullcontext())
+            with scaling(factor):
+                self.inner.apply_gradients(own, skip_gradients_aggregation=True)
+
+        def merged(
+            strategy: tf.distribute.Strategy, gradients: Any, factor: Any, allowed: Any, which: Any
+        ) -> tf.Tensor:
+            def one(chosen: frozenset[int]) -> tf.Tensor:
+                strategy.extended.call_for_each_replica(update, args=(chosen, gradients, factor))
+                return tf.constant(True)
+
+            def step() -> tf.Tensor:
+                steps = [functools.partial(one, chosen) for chosen in candidates]
+                return steps[0]() if len(steps) == 1 else tf.switch_case(first(which), steps)
+
+            return self._branch(first(allowed), step)
+
+        with tf.control_dependencies([allowed]):
+            begun = self.half_updated.assign(True)
+        with tf.control_dependencies([begun]):
+            allowed = tf.identity(allowed)
+        context = tf.distribute.get_replica_context()
+        applied = context.merge_call(merged, args=(gradients, factor, allowed, which))
+        with tf.control_dependencies([applied]):
+            self.half_updated.assign(False)
+        return applied
+
+    def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
+        return tf.cond(allowed, step, lambda: tf.constant(False))
+
+    def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        return gradients
+
+
+def _first_covering(candidates: list[frozenset[int]], touched: tf.Tensor) -> tf.Tensor:
+    """The index of the first set of positions that has all `touched` ones."""
+    masks = [[i in candidate for i in range(touched.shape[0])] for candidate in candidates]
+    covering = tf.reduce_all(tf.constant(masks) | ~touched, axis=1)
+    return tf.argmax(tf.cast(covering, tf.int32), output_type=tf.int32)
+
+
+def _global_norm(gradients: list[tf.Tensor]) -> tf.Tensor:
+    """As `tf.linalg.global_norm`, of tensors of different types, and of one after the other."""
+    squares: list[tf.Tensor] = []
+    for gradient in gradients:
+        # Reading a variable to which rows have been added makes a copy of it.
+        with tf.control_dependencies(squares[-1:]):
+            squares.append(tf.cast(2 * tf.nn.l2_loss(gradient), tf.float64))
+    return tf.sqrt(tf.add_n(squares))
