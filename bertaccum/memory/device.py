@@ -18,6 +18,7 @@ from bertaccum.sizes import format_size
 LEAST_BYTES = 64 * 2**20
 # Of a CPU's limit, what is taken before we can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
+_limits: list[int] = []
 
 
 def limit_memory(limit_bytes: int) -> None:
@@ -34,10 +35,14 @@ def limit_memory(limit_bytes: int) -> None:
             f"a memory limit of {format_size(limit_bytes)} is too small to start in",
             f"allow at least {format_size(LEAST_BYTES)}",
         )
-    try:
-        _limit_gpus(limit_bytes) if _gpus() else _limit_cpu(limit_bytes)
-    except RuntimeError:
-        raise _too_late() from None
+    if _limits and _limits[-1] != limit_bytes:
+        raise _too_late()
+    if not _limits:
+        try:
+            _limit_gpus(limit_bytes) if _gpus() else _limit_cpu(limit_bytes)
+        except RuntimeError:
+            raise _too_late() from None
+        _limits.append(limit_bytes)
 
 
 def peak_memory_bytes() -> int | None:
@@ -74,11 +79,12 @@ def _limit_gpus(limit_bytes: int) -> None:
 
 
 def _limit_cpu(limit_bytes: int) -> None:
+    # Changes nothing, but raises RuntimeError once the devices are in use.
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
     # Read when TensorFlow starts its devices.
     os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
     os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_bytes // 2**20)
-    if _can_have(limit_bytes + 2**20):
-        raise _too_late()
     # In one piece, as a GPU has it, and not in pieces as the need grows.
     if not _can_have(limit_bytes - _TAKEN_BYTES):
         raise ConfigError(

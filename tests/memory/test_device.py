@@ -54,7 +54,6 @@ WRONG = {
     "late": (LATE + "limit_memory(200 * MIB)", "comes too late"),
     "twice": ("limit_memory(200 * MIB); limit_memory(100 * MIB)", "comes too late"),
     "tiny": ("limit_memory(MIB)", "too small to start in; allow at least 64 MiB"),
-    "huge": ("limit_memory(2**50)", "this machine has no"),
     "absurd": ("limit_memory(2**60)", "this machine has no"),
 }
 

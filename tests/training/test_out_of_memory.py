@@ -149,6 +149,7 @@ def test_another_error_is_not_taken_for_it(
         run(config(4, "cut"))
 
 
+@pytest.mark.slow
 def test_a_real_lack_of_memory_changes_no_update(config: Callable[..., TrainConfig]) -> None:
     """Bert-tiny with windows of 8 times 128 tokens, with all the memory and with little of it."""
     data = Path(config(8, "none").data)
