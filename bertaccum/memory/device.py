@@ -46,12 +46,9 @@ def limit_memory(limit_bytes: int) -> None:
 
 
 def peak_memory_bytes() -> int | None:
-    """The most that the device has handed out since `reset_peak_memory`; None if unknown.
-
-    A CPU knows only under a limit.
-    """
+    """The most that the device has handed out since `reset_peak_memory`; None if unknown."""
     try:
-        # Allocators that do not count say 0.
+        # Allocators that do not count, or have not yet, say 0.
         return int(tf.config.experimental.get_memory_info(_device())["peak"]) or None
     except ValueError:
         return None
