@@ -21,15 +21,17 @@ _TAKEN_BYTES = 4 * 2**20
 _limits: list[int] = []
 
 
-def limit_memory(limit_bytes: int) -> None:
+def limit_memory(limit_bytes: int | None) -> None:
     """Sets the most that the first device, a GPU if there is one, may hand out.
 
     Args:
-      limit_bytes: rounded down to MiB.
+      limit_bytes: rounded down to MiB; None sets no limit.
 
     Raises:
       ConfigError: too small, more than there is, or TensorFlow has started already.
     """
+    if limit_bytes is None:
+        return
     if limit_bytes < LEAST_BYTES:
         raise ConfigError(
             f"a memory limit of {format_size(limit_bytes)} is too small to start in",

@@ -25,7 +25,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     _factor: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, jit_compile=False, **kwargs)
+        super().__init__(*args, **(kwargs | {"jit_compile": False}))
         # The last operation on each device: the next variable waits for it.
         self._last: dict[str, tf.Operation] = {}
 
@@ -35,14 +35,15 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
         This is how an `AccumulatingOptimizer` hands over its sums without making means.
         """
-        self._factor, self._last = factor, {}
+        self._factor = factor
         try:
             yield
         finally:
-            self._factor, self._last = None, {}
+            self._factor = None
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Nothing: decay is part of `update_step`, in the same turn."""
+        """Begins an update; decay itself is part of `update_step`, in the same turn."""
+        self._last = {}
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """One variable's decay and update; `gradient` is dense and of any float type."""

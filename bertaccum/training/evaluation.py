@@ -34,9 +34,7 @@ def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
     Raises:
       InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
     """
-    limit = size_in_bytes("--memory-limit", config.memory_limit)
-    if limit is not None:
-        limit_memory(limit)
+    limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
     folder = RunFolder(Path(config.run))
     trained = read_run_config(folder.path)
     tsv = Path(config.file) if config.file else Path(trained.data) / f"{config.split}.tsv"

@@ -131,9 +131,7 @@ def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
       ConfigError, InputError: an option or file cannot be used.
     """
     path = RunFolder.new_path(config.out)
-    limit = size_in_bytes("--memory-limit", config.memory_limit)
-    if limit is not None:
-        limit_memory(limit)
+    limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
     data = Path(config.data)
     labels = read_labels(data)
     source = find_model(config, progress)

@@ -59,3 +59,15 @@ def test_a_factor_holds_for_one_update_only() -> None:
     assert float(variable[0]) == 1.0
     optimizer.apply_gradients([(tf.constant([1.0]), variable)])
     assert float(variable[0]) < 1.0
+
+
+def test_it_is_made_again_from_its_config_and_traced_again() -> None:
+    variables = [tf.Variable([1.0]), tf.Variable([2.0])]
+    optimizer = InPlaceAdamW.from_config(InPlaceAdamW(0.1, weight_decay=0.1).get_config())
+    optimizer.build(variables)
+    for _ in range(2):
+        step = tf.function(
+            lambda: optimizer.apply_gradients([(tf.constant([1.0]), v) for v in variables])
+        )
+        step()
+    assert optimizer.iterations == 2
