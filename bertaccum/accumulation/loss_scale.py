@@ -33,8 +33,13 @@ class ScalingAccumulatingOptimizer(
         """The gradients as they are: they are unscaled in `apply`, once per window."""
         return grads
 
-    def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        return self.inner.get_unscaled_gradients(gradients)
+    @property
+    def _innermost(self) -> tf_keras.optimizers.Optimizer:
+        return self.inner_optimizer
+
+    @property
+    def _unscaling(self) -> tf.Tensor:
+        return 1 / self.loss_scale
 
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
         # One that adapts has to see an overflow, and skips the update by itself.

@@ -12,8 +12,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from bertaccum.accumulation.replicas import first, sum_over_replicas
+from bertaccum.accumulation.sums import compute_dtype
 from bertaccum.accumulation.transforms import GradientTransform
 from bertaccum.accumulation.wrapper import OptimizerWrapper
 
@@ -62,11 +64,12 @@ class OneUpdate(OptimizerWrapper):
         if the inner optimizer can multiply by itself, one variable at a time.
         """
         transform: Any = self.gradient_transform
-        if hasattr(self.inner, "scaling") and hasattr(transform, "factor"):
+        factor *= tf.cast(self._unscaling, factor.dtype)
+        if hasattr(self._innermost, "scaling") and hasattr(transform, "factor"):
             norm = _global_norm(sums) * factor
             factor *= transform.factor(norm)
             return list(zip(sums, variables, strict=True)), factor, norm
-        means = self._unscaled([s * tf.cast(factor, s.dtype) for s in sums])
+        means = [_widened(s) * tf.cast(factor, compute_dtype(s)) for s in sums]
         pairs = list(zip(means, variables, strict=True))
         norm = _global_norm(means)
         return (transform(pairs) if transform else pairs), tf.ones_like(factor), norm
@@ -94,7 +97,7 @@ class OneUpdate(OptimizerWrapper):
         def update(chosen: frozenset[int], gradients: Any, factor: tf.Tensor) -> None:
             pairs = list(zip(gradients, variables, strict=True))
             own = [(g, v) for g, v in pairs if self._position(v) in chosen]
-            scaling = getattr(self.inner, "scaling", lambda _: nullcontext())
+            scaling = getattr(self._innermost, "scaling", lambda _: nullcontext())
             with scaling(factor):
                 self.inner.apply_gradients(own, skip_gradients_aggregation=True)
 
@@ -124,8 +127,15 @@ class OneUpdate(OptimizerWrapper):
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
         return tf.cond(allowed, step, lambda: tf.constant(False))
 
-    def _unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        return gradients
+    @property
+    def _innermost(self) -> tf_keras.optimizers.Optimizer:
+        """What changes the variables."""
+        return self.inner
+
+    @property
+    def _unscaling(self) -> Any:
+        """What gradients of the scaled loss are multiplied by."""
+        return 1.0
 
 
 def _first_covering(candidates: list[frozenset[int]], touched: tf.Tensor) -> tf.Tensor:
@@ -141,5 +151,10 @@ def _global_norm(gradients: list[tf.Tensor]) -> tf.Tensor:
     for gradient in gradients:
         # Reading a variable to which rows have been added makes a copy of it.
         with tf.control_dependencies(squares[-1:]):
-            squares.append(tf.cast(2 * tf.nn.l2_loss(gradient), tf.float64))
+            squares.append(tf.cast(2 * tf.nn.l2_loss(_widened(gradient)), tf.float64))
     return tf.sqrt(tf.add_n(squares))
+
+
+def _widened(tensor: tf.Tensor) -> tf.Tensor:
+    """In at least float32."""
+    return tf.cast(tensor, compute_dtype(tensor))

@@ -30,7 +30,7 @@ from bertaccum.accumulation.checks import (
     plain_number,
 )
 from bertaccum.accumulation.keras_face import GradsAndVars, KerasFace
-from bertaccum.accumulation.replicas import alike, first
+from bertaccum.accumulation.replicas import alike, first, replicas_in_sync
 from bertaccum.accumulation.sums import Gradient, GradientSums, after
 from bertaccum.accumulation.transforms import GradientTransform
 
@@ -200,7 +200,8 @@ class AccumulatingOptimizer(KerasFace):
             return first(tf.distribute.get_strategy().run(self.apply))
         if self._sums is None or (tf.executing_eagerly() and not self._step > 0):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
-        sums, weight = self._sums.read()
+        alone = self.reduction != "sum" and replicas_in_sync() == 1
+        sums, weight = self._sums.read(alone)
         applied = self._update(sums, weight, self._candidates(), tf.identity(self._sums.touched))
         with tf.control_dependencies([applied]):
             self._sums.reset()

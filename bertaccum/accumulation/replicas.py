@@ -40,6 +40,11 @@ def first(value: Any) -> Any:
     return tf.distribute.get_strategy().experimental_local_results(value)[0]
 
 
+def replicas_in_sync() -> int:
+    """Replicas that share an update, this one included."""
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
 def sum_over_replicas(
     tensors: list[tf.Tensor], weight: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -53,9 +58,9 @@ def sum_over_replicas(
     Returns:
       The sums of both.
     """
-    context = tf.distribute.get_replica_context()
-    if context.num_replicas_in_sync == 1:
+    if replicas_in_sync() == 1:
         return tensors, weight
+    context = tf.distribute.get_replica_context()
     summed_up: dict[int, tf.Tensor] = {}
     # What was read from a variable has no device yet, and several workers need one.
     values = [tf.identity(value) for value in (*tensors, tf.cast(weight, tensors[0].dtype))]

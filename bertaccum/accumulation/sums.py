@@ -66,13 +66,22 @@ class GradientSums(tf.Module):
                 if isinstance(gradient, tf.IndexedSlices):
                     self._scattered.add(position)
 
-    def read(self) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """The sums, in at least float32, of what this replica added, and their weight."""
+    def read(self, alone: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """What this replica added, and how much it weighs.
+
+        Args:
+          alone: there is no other whose is to be added; means are then handed out as they
+            are, of weight 1: sums of all of them at once would be another copy of the model.
+        """
         weight = tf.identity(here(self.weight))
-        sums = [tf.cast(here(t), compute_dtype(t)) for t in self._totals]
-        if self.running_mean:
-            sums = [s * tf.cast(weight, s.dtype) for s in sums]
-        return sums, weight
+        totals = [tf.convert_to_tensor(here(t)) for t in self._totals]
+        if not self.running_mean:
+            return totals, weight
+        if alone:
+            return totals, weight / weight  # Nothing weighs nothing, and has no mean.
+        return [
+            tf.cast(t, compute_dtype(t)) * tf.cast(weight, compute_dtype(t)) for t in totals
+        ], weight
 
     def reset(self) -> tf.Operation:
         """Back to zero, by assignment: a NaN must not survive in a product with zero."""
