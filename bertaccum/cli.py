@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from bertaccum import __version__, report
-from bertaccum.config import AUTO, EvalConfig, PrepareConfig, TrainConfig
+from bertaccum.config import AUTO, EvalConfig, PlanConfig, PrepareConfig, TrainConfig
 from bertaccum.config_file import read_config_file
 from bertaccum.errors import BertAccumError
 
@@ -92,7 +92,8 @@ def _use_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -
         parameter = parameters[key]
         whole = isinstance(parameter.type, click.IntRange | AutoOrInt)
         plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
-        if not plain or isinstance(value, bool) != (parameter.type is click.BOOL):
+        flag = isinstance(parameter.type, click.types.BoolParamType)
+        if not plain or isinstance(value, bool) != flag:
             raise ValueError(f"{value!r} is not valid")
         try:
             return parameter.type.convert(value, parameter, ctx)
@@ -162,6 +163,35 @@ def prepare(as_json: bool, **values: Any) -> None:
 
 @cli.command()
 @config_option
+@options(PlanConfig)
+@json_option
+def plan(as_json: bool, **values: Any) -> None:
+    """Measure which micro-batch is the fastest that fits.
+
+    Training steps are run in a process of their own. `bertaccum train --micro-batch auto` does
+    the same by itself; what was measured is kept and taken again.
+
+    \b
+    Examples:
+      bertaccum plan
+      bertaccum plan --model bert-base --max-seq-length 512 --device-memory 4GiB
+      bertaccum plan --config configs/yelp.yaml --memory-limit 560MiB --json
+    """
+    config = PlanConfig(**values)
+    _quiet_tensorflow()
+    from bertaccum.training.planner import plan as run
+
+    with report.Progress() as progress:
+        found = run(config, progress)
+    if as_json:
+        report.result_json(found.values)
+    else:
+        report.planned(found, config.out)
+    found.taken()
+
+
+@cli.command()
+@config_option
 @options(TrainConfig)
 @json_option
 def train(as_json: bool, **values: Any) -> None:
@@ -175,21 +205,21 @@ def train(as_json: bool, **values: Any) -> None:
     """
     config = TrainConfig(**values)
     _quiet_tensorflow()
-    from bertaccum.training import loop
+    from bertaccum.training import events, loop
 
     with report.Progress() as progress:
         progress.note("loading data and model")
         for event in loop.train(config, progress):
-            if isinstance(event, loop.Started):
+            if isinstance(event, events.Started):
                 start = event
                 progress.note(report.started(event))
-            elif isinstance(event, loop.Updated):
+            elif isinstance(event, events.Updated):
                 progress("training", event.update, start.updates, report.updated(event))
-            elif isinstance(event, loop.Evaluated):
+            elif isinstance(event, events.Evaluated):
                 progress.note(report.evaluated(event))
-            elif isinstance(event, loop.OutOfMemory):
+            elif isinstance(event, events.OutOfMemory):
                 progress.note(report.out_of_memory(event))
-    assert isinstance(event, loop.Finished)
+    assert isinstance(event, events.Finished)
     if as_json:
         report.result_json(event.summary)
     else:

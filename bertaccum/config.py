@@ -20,8 +20,9 @@ PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "
 SOURCES = ("yelp", "sample", "csv")
 LAYOUTS = ("plain", "cola")
 SPLITS = ("train", "dev", "test")
-RECOMPUTE = ("none", "layer")
 AUTO = "auto"
+RECOMPUTE = ("none", "layer", AUTO)
+ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
 
 
@@ -157,11 +158,10 @@ class PrepareConfig:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """One training run: data, model, batch arithmetic and recipe."""
+class StepConfig:
+    """What decides what a training step costs: model, batch arithmetic, precision, memory."""
 
     data: str = setting("data/yelp_polarity", "Folder that `bertaccum prepare` wrote.")
-    out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]")
     model: str | None = setting(
         None,
         "Encoder preset. [default: that of --init-checkpoint, else bert-small]",
@@ -184,32 +184,26 @@ class TrainConfig:
     micro_batch: int | str = setting(
         AUTO,
         "Examples in one forward and backward pass, what the memory must hold."
-        " auto: the largest divisor of the target up to 8.",
+        " auto: the fastest that fits, as `bertaccum plan` measures it.",
         minimum=1,
-    )
-    epochs: float = setting(3.0, "Passes over train.tsv.", minimum=0, exclusive=True)
-    max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1)
-    learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
-    warmup_fraction: float = setting(
-        0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1
-    )
-    weight_decay: float = setting(
-        0.01, "AdamW's decay, on all but biases and LayerNorm.", minimum=0
-    )
-    clip_norm: float = setting(
-        1.0, "Global norm the averaged gradient is clipped to.", minimum=0, exclusive=True
     )
     dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
     precision: str = setting("float32", "Arithmetic of the model.", choices=PRECISIONS)
     recompute: str = setting(
-        "none",
+        AUTO,
         "layer: keep only the input of each encoder layer and compute the rest a second time, for"
-        " less memory and the same updates; none: keep everything.",
+        " less memory and the same updates; none: keep everything; auto: with --micro-batch auto"
+        " as planned, else none.",
         choices=RECOMPUTE,
     )
-    seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0, maximum=MAX_SEED)
-    eval_every: int | None = setting(
-        None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1
+    accumulator_dtype: str = setting(
+        "float32",
+        "Type of the gradients' accumulators; the short ones take half the memory and hold the"
+        " mean to 3 digits.",
+        choices=ACCUMULATOR_DTYPES,
+    )
+    offload_optimizer: bool = setting(
+        False, "Keep AdamW's moments, and compute its step, in host memory."
     )
     memory_limit: str | None = setting(
         None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
@@ -226,6 +220,54 @@ class TrainConfig:
         if self.bert_config is not None and self.model is not None:
             raise ConfigError(
                 f"--model {self.model} and --bert-config {self.bert_config} both name the encoder",
+                "drop one of the two",
+            )
+
+
+@dataclass(frozen=True)
+class TrainConfig(StepConfig):
+    """One training run: a step's options, the recipe, and where it goes."""
+
+    epochs: float = setting(3.0, "Passes over train.tsv.", minimum=0, exclusive=True)
+    max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1)
+    learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
+    warmup_fraction: float = setting(
+        0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1
+    )
+    weight_decay: float = setting(
+        0.01, "AdamW's decay, on all but biases and LayerNorm.", minimum=0
+    )
+    clip_norm: float = setting(
+        1.0, "Global norm the averaged gradient is clipped to.", minimum=0, exclusive=True
+    )
+    seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0, maximum=MAX_SEED)
+    eval_every: int | None = setting(
+        None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1
+    )
+    out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]")
+
+
+@dataclass(frozen=True)
+class PlanConfig(StepConfig):
+    """What `bertaccum plan` measures, and for which device."""
+
+    device_memory: str | None = setting(
+        None,
+        "Plan for a GPU of this size that is not here, such as 4GiB; of it, the CUDA context and"
+        " workspaces get their share.",
+    )
+    out: str = setting("plan.json", "File to write.")
+    fresh: bool = setting(
+        False, "Measure again, and forget which micro-batches ran out of memory before."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size_in_bytes("--device-memory", self.device_memory)
+        if self.device_memory is not None and self.memory_limit is not None:
+            raise ConfigError(
+                f"--device-memory {self.device_memory} and --memory-limit {self.memory_limit}"
+                " both name the memory",
                 "drop one of the two",
             )
 

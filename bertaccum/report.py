@@ -17,7 +17,8 @@ from bertaccum.sizes import format_size
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from bertaccum.training.loop import Evaluated, Finished, OutOfMemory, Started, Updated
+    from bertaccum.training.events import Evaluated, Finished, OutOfMemory, Started, Updated
+    from bertaccum.training.planner import Report
 
 # Seconds between lines where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -90,7 +91,7 @@ class Progress:
         self._first.setdefault(what, (now, done))
         if now - self._last_line >= _LINE_SECONDS:
             self._last_line = now
-            parts = [f"{what}: {done:,} of {total:,}" if total else what]
+            parts = [f"{what}: {done:,}" + (f" of {total:,}" if total else "")]
             parts += [detail] if detail else []
             parts += self._time_left(what, done, total, now)
             note("  ".join(parts))
@@ -116,6 +117,7 @@ def started(event: Started) -> str:
         f"{event.model}: {event.parameters:,} parameters, {weights}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
         f"{event.plan}; {event.updates:,} updates\n"
+        f"why so: {event.why}\n"
         f"run folder: {event.folder}"
     )
 
@@ -178,6 +180,54 @@ def evaluation(values: dict[str, Any]) -> None:
     for name, counts in zip(names, values["confusion_matrix"], strict=True):
         confusion.add_row(name, *(f"{count:,}" for count in counts))
     console.print(confusion)
+
+
+def planned(found: Report, path: str) -> None:
+    """Prints what `bertaccum plan` found."""
+    from rich.console import Console
+    from rich.table import Table
+
+    values = found.values
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    for line in plan_heading(values):
+        console.print(line, soft_wrap=True)
+    table = Table(
+        "micro-batch x steps x replicas", "recompute", "predicted", "measured", "examples/s", "fits"
+    )
+    for row in values["candidates"]:
+        taken = all(row[key] == values[key] for key in ("micro_batch", "recompute"))
+        table.add_row(
+            f"{row['micro_batch']} x {row['accumulation_steps']} x {row['replicas']}"
+            f" = {row['target_batch']}" + (" *" if taken else ""),
+            row["recompute"],
+            format_size(row["predicted_peak_bytes"]),
+            format_size(row["measured_peak_bytes"]) if row["measured_peak_bytes"] else "",
+            f"{row['examples_per_second']:.1f}" if row["examples_per_second"] else "",
+            "yes" if row["fits"] else "no",
+        )
+    console.print(table)
+    kept = ", measured before" if found.cached else f", {values['planning_seconds']:.0f} s"
+    if found.plan is not None:
+        console.print(f"* {found.plan}: {values['why']}", soft_wrap=True)
+        console.print(f"peak of its real update: {format_size(values['peak_memory_bytes'])}")
+    console.print(f"{path}: written{kept}", soft_wrap=True)
+
+
+def plan_heading(values: dict[str, Any]) -> list[str]:
+    """What the memory is and what is always in it."""
+    parts = ", ".join(f"{k} {format_size(v)}" for k, v in values["static_bytes"].items() if v)
+    examples = [
+        f"{format_size(v)} an example of {values['longest']} tokens"
+        + (" with recomputation" if kind == "layer" else "")
+        for kind, v in values["example_bytes"].items()
+    ]
+    return [
+        f"{values['model']}: {values['parameters']:,} parameters, {values['precision']}",
+        f"{values['device']}, {format_size(values['memory_bytes'])},"
+        f" of which {format_size(values['margin_bytes'])} are left free",
+        f"always in use: {parts}",
+        "micro-batches: " + ", ".join(examples),
+    ]
 
 
 def prepared(folder: str, manifest: dict[str, Any], unchanged: bool) -> None:

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 import yaml
+from simulated import Simulated
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli import main
 from bertaccum.errors import BertAccumError
+from bertaccum.memory import device
+from bertaccum.training import rehearsal
 
 QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]
+QUICK += ["--micro-batch", "4"]
 
 
 class Outcome:
@@ -56,8 +60,8 @@ def data(tmp_path: Path) -> Path:
 
 def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None:
     trained = run(
-        *("train", "--data", data, "--target-batch", 8, "--micro-batch", 3, "--epochs", 8),
-        *("--learning-rate", 1e-3, *QUICK, "--json"),
+        *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *QUICK),
+        *("--learning-rate", 1e-3, "--micro-batch", 3, "--json"),
     )
     assert (trained.code or 0) == 0
     summary = json.loads(trained.out)
@@ -81,6 +85,9 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
         "micro_batch": 3,
         "accumulation_steps": 3,
         "replicas": 1,
+        "recompute": "none",
+        "why": "as --micro-batch says",
+        "learned_limits": {},
     }
     evaluations = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
     assert [e["update"] for e in evaluations] == list(range(5, 41, 5))
@@ -244,7 +251,7 @@ def test_an_error_says_where_and_what_to_do() -> None:
     assert str(BertAccumError("two\nlines")) == "two lines"
 
 
-@pytest.mark.parametrize("command", [[], ["prepare"], ["train"], ["eval"]])
+@pytest.mark.parametrize("command", [[], ["prepare"], ["plan"], ["train"], ["eval"]])
 def test_help_names_every_default(command: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bertaccum", *command, "-h"],
@@ -255,6 +262,7 @@ def test_help_names_every_default(command: list[str]) -> None:
     )
     assert "bertaccum train --target-batch 32 --micro-batch 8" in done.stdout or command in (
         ["prepare"],
+        ["plan"],
         ["eval"],
     )
     if command == ["train"]:
@@ -369,3 +377,53 @@ def test_no_command_shows_the_help(run) -> None:
 def test_a_config_may_have_a_byte_order_mark_and_nulls(run) -> None:
     Path("r.yaml").write_bytes(b"\xef\xbb\xbfmax_updates: null\ndata: absent\n")
     check_error(run("train", "--config", "r.yaml", *QUICK), "absent/train.tsv")
+
+
+def test_plan_shows_what_fits_and_train_takes_it(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    common = ["--data", data, "--model", "bert-tiny", "--init-checkpoint", "none"]
+    common += ["--max-seq-length", 16, "--target-batch", 20]
+    planned = run("plan", *common, "--recompute", "none")
+    assert (planned.code or 0) == 0
+    assert "always in use: parameters 110 MiB" in planned.out
+    assert re.search(r"7 x 3 x 1 = 20 \* +│ none +│ 709 MiB .* yes", planned.out)
+    assert "* 20 examples an update: 2 of 7 and one of 6: no accumulation is needed" in planned.out
+    assert "plan.json: written" in planned.out
+    written = json.loads(Path("plan.json").read_text())
+    as_json = run("plan", *common, "--recompute", "none", "--json")
+    assert json.loads(as_json.out) == written
+
+    trained = run("train", *common, "--recompute", "none", "--max-updates", 2, "--out", "r")
+    assert (trained.code or 0) == 0
+    assert "20 examples an update: 2 of 7 and one of 6; 2 updates" in trained.err
+    assert "why so: no accumulation is needed" in trained.err
+    kept = json.loads(Path("r/plan.json").read_text())
+    assert kept == written | {"learned_limits": {}}
+    config = yaml.safe_load(Path("r/config.yaml").read_text())
+    assert (config["micro_batch"], config["recompute"]) == (7, "none")
+    assert len(Simulated.started) == 2
+
+
+def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    planned = run("plan", "--data", data, "--device-memory", "700MiB")
+    assert planned.code == 1
+    assert "│ no" in planned.out
+    assert re.fullmatch(r"error: nothing fits: .*; --model bert-mini \(.*\)", planned.err.strip())
+    # As on a machine with that little: a limit would come too late for this process.
+    monkeypatch.setattr(device, "available_bytes", lambda: 700 * 2**20)
+    trained = run("train", "--data", data, *QUICK[:-2])
+    assert trained.code == 1
+    assert "error: nothing fits" in trained.err
+    assert not Path("runs").exists()
+
+
+def test_plan_mistakes(run, data: Path) -> None:
+    check_error(run("plan", "--device-memory", "4GiB", "--memory-limit", "4GiB"), "drop one")
+    check_error(run("plan", "--device-memory", "lots"), "is not a size such as 4GiB")
+    check_error(run("plan", "--data", data, "--out", "no/plan.json"), "cannot be written")
+    check_error(run("plan", "--data", data, "--max-seq-length", 1000), "above the model's 512")

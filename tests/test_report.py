@@ -28,7 +28,7 @@ def test_lines_say_how_far_and_how_long(
     assert captured.err.splitlines() == [
         "training: 10 of 50  loss 0.5",
         "training: 20 of 50  loss 0.3  60 s left",
-        "counting",
+        "counting: 3",
     ]
 
 

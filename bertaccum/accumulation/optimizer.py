@@ -251,6 +251,11 @@ class AccumulatingOptimizer(KerasFace):
         return applied
 
     @property
+    def accumulators(self) -> list[tf.Variable]:
+        """What sums are kept in, one a variable; none before they are needed."""
+        return [] if self._sums is None else self._sums.totals
+
+    @property
     def pending(self) -> bool:
         """Whether a window has begun; for use outside of functions."""
         return self._sums is not None and bool(self._step.numpy() > 0)

@@ -33,7 +33,7 @@ class GradientSums(tf.Module):
         super().__init__(name="gradient_sums")
         self.running_mean = running_mean or (dtype is not None and dtype.size < 4)
         # Numbered: in an HDF5 file each variable needs a name of its own.
-        self._totals = [
+        self.totals = [
             summed(tf.zeros(v.shape, dtype or compute_dtype(v)), f"sum_{number}")
             for number, v in enumerate(variables)
         ]
@@ -58,7 +58,7 @@ class GradientSums(tf.Module):
         self.weight.assign_add(weight)
         self.touched.assign(self.touched | [g is not None for g in gradients])
         total_weight = tf.identity(here(self.weight))
-        for position, (total, gradient) in enumerate(zip(self._totals, gradients, strict=True)):
+        for position, (total, gradient) in enumerate(zip(self.totals, gradients, strict=True)):
             if self.running_mean:
                 _add_to_mean(total, gradient, weight, total_weight)
             else:
@@ -72,9 +72,13 @@ class GradientSums(tf.Module):
         Args:
           alone: there is no other whose is to be added; means are then handed out as they
             are, of weight 1: sums of all of them at once would be another copy of the model.
+
+        Returns:
+          Variables, where nothing is to be computed: reading one may make a copy of it, which
+          is for the taker to do one at a time.
         """
         weight = tf.identity(here(self.weight))
-        totals = [tf.convert_to_tensor(here(t)) for t in self._totals]
+        totals = [here(t) for t in self.totals]
         if not self.running_mean:
             return totals, weight
         if alone:
@@ -86,7 +90,7 @@ class GradientSums(tf.Module):
     def reset(self) -> tf.Operation:
         """Back to zero, by assignment: a NaN must not survive in a product with zero."""
         done: list[tf.Operation] = []
-        for position, total in enumerate(map(here, self._totals)):
+        for position, total in enumerate(map(here, self.totals)):
             # One at a time: new zeros need memory before the old sum is gone.
             with tf.control_dependencies(done):
                 zeroed = self._zeroed(total, position in self._scattered)

@@ -57,14 +57,24 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
     Raises:
       InputError: no network, no such file at the address, or the file is damaged.
     """
-    folder = cache_folder() / "checkpoints" / preset
-    if not folder.is_dir():
+    folder = _folder_of(preset)
+    if preset_folder(preset) is None:
         archive = _download(checkpoint_url(preset), folder.parent, progress)
         try:
             unpack(archive, folder)
         finally:
             archive.unlink()
     return folder
+
+
+def preset_folder(preset: str) -> Path | None:
+    """The folder of a preset that has been downloaded before."""
+    folder = _folder_of(preset)
+    return folder if folder.is_dir() else None
+
+
+def _folder_of(preset: str) -> Path:
+    return cache_folder() / "checkpoints" / preset
 
 
 def unpack(archive: Path, folder: Path) -> None:

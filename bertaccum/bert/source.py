@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.bert.download import cache_folder, fetch_preset, unpack
+from bertaccum.bert.download import cache_folder, fetch_preset, preset_folder, unpack
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig, read_bert_config
 from bertaccum.bert.vocabulary import read_vocabulary
-from bertaccum.config import TrainConfig
+from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
 from bertaccum.progress import Progress
@@ -35,7 +35,7 @@ class ModelSource:
     checkpoint: Path | None
 
 
-def find_model(config: TrainConfig, progress: Progress) -> ModelSource:
+def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     """Resolves `--model`, `--bert-config`, `--init-checkpoint` and `--vocab`.
 
     Raises:
@@ -54,12 +54,7 @@ def find_model(config: TrainConfig, progress: Progress) -> ModelSource:
             "use the vocabulary that the model was pretrained with",
             path=vocabulary_path,
         )
-    if config.max_seq_length > encoder.max_position_embeddings:
-        raise ConfigError(
-            f"--max-seq-length {config.max_seq_length} is above the model's"
-            f" {encoder.max_position_embeddings} positions",
-            f"use at most {encoder.max_position_embeddings}",
-        )
+    _check_length(config, encoder)
     return ModelSource(
         name=_name(config, folder),
         encoder=encoder,
@@ -68,7 +63,37 @@ def find_model(config: TrainConfig, progress: Progress) -> ModelSource:
     )
 
 
-def _checkpoint_folder(config: TrainConfig, progress: Progress) -> Path | None:
+def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
+    """As `find_model`, but nothing is downloaded, and the vocabulary may be unknown (empty).
+
+    For a preset that is not in the cache, and for random weights without a vocabulary, the
+    preset's dimensions are the answer.
+    """
+    named = config.init_checkpoint or config.model or DEFAULT_PRESET
+    vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
+    absent = named in PRESET_CONFIGS and preset_folder(named) is None
+    if not absent and not (named == NO_CHECKPOINT and not vocabulary.is_file()):
+        return find_model(config, progress)
+    if absent:
+        encoder = PRESET_CONFIGS[named]
+        if config.model is not None and config.model != named:
+            raise ConfigError(f"--model {config.model} and --init-checkpoint {named} differ")
+    else:
+        encoder = _encoder(config, None)
+    _check_length(config, encoder)
+    return ModelSource(_name(config, None), encoder, [], None)
+
+
+def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:
+    if config.max_seq_length > encoder.max_position_embeddings:
+        raise ConfigError(
+            f"--max-seq-length {config.max_seq_length} is above the model's"
+            f" {encoder.max_position_embeddings} positions",
+            f"use at most {encoder.max_position_embeddings}",
+        )
+
+
+def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     named = config.init_checkpoint
     if named is None and config.bert_config is not None:
         raise ConfigError(
@@ -108,7 +133,7 @@ def _unpacked(archive: Path) -> Path:
     return folder
 
 
-def _encoder(config: TrainConfig, folder: Path | None) -> EncoderConfig:
+def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     """The named dimensions, which must be the checkpoint's; its own where none are named."""
     own = read_bert_config(folder / "bert_config.json") if folder else None
     if config.bert_config is not None:
@@ -136,7 +161,7 @@ def _differences(named: EncoderConfig, own: EncoderConfig) -> list[str]:
     return [f"{n} {ours[n]} against {theirs[n]}" for n in names if ours[n] != theirs[n]]
 
 
-def _vocabulary_path(config: TrainConfig, folder: Path | None) -> Path:
+def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
     # Other words than those of the pretraining would be other words under the same ids.
@@ -146,7 +171,7 @@ def _vocabulary_path(config: TrainConfig, folder: Path | None) -> Path:
     return home / "vocab.txt"
 
 
-def _name(config: TrainConfig, folder: Path | None) -> str:
+def _name(config: StepConfig, folder: Path | None) -> str:
     if folder is None:
         return config.model or config.bert_config or DEFAULT_PRESET
     return config.model or Path(config.init_checkpoint or DEFAULT_PRESET).stem

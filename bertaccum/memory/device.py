@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 
+import psutil
 import tensorflow as tf
+from tensorflow.python.client import device_lib
 
 from bertaccum.errors import ConfigError
 from bertaccum.sizes import format_size
@@ -18,6 +20,12 @@ from bertaccum.sizes import format_size
 LEAST_BYTES = 64 * 2**20
 # Of a CPU's limit, what is taken before we can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
+# What TensorFlow leaves of a GPU for the CUDA context, kernels and the workspaces of cuBLAS and
+# cuDNN: its own rule (MinSystemMemory in gpu_device.cc), below 2 GiB and above for cards of
+# compute capability 6, such as the GTX 1050 Ti. Of newer ones it leaves 1050 to 1800 MiB.
+SMALL_GPU_BYTES = 2 * 2**30
+ALLOWANCE_OF_SMALL_BYTES = 225 * 2**20
+ALLOWANCE_BYTES = 500 * 2**20
 _limits: list[int] = []
 
 
@@ -54,6 +62,51 @@ def peak_memory_bytes() -> int | None:
         return int(tf.config.experimental.get_memory_info(_device())["peak"]) or None
     except ValueError:
         return None
+
+
+def memory_for_tensors(gpu_bytes: int) -> int:
+    """What TensorFlow can hand out on a GPU of this size.
+
+    Raises:
+      ConfigError: that is next to nothing.
+    """
+    small = gpu_bytes < SMALL_GPU_BYTES
+    left = gpu_bytes - (ALLOWANCE_OF_SMALL_BYTES if small else ALLOWANCE_BYTES)
+    if left < LEAST_BYTES:
+        raise ConfigError(
+            f"a GPU of {format_size(gpu_bytes)} has no memory left after the CUDA context",
+            f"name at least {format_size(LEAST_BYTES + ALLOWANCE_OF_SMALL_BYTES)}",
+        )
+    return left
+
+
+def available_bytes() -> int:
+    """Memory of this machine that nobody uses now."""
+    return int(psutil.virtual_memory().available)
+
+
+def used_bytes() -> int:
+    """What the device has handed out now; 0 where it does not say."""
+    try:
+        return int(tf.config.experimental.get_memory_info(_device())["current"])
+    except ValueError:
+        return 0
+
+
+def total_bytes() -> int | None:
+    """The most that the device may hand out; None for a CPU without limit. Starts TensorFlow."""
+    if _limits or not _gpus():
+        return _limits[-1] if _limits else None
+    found = device_lib.list_local_devices()
+    return next(int(d.memory_limit) for d in found if d.device_type == "GPU")
+
+
+def device_name() -> str:
+    """What the first device is; does not start TensorFlow."""
+    gpus = _gpus()
+    if not gpus:
+        return "CPU"
+    return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU"))
 
 
 def reset_peak_memory() -> None:

@@ -5,11 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bertaccum.config import AUTO
-
-# Until memory is measured: what a 4 GB card held in the original program.
-LARGEST_AUTO_MICRO_BATCH = 8
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -20,12 +15,14 @@ class Plan:
       micro_batch: examples in one forward and backward pass, at most.
       accumulation_steps: micro-steps in a window.
       replicas: devices that share a window.
+      recompute: `layer` if encoder layers recompute their activations, else `none`.
     """
 
     target_batch: int
     micro_batch: int
     accumulation_steps: int
     replicas: int = 1
+    recompute: str = "none"
 
     def __str__(self) -> str:
         whole, short = divmod(self.target_batch, self.micro_batch)
@@ -34,13 +31,19 @@ class Plan:
             cut = "one micro-batch, no accumulation"
         elif short:
             cut = f"{whole} of {self.micro_batch} and one of {short}"
-        return f"{self.target_batch} examples an update: {cut}"
+        recomputed = ", with recomputation" if self.recompute == "layer" else ""
+        return f"{self.target_batch} examples an update: {cut}{recomputed}"
 
 
-def make_plan(target_batch: int, micro_batch: int | str) -> Plan:
-    """Derives accumulation_steps; `auto` takes the largest divisor of the target up to 8."""
-    if isinstance(micro_batch, str):
-        assert micro_batch == AUTO
-        candidates = range(1, min(target_batch, LARGEST_AUTO_MICRO_BATCH) + 1)
-        micro_batch = max(size for size in candidates if target_batch % size == 0)
-    return Plan(target_batch, micro_batch, math.ceil(target_batch / micro_batch))
+def make_plan(target_batch: int, micro_batch: int, recompute: str = "none") -> Plan:
+    """Derives accumulation_steps."""
+    steps = math.ceil(target_batch / micro_batch)
+    return Plan(target_batch, micro_batch, steps, recompute=recompute)
+
+
+def even_micro_batches(target_batch: int) -> list[int]:
+    """The sizes worth trying, small ones first: for each number of micro-steps the smallest.
+
+    With any other size as many micro-steps are needed, and more memory.
+    """
+    return sorted({math.ceil(target_batch / steps) for steps in range(1, target_batch + 1)})

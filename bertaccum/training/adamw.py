@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
+
+_HOST = "/CPU:0"
 
 
 class InPlaceAdamW(tf_keras.optimizers.AdamW):
@@ -54,11 +56,14 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             with tf.control_dependencies(before):
                 before = [self._decay(variable, learning_rate)]
         # Only now: to read a sum to which rows were added is to copy it.
-        with tf.control_dependencies(before):
+        with tf.control_dependencies(before), self._where_steps_are_made():
             gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
             if self._factor is not None:
                 gradient = gradient * tf.cast(self._factor, variable.dtype)
             self._last[device] = self._apply_adam(gradient, variable, learning_rate)
+
+    def _where_steps_are_made(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def _decay(self, variable: tf.Variable, learning_rate: tf.Tensor) -> tf.Operation:
         rate = learning_rate * tf.cast(self.weight_decay, variable.dtype)
@@ -67,19 +72,60 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def _apply_adam(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> tf.Operation:
-        index = self._index_dict[self._var_key(variable)]
+        first, second = self._moments(variable)
         dtype = variable.dtype
-        step = tf.cast(self.iterations + 1, dtype)
+        beta1_power, beta2_power = self._powers(dtype)
         return tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self._momentums[index].handle,
-            v=self._velocities[index].handle,
-            # As tf_keras has it: `cast` rounds to float32 first, `constant` does not.
-            beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
-            beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
+            m=first.handle,
+            v=second.handle,
+            beta1_power=beta1_power,
+            beta2_power=beta2_power,
             lr=learning_rate,
             beta1=tf.constant(self.beta_1, dtype),
             beta2=tf.constant(self.beta_2, dtype),
             epsilon=tf.constant(self.epsilon, dtype),
             grad=gradient,
         )
+
+    def _moments(self, variable: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
+        index = self._index_dict[self._var_key(variable)]
+        return self._momentums[index], self._velocities[index]
+
+    def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+        # As tf_keras has it: `cast` rounds to float32 first, `constant` does not.
+        step = tf.cast(self.iterations + 1, dtype)
+        return tf.pow(tf.cast(self.beta_1, dtype), step), tf.pow(tf.cast(self.beta_2, dtype), step)
+
+
+class OffloadedAdamW(InPlaceAdamW):
+    """The same update with the moments, and the making of each step, in host memory.
+
+    Once an update each gradient travels to the host and its step back, one variable at a
+    time; the device holds no more than those two of one variable.
+
+    Source of the idea: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model
+    Training".
+    """
+
+    def add_variable_from_reference(self, *args: Any, **kwargs: Any) -> tf.Variable:
+        # Optimizer's own would put it where the model's variable is.
+        with tf.device(_HOST):
+            return super(tf_keras.optimizers.Optimizer, self).add_variable_from_reference(
+                *args, **kwargs
+            )
+
+    def _where_steps_are_made(self) -> AbstractContextManager[Any]:
+        return tf.device(_HOST)
+
+    def _apply_adam(
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+    ) -> tf.Operation:
+        first, second = self._moments(variable)
+        beta1_power, beta2_power = self._powers(variable.dtype)
+        rate = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
+        mean = first.assign_add((gradient - first) * (1 - self.beta_1))
+        square = second.assign_add((gradient * gradient - second) * (1 - self.beta_2))
+        step = rate * mean / (tf.sqrt(square) + self.epsilon)
+        with tf.device(variable.device):
+            return variable.assign_sub(step, read_value=False)

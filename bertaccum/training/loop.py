@@ -6,7 +6,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,105 +13,25 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import __version__
-from bertaccum.bert.checkpoint import load_google_checkpoint
-from bertaccum.bert.classifier import build_classifier, build_encoder
-from bertaccum.bert.dropout import seed_dropout
 from bertaccum.bert.recompute import recompute_layers
-from bertaccum.bert.source import ModelSource, find_model
-from bertaccum.config import PRESETS, EvalConfig, TrainConfig, size_in_bytes
+from bertaccum.bert.source import find_model
+from bertaccum.config import AUTO, PRESETS, EvalConfig, TrainConfig, size_in_bytes
 from bertaccum.errors import RunError
 from bertaccum.memory.device import limit_memory, peak_memory_bytes, reset_peak_memory
-from bertaccum.memory.plan import Plan, make_plan
+from bertaccum.memory.plan import make_plan
 from bertaccum.progress import Progress, silent
 from bertaccum.training.checkpoints import save_best, state_saver
-from bertaccum.training.dataset import Labels, TokenStore, open_store, read_labels
+from bertaccum.training.dataset import TokenStore, open_store, read_labels
 from bertaccum.training.evaluation import accuracy, mean_loss, predict_store
+from bertaccum.training.events import Evaluated, Event, Finished, OutOfMemory, Started, Updated
+from bertaccum.training.model import build_model
+from bertaccum.training.planner import Subject, learned_limits, make_report, remember_out_of_memory
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 from bertaccum.training.update import make_predict, make_update
 from bertaccum.training.windows import Window, make_window, updates_per_epoch, window_rows
 
 _EVAL_BATCH = EvalConfig().batch
-
-
-@dataclass(frozen=True)
-class Started:
-    """The run's folder is there and its first update is next."""
-
-    folder: Path
-    model: str
-    pretrained: bool
-    parameters: int
-    train_examples: int
-    dev_examples: int
-    plan: Plan
-    updates: int
-
-
-@dataclass(frozen=True)
-class Updated:
-    """One update: a line of `metrics.jsonl`.
-
-    Args:
-      update: its number, from 1.
-      epoch: the epoch it belongs to, from 1.
-      loss: mean over the window's examples.
-      examples: in the window.
-      learning_rate: that it was applied with.
-      grad_norm: of the mean gradient, before clipping.
-      seconds: that it took, data included.
-      examples_per_second: `examples / seconds`.
-      skipped: the gradient was not finite and the window was dropped.
-      peak_memory_bytes: the most that the device had handed out; None where it does not say.
-    """
-
-    update: int
-    epoch: int
-    loss: float
-    examples: int
-    learning_rate: float
-    grad_norm: float
-    seconds: float
-    examples_per_second: float
-    skipped: bool
-    peak_memory_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """One evaluation on dev.tsv: a line of `eval.jsonl`."""
-
-    update: int
-    accuracy: float
-    loss: float
-    best: bool
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The run is over; `summary` is what `summary.json` holds."""
-
-    summary: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class OutOfMemory:
-    """A window did not fit and is run again, cut smaller: a line of `metrics.jsonl`.
-
-    Args:
-      update: the update it belongs to, from 1; nothing of it had been applied.
-      out_of_memory: the micro-batch that was too large.
-      micro_batch: the one that is used from now on.
-      recompute: whether encoder layers recompute from now on.
-    """
-
-    update: int
-    out_of_memory: int
-    micro_batch: int
-    recompute: str
-
-
-Event = Started | Updated | Evaluated | OutOfMemory | Finished
 
 
 def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
@@ -135,32 +54,29 @@ def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
     data = Path(config.data)
     labels = read_labels(data)
     source = find_model(config, progress)
+    tsvs = [data / f"{split}.tsv" for split in ("train", "dev")]
+    subject = Subject(config, source, labels, tsvs)
+    planned = _plan(subject, progress)
+    config = dataclasses.replace(
+        config, micro_batch=planned["micro_batch"], recompute=planned["recompute"]
+    )
     stores = [
-        open_store(
-            data / f"{split}.tsv", labels, source.vocabulary, config.max_seq_length, progress
-        )
-        for split in ("train", "dev")
+        open_store(tsv, labels, source.vocabulary, config.max_seq_length, progress) for tsv in tsvs
     ]
     model = build_model(config, source, len(labels.values))
-    yield from _Run(config, source, labels, model, RunFolder(path), *stores).events()
+    yield from _Run(config, subject, planned, model, RunFolder(path), *stores).events()
 
 
-def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_keras.Model:
-    """The classifier to train, in the configured precision, seeded, with its first weights."""
-    tf_keras.utils.set_random_seed(config.seed)
-    policy = tf_keras.mixed_precision.global_policy()
-    tf_keras.mixed_precision.set_global_policy(config.precision)
-    try:
-        encoder = build_encoder(source.encoder, config.dropout)
-        if source.checkpoint is not None:
-            load_google_checkpoint(encoder, source.checkpoint)
-        if config.recompute == "layer":
-            recompute_layers(encoder)
-        model = build_classifier(encoder, source.encoder, classes, config.dropout)
-        seed_dropout(model)
-        return model
-    finally:
-        tf_keras.mixed_precision.set_global_policy(policy)
+def _plan(subject: Subject, progress: Progress) -> dict[str, Any]:
+    """What goes into `plan.json`: as measured, or as the user said."""
+    config = subject.config
+    if config.micro_batch == AUTO:
+        report = make_report(subject, progress)
+        report.taken()
+        return report.values
+    kind = "none" if config.recompute == AUTO else config.recompute
+    plan = make_plan(config.target_batch, int(config.micro_batch), kind)
+    return dataclasses.asdict(plan) | {"why": "as --micro-batch says"}
 
 
 class _Run:
@@ -169,17 +85,20 @@ class _Run:
     def __init__(
         self,
         config: TrainConfig,
-        source: ModelSource,
-        labels: Labels,
+        subject: Subject,
+        planned: dict[str, Any],
         model: tf_keras.Model,
         folder: RunFolder,
         train_store: TokenStore,
         dev_store: TokenStore,
     ) -> None:
-        self.config, self.source, self.model, self.folder = config, source, model, folder
+        self.config, self.subject, self.model, self.folder = config, subject, model, folder
         self.train_store, self.dev_store = train_store, dev_store
-        self.files = ModelFiles(source.encoder, source.vocabulary, labels)
-        self.plan = make_plan(config.target_batch, config.micro_batch)
+        self.source = subject.source
+        self.files = ModelFiles(self.source.encoder, self.source.vocabulary, subject.labels)
+        self.planned = planned
+        assert isinstance(config.micro_batch, int)
+        self.plan = make_plan(config.target_batch, config.micro_batch, config.recompute)
         per_epoch = updates_per_epoch(len(train_store), config.target_batch)
         # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
         scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
@@ -187,7 +106,6 @@ class _Run:
         self.updates = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
         self.optimizer = make_optimizer(config, scheduled, self.plan.accumulation_steps)
-        self.recompute = config.recompute
         self.update = self._make_update()
         self.predict = make_predict(model)
         self.best: Evaluated | None = None
@@ -197,7 +115,7 @@ class _Run:
     def events(self) -> Iterator[Event]:
         self.folder.create(self._resolved_config())
         self.saver = state_saver(self.model, self.optimizer, self.folder)
-        self.folder.write_json(self.folder.plan, dataclasses.asdict(self.plan))
+        self._write_plan()
         yield self._started()
         start, seconds, examples = time.perf_counter(), 0.0, 0
         for number in range(self.updates):
@@ -221,7 +139,6 @@ class _Run:
             init_checkpoint=_absolute(config.init_checkpoint or config.model or self.source.name),
             bert_config=config.bert_config and _absolute(config.bert_config),
             vocab=config.vocab and _absolute(config.vocab),
-            micro_batch=self.plan.micro_batch,
             eval_every=self.eval_every,
         )
 
@@ -234,6 +151,7 @@ class _Run:
             train_examples=len(self.train_store),
             dev_examples=len(self.dev_store),
             plan=self.plan,
+            why=self.planned["why"],
             updates=self.updates,
         )
 
@@ -281,24 +199,31 @@ class _Run:
                 "lower --micro-batch or raise --memory-limit, and train again",
             )
         self.optimizer.drop()
-        failed = self.plan.micro_batch
-        if failed == 1 and self.recompute == "layer":
+        failed, kind = self.plan.micro_batch, self.plan.recompute
+        remember_out_of_memory(self.subject, failed, kind)
+        if failed == 1 and kind == "layer":
             raise RunError(
                 f"out of memory in update {update}, with one example at a time and recomputation",
                 "lower --max-seq-length, choose a smaller --model, or raise --memory-limit",
             )
         if failed == 1:
             recompute_layers(self.model.checkpoint_items["encoder"])
-            self.recompute = "layer"
+            kind = "layer"
         accumulated = self.plan.accumulation_steps > 1
-        self.plan = make_plan(self.config.target_batch, max(failed // 2, 1))
+        self.plan = make_plan(self.config.target_batch, max(failed // 2, 1), kind)
         if failed == 1 or not accumulated:
             self.update = self._make_update()
         self.shrinkings += 1
-        event = OutOfMemory(update, failed, self.plan.micro_batch, self.recompute)
+        event = OutOfMemory(update, failed, self.plan.micro_batch, kind)
         self.folder.append(self.folder.metrics, dataclasses.asdict(event))
-        self.folder.write_json(self.folder.plan, dataclasses.asdict(self.plan))
+        self._write_plan()
         return event
+
+    def _write_plan(self) -> None:
+        """The plan as it is now, with what has been learned about memory."""
+        now = dataclasses.asdict(self.plan)
+        values = self.planned | now | {"learned_limits": learned_limits(self.subject)}
+        self.folder.write_json(self.folder.plan, values)
 
     def _evaluate(self, update: int) -> Evaluated:
         logits = predict_store(self.predict, self.dev_store, _EVAL_BATCH, silent)
@@ -338,7 +263,7 @@ class _Run:
             "peak_memory_bytes": self.peak,
             "out_of_memory": self.shrinkings,
             "micro_batch": self.plan.micro_batch,
-            "recompute": self.recompute,
+            "recompute": self.plan.recompute,
             "model": self.source.name,
             "pretrained": self.source.checkpoint is not None,
             "parameters": self.model.count_params(),

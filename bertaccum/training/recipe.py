@@ -7,7 +7,7 @@ from official.modeling.optimization import lr_schedule
 
 from bertaccum.accumulation import AccumulatingOptimizer, ClipByGlobalNorm
 from bertaccum.config import TrainConfig
-from bertaccum.training.adamw import InPlaceAdamW
+from bertaccum.training.adamw import InPlaceAdamW, OffloadedAdamW
 
 # Parts of the names of the variables that do not decay.
 NO_DECAY = ("bias", "layer_norm")
@@ -25,7 +25,8 @@ def make_optimizer(
     """
     # epsilon: tf_keras adds it to a second moment that is not bias-corrected, so that in the
     # first updates BERT's own 1e-6 drowns small gradients; training from random weights stalls.
-    inner: tf_keras.optimizers.Optimizer = InPlaceAdamW(
+    adamw = OffloadedAdamW if config.offload_optimizer else InPlaceAdamW
+    inner: tf_keras.optimizers.Optimizer = adamw(
         learning_rate=make_schedule(config, updates),
         weight_decay=config.weight_decay,
         epsilon=1e-8,
@@ -34,7 +35,10 @@ def make_optimizer(
     if config.precision == "mixed_float16":
         inner = tf_keras.mixed_precision.LossScaleOptimizer(inner)
     return AccumulatingOptimizer(
-        inner, accumulation_steps, gradient_transform=ClipByGlobalNorm(config.clip_norm)
+        inner,
+        accumulation_steps,
+        accumulator_dtype=config.accumulator_dtype,
+        gradient_transform=ClipByGlobalNorm(config.clip_norm),
     )
 
 

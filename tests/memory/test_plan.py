@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertaccum.memory.plan import Plan, make_plan
+from bertaccum.memory.plan import Plan, even_micro_batches, make_plan
 
 
 @pytest.mark.parametrize(
@@ -14,11 +14,18 @@ def test_accumulation_steps_are_derived(target: int, micro: int, steps: int) -> 
     assert make_plan(target, micro) == Plan(target, micro, steps, replicas=1)
 
 
-@pytest.mark.parametrize(("target", "micro"), [(32, 8), (30, 6), (7, 7), (13, 1), (4, 4), (9, 3)])
-def test_auto_takes_the_largest_divisor_up_to_8(target: int, micro: int) -> None:
-    assert make_plan(target, "auto").micro_batch == micro
+@pytest.mark.parametrize("target", [1, 2, 7, 32, 100])
+def test_even_sizes_are_the_smallest_for_their_number_of_micro_steps(target: int) -> None:
+    sizes = even_micro_batches(target)
+    assert sizes[0] == 1 and sizes[-1] == target
+    steps = [make_plan(target, size).accumulation_steps for size in sizes]
+    assert len(set(steps)) == len(steps)
+    for size in range(1, target + 1):
+        needed = make_plan(target, size).accumulation_steps
+        assert needed in steps and size >= sizes[steps.index(needed)]
 
 
 def test_a_plan_says_how_a_window_is_cut() -> None:
     assert str(make_plan(32, 8)) == "32 examples an update: 4 micro-batches of 8"
+    assert str(make_plan(32, 32, "layer")).endswith("no accumulation, with recomputation")
     assert str(make_plan(32, 12)) == "32 examples an update: 2 of 12 and one of 8"

@@ -23,6 +23,7 @@ from bertaccum.progress import silent
 from bertaccum.training import loop
 from bertaccum.training import update as update_module
 from bertaccum.training.checkpoints import load_best
+from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
 
 UPDATES = 3
@@ -48,11 +49,11 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
     return make
 
 
-def run(config: TrainConfig) -> tuple[list[np.ndarray], list[loop.OutOfMemory], dict]:
+def run(config: TrainConfig) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
     """The weights at the end, where memory ran out, and the summary."""
     events = list(loop.train(config, silent))
     model, _ = load_best(RunFolder(Path(config.out)))
-    shrunk = [event for event in events if isinstance(event, loop.OutOfMemory)]
+    shrunk = [event for event in events if isinstance(event, OutOfMemory)]
     return model.get_weights(), shrunk, events[-1].summary
 
 
@@ -98,7 +99,7 @@ def test_the_updates_are_those_of_a_run_that_never_failed(
         fail({per_window + 1 + position}, training=True)
         weights, events, summary = run(config(micro_batch, f"cut-{position}"))
         assert_equal(weights, expected)
-        assert events == [loop.OutOfMemory(2, micro_batch, micro_batch // 2, "none")]
+        assert events == [OutOfMemory(2, micro_batch, micro_batch // 2, "none")]
         assert summary["out_of_memory"] == 1
         assert summary["micro_batch"] == micro_batch // 2
 

@@ -13,7 +13,7 @@ from test_update import CONFIG, TINY
 
 from bertaccum.bert.source import ModelSource
 from bertaccum.training.dataset import TokenStore
-from bertaccum.training.loop import build_model
+from bertaccum.training.model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.update import make_update
 from bertaccum.training.windows import make_window
@@ -70,7 +70,7 @@ limit_memory(2000 * 2**20)
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
-from bertaccum.training.loop import build_model
+from bertaccum.training.model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.update import make_update
 from bertaccum.training.windows import Window

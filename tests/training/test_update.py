@@ -16,7 +16,7 @@ from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.memory.plan import make_plan
 from bertaccum.training.dataset import TokenStore
-from bertaccum.training.loop import build_model
+from bertaccum.training.model import build_model
 from bertaccum.training.recipe import make_optimizer, make_schedule
 from bertaccum.training.update import make_predict, make_update
 from bertaccum.training.windows import make_window, window_rows, windows_by_length

@@ -1,0 +1,88 @@
+"""What a micro-step takes of the device's memory, from a few measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# What a peak must be above the update's own to say something about examples.
+_CLEARLY_ABOVE = 1.03
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The peak of a window whose largest micro-batch had this shape.
+
+    Args:
+      micro_batch: examples.
+      length: tokens of each.
+      peak_bytes: the most that was handed out.
+    """
+
+    micro_batch: int
+    length: int
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
+class MemoryCost:
+    """The peak as a function of the micro-batch.
+
+    peak = max(update, static + (linear * length + quadratic * length**2) * micro_batch)
+
+    The quadratic part is attention's. The optimizer's step has a peak of its own, when no
+    activations are left: it is what small micro-batches take.
+    """
+
+    update_bytes: float
+    static_bytes: float
+    linear: float
+    quadratic: float
+
+    def example_bytes(self, length: int) -> float:
+        """What one more example of `length` tokens adds."""
+        return self.linear * length + self.quadratic * length**2
+
+    def peak_bytes(self, micro_batch: int, length: int) -> float:
+        """The predicted peak."""
+        return max(self.update_bytes, self.static_bytes + self.example_bytes(length) * micro_batch)
+
+    def largest(self, length: int, limit_bytes: float) -> int:
+        """The most examples that fit; 0 if the update itself does not."""
+        if self.update_bytes > limit_bytes:
+            return 0
+        return int((limit_bytes - self.static_bytes) // max(self.example_bytes(length), 1.0))
+
+
+def fit_cost(update_bytes: float, resting_bytes: float, points: Sequence[Measured]) -> MemoryCost:
+    """Fits the cost to measured peaks.
+
+    Args:
+      update_bytes: the peak of a window whose examples take nothing to speak of.
+      resting_bytes: what is in use between windows; static bytes are not less.
+      points: of one length, or of two. Those that do not rise above the update's peak
+        say nothing and are left out.
+    """
+    above = [p for p in points if p.peak_bytes > _CLEARLY_ABOVE * update_bytes]
+    if not above:
+        return MemoryCost(update_bytes, update_bytes, 0.0, 0.0)
+    longest = max(p.length for p in above)
+    static, slope = _line([p for p in above if p.length == longest], resting_bytes)
+    shorter = [p for p in above if p.length < longest]
+    if not shorter:
+        return MemoryCost(update_bytes, static, slope / longest, 0.0)
+    other = max(shorter, key=lambda p: p.peak_bytes)
+    # Per token at both lengths; their difference is the quadratic part.
+    long, short = slope / longest, (other.peak_bytes - static) / other.micro_batch / other.length
+    quadratic = max((long - short) / (longest - other.length), 0.0)
+    return MemoryCost(update_bytes, static, long - quadratic * longest, quadratic)
+
+
+def _line(points: list[Measured], least: float) -> tuple[float, float]:
+    """Static bytes and bytes an example, through the two largest."""
+    *_, small, large = [Measured(0, 0, least), *sorted(points, key=lambda p: p.micro_batch)]
+    slope = (large.peak_bytes - small.peak_bytes) / (large.micro_batch - small.micro_batch)
+    static = large.peak_bytes - slope * large.micro_batch
+    if static < least:
+        return least, (large.peak_bytes - least) / large.micro_batch
+    return static, slope

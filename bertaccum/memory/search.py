@@ -1,0 +1,307 @@
+"""Finding the fastest way to run a window that fits: what to measure, and what to take.
+
+Nothing here knows TensorFlow: a `Probe` runs windows and says what they took.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bertaccum.memory.cost import Measured, MemoryCost, fit_cost
+from bertaccum.memory.plan import Plan, make_plan
+
+# Of the memory, left for what fragmentation, evaluation and checkpoints may take.
+MARGIN = 0.04
+# Speeds so close are the same, on machines that are never quite still; the smaller one is taken.
+_SAME_SPEED = 0.98
+# More examples at once must be so much faster for recomputation, a forward pass more, to pay.
+_RECOMPUTATION_COSTS = 1.1
+# Tokens of an example that takes next to nothing: what remains is the update's own peak.
+_SHORT = 8
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a window took: seconds, and the most bytes that were handed out meanwhile."""
+
+    seconds: float
+    peak_bytes: float
+
+
+class Probe(Protocol):
+    """Runs training steps."""
+
+    def run(
+        self,
+        micro_batches: Sequence[Sequence[int]],
+        recompute: str,
+        accumulate: bool = True,
+        thorough: bool = False,
+    ) -> Ran | None:
+        """One update of examples with these lengths; None if it ran out of memory.
+
+        Args:
+          micro_batches: lengths of the examples of each.
+          recompute: none or layer.
+          accumulate: with accumulators.
+          thorough: also do what a run does between updates: evaluate and save.
+        """
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be planned.
+
+    Args:
+      target_batch: examples in an update.
+      sizes: micro-batches that may be chosen, small ones first.
+      recompute: the kinds of recomputation that may be chosen, the fastest first.
+      longest: tokens of the longest example; memory must hold micro-batches of these.
+      windows: lengths of the examples of some windows, each in ascending order.
+      limit_bytes: the device's memory.
+      resting_bytes: in use between updates, accumulators included.
+      accumulator_bytes: of these, what a window of one micro-batch goes without.
+      speed_seconds: about how long speeds may be measured, for each kind.
+    """
+
+    target_batch: int
+    sizes: list[int]
+    recompute: list[str]
+    longest: int
+    windows: list[list[int]]
+    limit_bytes: float
+    resting_bytes: float
+    accumulator_bytes: float
+    speed_seconds: float = 8.0
+
+    @property
+    def usable_bytes(self) -> float:
+        """The limit less its margin."""
+        return self.limit_bytes * (1 - MARGIN)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run a window.
+
+    Args:
+      plan: how it is cut.
+      predicted_peak_bytes: by the fitted cost, at the longest sequence.
+      measured_peak_bytes: the same, measured; None where it was not.
+      examples_per_second: measured on the windows; None where it was not.
+      fits: the predicted peak is within the memory, margin included.
+    """
+
+    plan: Plan
+    predicted_peak_bytes: float
+    measured_peak_bytes: float | None
+    examples_per_second: float | None
+    fits: bool
+
+
+@dataclass
+class Found:
+    """All that was found out: the candidates and each kind's cost."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    costs: dict[str, MemoryCost] = field(default_factory=dict)
+
+    def best_first(self) -> list[Candidate]:
+        """Those that fit and were timed, the one to take first."""
+        timed = [c for c in self.candidates if c.fits and c.examples_per_second]
+        if not timed:
+            return []
+        best = max(rate(c) for c in timed)
+        alike = [c for c in timed if rate(c) >= _SAME_SPEED * best]
+        first = min(alike, key=lambda c: c.predicted_peak_bytes)
+        return [first, *sorted((c for c in timed if c is not first), key=rate, reverse=True)]
+
+
+def rate(candidate: Candidate) -> float:
+    """Examples per second; 0 if it was not measured."""
+    return candidate.examples_per_second or 0.0
+
+
+def search(probe: Probe, task: Task) -> Found:
+    """Measures, kind by kind; stops when slower kinds can bring nothing more."""
+    found = Found()
+    for kind in task.recompute:
+        search = _Search(probe, task, kind)
+        found.candidates += search.candidates()
+        if search.cost is not None:
+            found.costs[kind] = search.cost
+        if search.nothing_to_gain():
+            break
+    return found
+
+
+class _Search:
+    """The search among micro-batches, with one kind of recomputation."""
+
+    def __init__(self, probe: Probe, task: Task, recompute: str) -> None:
+        self.probe, self.task, self.recompute = probe, task, recompute
+        self.points: list[Measured] = []
+        self.update_seconds = 0.0
+        self.example_seconds = 0.0
+        self.cost = self._measure_cost()
+        self.rates: dict[int, float] = {}
+        if self.cost is not None:
+            self._measure_speeds()
+
+    def candidates(self) -> list[Candidate]:
+        return [] if self.cost is None else [self._candidate(size) for size in self.task.sizes]
+
+    def nothing_to_gain(self) -> bool:
+        """Whether a kind that takes less memory and more time can be passed over."""
+        fitting = self._fitting()
+        if not fitting:
+            return False
+        if fitting[-1] == self.task.sizes[-1]:
+            return True
+        timed = sorted(self.rates)
+        if len(timed) < 2:
+            return False
+        largest, smaller = timed[-1], max(s for s in timed if s <= 0.7 * timed[-1])
+        return self.rates[largest] < _RECOMPUTATION_COSTS * self.rates[smaller]
+
+    # --- Memory ---------------------------------------------------------------------
+
+    def _measure_cost(self) -> MemoryCost | None:
+        """Doubles the micro-batch until examples weigh clearly more than the update."""
+        self.probe.run([[_SHORT]], self.recompute)  # It is traced.
+        ran = self.probe.run([[_SHORT]], self.recompute)
+        if ran is None:
+            return None
+        update_bytes, self.update_seconds = ran.peak_bytes, ran.seconds
+        size, longest = 1, self.task.longest
+        while self._measure(size, longest) and size < self.task.target_batch:
+            enough = [p for p in self.points if p.peak_bytes > 1.12 * update_bytes]
+            if len(enough) >= 2:
+                break
+            size = min(2 * size, self.task.target_batch)
+        if self.points and longest > 2 * _SHORT:
+            self._measure(2 * self.points[-1].micro_batch, longest // 2)
+        return fit_cost(update_bytes, self.task.resting_bytes, self.points)
+
+    def _measure(self, size: int, length: int) -> bool:
+        ran = self.probe.run([[length] * size], self.recompute)
+        if ran is None:
+            return False
+        self.points.append(Measured(size, length, ran.peak_bytes))
+        if length == self.task.longest:
+            self.example_seconds = max(ran.seconds - self.update_seconds, 1e-6) / size
+        return True
+
+    def _candidate(self, size: int) -> Candidate:
+        plan = make_plan(self.task.target_batch, size, self.recompute)
+        predicted = self._predicted(size)
+        whole = plan.accumulation_steps == 1
+        measured = [
+            p.peak_bytes
+            for p in self.points
+            if not whole and (p.micro_batch, p.length) == (size, self.task.longest)
+        ]
+        return Candidate(
+            plan=plan,
+            predicted_peak_bytes=predicted,
+            measured_peak_bytes=measured[0] if measured else None,
+            examples_per_second=self.rates.get(size),
+            fits=predicted <= self.task.usable_bytes,
+        )
+
+    def _predicted(self, size: int) -> float:
+        assert self.cost is not None
+        cost = self.cost
+        if size == self.task.target_batch:
+            # One micro-batch needs no accumulators. In the update, gradients take their place.
+            static = cost.static_bytes - self.task.accumulator_bytes
+            cost = dataclasses.replace(cost, static_bytes=static)
+        return cost.peak_bytes(size, self.task.longest)
+
+    def _fitting(self) -> list[int]:
+        if self.cost is None:
+            return []
+        return [s for s in self.task.sizes if self._predicted(s) <= self.task.usable_bytes]
+
+    # --- Speed ----------------------------------------------------------------------
+
+    def _measure_speeds(self) -> None:
+        """From the largest that fits downwards, then around the best, then the best again."""
+        fitting = self._fitting()
+        spent, size = 0.0, fitting[-1] if fitting else None
+        while size is not None and spent < self.task.speed_seconds:
+            spent += self._time(size)
+            if len(self.rates) >= 2 and self.rates[size] < 0.9 * max(self.rates.values()):
+                break
+            size = max((s for s in fitting if s <= 0.6 * size), default=None)
+        for around in (self._around_best, self._around_best, self._best_two):
+            for size in around(fitting):
+                if spent < self.task.speed_seconds:
+                    spent += self._time(size)
+
+    def _around_best(self, fitting: list[int]) -> list[int]:
+        """Half way from the best to its timed neighbours, and the power of two beside it.
+
+        Hardware works in lanes and tiles, whose numbers are powers of two.
+        """
+        if not self.rates:
+            return []
+        best = self._by_rate()[0]
+        between = []
+        for neighbour in (
+            max((s for s in self.rates if s < best), default=best),
+            min((s for s in self.rates if s > best), default=best),
+        ):
+            new = [s for s in fitting if min(best, neighbour) < s < max(best, neighbour)]
+            between += new[len(new) // 2 : len(new) // 2 + 1]
+        power = 2 ** round(math.log2(best))
+        return between + [power] * (power in fitting and power not in {*self.rates, *between})
+
+    def _best_two(self, _: list[int]) -> list[int]:
+        return self._by_rate()[:2]
+
+    def _by_rate(self) -> list[int]:
+        return sorted(self.rates, key=lambda size: self.rates[size], reverse=True)
+
+    def _time(self, size: int) -> float:
+        """Times a part of a window that stands for the whole; returns the seconds it took."""
+        lengths = self.task.windows[len(self.rates) % len(self.task.windows)]
+        cut = [lengths[start : start + size] for start in range(0, len(lengths), size)]
+        affordable = self.task.speed_seconds / 4 / (self.example_seconds * size)
+        steps = min(max(round(affordable), 1), len(cut))
+        chosen = [cut[int((i + 0.5) * len(cut) / steps)] for i in range(steps)]
+        ran = self.probe.run(chosen, self.recompute)
+        if ran is None:
+            self.rates.setdefault(size, 0.0)
+            return 0.0
+        # The update is once a window, however much of it was run.
+        share = sum(map(len, chosen)) / len(lengths)
+        seconds = max(ran.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
+        self.rates[size] = max(self.rates.get(size, 0.0), len(lengths) / seconds)
+        return ran.seconds
+
+
+def verified(found: Found, probe: Probe, task: Task) -> tuple[Candidate, Ran] | None:
+    """The best candidate that real updates under the limit have shown to fit.
+
+    Args:
+      found: what `search` found.
+      probe: one that has no more memory than the limit.
+      task: as for `search`.
+    """
+    failed = float("inf")
+    for candidate in found.best_first():
+        if candidate.predicted_peak_bytes >= failed:
+            continue
+        size = candidate.plan.micro_batch
+        steps = min(candidate.plan.accumulation_steps, 2)
+        window = [[task.longest] * size] * steps
+        ran = probe.run(window, candidate.plan.recompute, accumulate=steps > 1, thorough=True)
+        if ran is not None:
+            return candidate, ran
+        failed = candidate.predicted_peak_bytes
+    return None

@@ -1,0 +1,90 @@
+"""What a run says as it goes on: the lines of its logs, and what the command line shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertaccum.memory.plan import Plan
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run's folder is there and its first update is next; `why` is the plan's."""
+
+    folder: Path
+    model: str
+    pretrained: bool
+    parameters: int
+    train_examples: int
+    dev_examples: int
+    plan: Plan
+    why: str
+    updates: int
+
+
+@dataclass(frozen=True)
+class Updated:
+    """One update: a line of `metrics.jsonl`.
+
+    Args:
+      update: its number, from 1.
+      epoch: the epoch it belongs to, from 1.
+      loss: mean over the window's examples.
+      examples: in the window.
+      learning_rate: that it was applied with.
+      grad_norm: of the mean gradient, before clipping.
+      seconds: that it took, data included.
+      examples_per_second: `examples / seconds`.
+      skipped: the gradient was not finite and the window was dropped.
+      peak_memory_bytes: the most that the device had handed out; None where it does not say.
+    """
+
+    update: int
+    epoch: int
+    loss: float
+    examples: int
+    learning_rate: float
+    grad_norm: float
+    seconds: float
+    examples_per_second: float
+    skipped: bool
+    peak_memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation on dev.tsv: a line of `eval.jsonl`."""
+
+    update: int
+    accuracy: float
+    loss: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is over; `summary` is what `summary.json` holds."""
+
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A window did not fit and is run again, cut smaller: a line of `metrics.jsonl`.
+
+    Args:
+      update: the update it belongs to, from 1; nothing of it had been applied.
+      out_of_memory: the micro-batch that was too large.
+      micro_batch: the one that is used from now on.
+      recompute: whether encoder layers recompute from now on.
+    """
+
+    update: int
+    out_of_memory: int
+    micro_batch: int
+    recompute: str
+
+
+Event = Started | Updated | Evaluated | OutOfMemory | Finished

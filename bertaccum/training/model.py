@@ -1,0 +1,30 @@
+"""The classifier that a configuration means."""
+
+from __future__ import annotations
+
+import tf_keras
+
+from bertaccum.bert.checkpoint import load_google_checkpoint
+from bertaccum.bert.classifier import build_classifier, build_encoder
+from bertaccum.bert.dropout import seed_dropout
+from bertaccum.bert.recompute import recompute_layers
+from bertaccum.bert.source import ModelSource
+from bertaccum.config import TrainConfig
+
+
+def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_keras.Model:
+    """The classifier to train, in the configured precision, seeded, with its first weights."""
+    tf_keras.utils.set_random_seed(config.seed)
+    policy = tf_keras.mixed_precision.global_policy()
+    tf_keras.mixed_precision.set_global_policy(config.precision)
+    try:
+        encoder = build_encoder(source.encoder, config.dropout)
+        if source.checkpoint is not None:
+            load_google_checkpoint(encoder, source.checkpoint)
+        if config.recompute == "layer":
+            recompute_layers(encoder)
+        model = build_classifier(encoder, source.encoder, classes, config.dropout)
+        seed_dropout(model)
+        return model
+    finally:
+        tf_keras.mixed_precision.set_global_policy(policy)

@@ -1,0 +1,215 @@
+"""The plan of a run: measured in a process of its own, kept, and taken again.
+
+What was measured is kept in the user's cache, under a digest of all that decides it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertaccum.bert.download import cache_folder
+from bertaccum.bert.source import find_dimensions
+from bertaccum.config import PlanConfig, StepConfig, size_in_bytes
+from bertaccum.errors import ConfigError, RunError
+from bertaccum.files import json_text, read_text, write_text
+from bertaccum.memory import device
+from bertaccum.memory.plan import Plan
+from bertaccum.progress import Progress
+from bertaccum.training.dataset import Labels, read_labels, store_digest
+from bertaccum.training.rehearsal import Subject, rehearse
+
+# Raise when the same options would be measured or chosen otherwise.
+_FORMAT = 1
+_PACKAGES = ("bertaccum", "tensorflow", "tf_keras", "tf-models-official")
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Report:
+    """What planning found: what `plan.json` holds.
+
+    Args:
+      values: everything, in plain numbers.
+      cached: it was measured before.
+    """
+
+    values: dict[str, Any]
+    cached: bool
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan to take; None if nothing fits."""
+        if self.values["micro_batch"] is None:
+            return None
+        return Plan(**{f.name: self.values[f.name] for f in dataclasses.fields(Plan)})
+
+    def taken(self) -> Plan:
+        """The plan.
+
+        Raises:
+          RunError: nothing fits; it names what would.
+        """
+        if self.plan is None:
+            raise RunError(self.values["why"], "; ".join(self.values["remedies"]))
+        return self.plan
+
+
+def plan(config: PlanConfig, progress: Progress) -> Report:
+    """Plans for the options, and writes the plan to `config.out`.
+
+    Without prepared data, examples are taken to be of full length and of two classes.
+
+    Args:
+      config: the options.
+      progress: called with what is being done.
+
+    Raises:
+      ConfigError, InputError: an option, the data or the model cannot be used.
+    """
+    out = Path(config.out)
+    if not out.parent.is_dir() or out.is_dir():
+        raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
+    data = Path(config.data)
+    tsvs = [data / f"{split}.tsv" for split in ("train", "dev")]
+    source = find_dimensions(config, progress)
+    labels = Labels(["0", "1"], ["0", "1"])
+    if source.vocabulary and tsvs[0].is_file():
+        labels = read_labels(data)
+    else:
+        tsvs = []
+    memory = size_in_bytes("--device-memory", config.device_memory)
+    if memory is not None:
+        memory = device.memory_for_tensors(memory)
+    report = make_report(Subject(config, source, labels, tsvs, memory), progress, config.fresh)
+    write_text(out, json_text(report.values))
+    return report
+
+
+def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Report:
+    """Plans, or takes what was planned before for the same subject on the same machine.
+
+    Args:
+      subject: what to plan for.
+      progress: called with what is being done.
+      fresh: measure again, and forget what ran out of memory.
+
+    Raises:
+      BertAccumError: the data or the model cannot be used.
+    """
+    limit = _limit_bytes(subject)
+    path = cache_folder() / "plans" / f"{_key(subject, limit)}.json"
+    learned = _learned_path(subject)
+    if fresh:
+        path.unlink(missing_ok=True)
+        learned.unlink(missing_ok=True)
+    values = _read(path)
+    cached = values is not None
+    if values is None:
+        values = rehearse(subject, limit, progress)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json_text(values))
+    return Report(_heed(values, _read(learned)), cached)
+
+
+def remember_out_of_memory(subject: Subject, micro_batch: int, recompute: str) -> None:
+    """Keeps in mind that so many examples were too many, for all plans to come."""
+    path = _learned_path(subject)
+    values = _read(path) or {}
+    values[recompute] = min(micro_batch, values.get(recompute, micro_batch))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json_text(values))
+
+
+def learned_limits(subject: Subject) -> dict[str, int]:
+    """The micro-batches that have run out of memory, by kind of recomputation."""
+    return _read(_learned_path(subject)) or {}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file of our cache; None if it is not there, or damaged."""
+    try:
+        values = json.loads(read_text(path)) if path.is_file() else None
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None
+
+
+# --- What decides -------------------------------------------------------------------
+
+
+def _limit_bytes(subject: Subject) -> int | None:
+    """What the device may hand out; None for all of a GPU, which says itself how much that is."""
+    named = size_in_bytes("--memory-limit", subject.config.memory_limit)
+    limit = subject.memory_bytes or named
+    if limit is None and device.device_name() == "CPU":
+        # A quarter is for TensorFlow itself and others; a power of two, because what is
+        # available is never the same twice.
+        limit = 2 ** (device.available_bytes() * 3 // 4).bit_length() // 2
+    return limit
+
+
+def _key(subject: Subject, limit: int | None, *ignored: str) -> str:
+    """A digest of all that decides what is measured and chosen."""
+    names = {field.name for field in dataclasses.fields(StepConfig)} - set(ignored)
+    # What these mean is in the other parts.
+    names -= {"data", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
+    options = {name: getattr(subject.config, name) for name in sorted(names)}
+    source, length = subject.source, subject.config.max_seq_length
+    stores = [store_digest(t, subject.labels, source.vocabulary, length) for t in subject.tsvs]
+    parts = [
+        _FORMAT,
+        {name: importlib.metadata.version(name) for name in _PACKAGES},
+        dataclasses.asdict(source.encoder),
+        len(subject.labels.values),
+        options,
+        stores,
+        limit,
+        subject.memory_bytes is not None,
+        [device.device_name(), os.cpu_count()],
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _learned_path(subject: Subject) -> Path:
+    key = _key(subject, _limit_bytes(subject), "target_batch", "micro_batch", "recompute")
+    return cache_folder() / "plans" / f"{key}.learned.json"
+
+
+# --- What was learned ---------------------------------------------------------------
+
+
+def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, Any]:
+    """The plan, or the next best one that is smaller than what has run out of memory."""
+    if not learned or values["micro_batch"] is None:
+        return values
+
+    def too_large(candidate: dict[str, Any]) -> bool:
+        return candidate["micro_batch"] >= learned.get(candidate["recompute"], math.inf)
+
+    values = values | {"learned_limits": learned}
+    if not too_large(values):
+        return values
+    left = [c for c in values["candidates"] if c["fits"] and not too_large(c)]
+    if not left:
+        return values  # What fails again will be cut smaller again.
+    best = max(left, key=lambda c: (c["examples_per_second"] or 0.0, c["micro_batch"]))
+    taken = {f.name: best[f.name] for f in dataclasses.fields(Plan)}
+    tried = ", ".join(f"{size} ({kind})" for kind, size in learned.items())
+    return (
+        values
+        | taken
+        | {
+            "examples_per_second": best["examples_per_second"],
+            "peak_memory_bytes": best["measured_peak_bytes"],
+            "why": f"micro-batches of {tried} ran out of memory before; `bertaccum plan --fresh`"
+            " forgets that",
+        }
+    )

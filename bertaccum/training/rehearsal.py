@@ -1,0 +1,235 @@
+"""Measuring a plan: training steps are rehearsed in another process, and the best is proven.
+
+One process measures, with all the memory that can be had; a second one, with no more than
+the device has, runs a real update of what was chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
+from bertaccum.bert.source import ModelSource
+from bertaccum.config import AUTO, StepConfig, TrainConfig
+from bertaccum.errors import RunError
+from bertaccum.memory import device
+from bertaccum.memory.advice import Situation, Size, remedies
+from bertaccum.memory.plan import Plan, even_micro_batches
+from bertaccum.memory.search import MARGIN, Candidate, Found, Ran, Task, rate, search, verified
+from bertaccum.progress import Progress
+from bertaccum.sizes import format_size
+from bertaccum.training.dataset import Labels
+from bertaccum.training.worker import Worker
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to be planned for.
+
+    Args:
+      config: the options.
+      source: the model; its vocabulary is empty if it is not known.
+      labels: the classes.
+      tsvs: data that windows are taken from; without them all examples are of full length.
+      memory_bytes: of a device that is not here, its allowance taken off; None for this one.
+    """
+
+    config: StepConfig
+    source: ModelSource
+    labels: Labels
+    tsvs: list[Path]
+    memory_bytes: int | None = None
+
+    def step_config(self) -> TrainConfig:
+        """The options as those of a run."""
+        names = {field.name for field in dataclasses.fields(StepConfig)}
+        return TrainConfig(**{name: getattr(self.config, name) for name in names})
+
+
+def rehearse(subject: Subject, limit: int | None, progress: Progress) -> dict[str, Any]:
+    """Measures and chooses.
+
+    Args:
+      subject: what to plan for.
+      limit: bytes that the device may hand out; None for all that a GPU has.
+      progress: called with what is being done.
+
+    Returns:
+      What `plan.json` holds.
+
+    Raises:
+      BertAccumError: the data or the model cannot be used.
+    """
+    start = time.perf_counter()
+    config, what_if = subject.step_config(), subject.memory_bytes is not None
+    # On the CPU that stands in for a GPU, slots in host memory would be in the same memory.
+    pretended = what_if and config.offload_optimizer
+    if pretended:
+        config = dataclasses.replace(config, offload_optimizer=False)
+    environment = {"CUDA_VISIBLE_DEVICES": ""} if what_if else {}
+    on_cpu = what_if or device.device_name() == "CPU"
+    # The second is started early: it loads TensorFlow while the first builds the model.
+    with Worker(progress, environment) as worker, Worker(progress, environment) as judge:
+        built = worker.build(_job(subject, config, _pool_bytes(limit, on_cpu), 2))
+        if built is None:
+            raise RunError(
+                f"{subject.source.name} does not fit into memory, before any training",
+                "choose a smaller --model",
+            )
+        moved = built["static_bytes"]["slots"] if pretended else 0
+        task = _task(config, built, (limit or built["limit_bytes"]) + moved)
+        found = search(worker, task)
+        worker.end()
+        proven = _prove(subject, config, judge, task, found)
+        if proven is None and "layer" not in task.recompute:
+            # For the advice.
+            other = dataclasses.replace(task, recompute=["layer"], speed_seconds=0.0)
+            found.costs |= search(worker, other).costs
+    values = _values(subject, task, found, built, moved)
+    values |= _chosen(found, proven, moved) if proven else _nothing(subject, task, found, built)
+    return values | {"planning_seconds": round(time.perf_counter() - start, 1)}
+
+
+def _prove(
+    subject: Subject, config: TrainConfig, judge: Worker, task: Task, found: Found
+) -> tuple[Candidate, Ran] | None:
+    """The best that really fits, with half of the margin: so that it still does another day."""
+    best = found.best_first()
+    strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
+    if not best or not judge.build(_job(subject, config, strict, best[0].plan.accumulation_steps)):
+        return None
+    return verified(found, judge, task)
+
+
+def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
+    """What measuring gets: on a CPU more than the limit, near which peaks say little."""
+    if limit is None or not on_cpu:
+        return limit
+    return min(4 * limit, int(device.available_bytes() * 0.85)) // _MIB * _MIB
+
+
+def _job(
+    subject: Subject, config: TrainConfig, limit: int | None, accumulation_steps: int
+) -> dict[str, Any]:
+    source = subject.source
+    first_kind = "layer" if config.recompute == "layer" else "none"
+    return {
+        "config": dataclasses.asdict(dataclasses.replace(config, recompute=first_kind)),
+        "encoder": dataclasses.asdict(source.encoder),
+        "classes": len(subject.labels.values),
+        "labels": subject.labels.values,
+        "vocabulary": source.vocabulary,
+        "tsvs": [str(tsv) for tsv in subject.tsvs],
+        "limit_bytes": limit,
+        "accumulation_steps": accumulation_steps,
+    }
+
+
+def _task(config: TrainConfig, built: dict[str, Any], limit: float) -> Task:
+    sizes = even_micro_batches(config.target_batch)
+    if config.micro_batch != AUTO:
+        sizes = [int(config.micro_batch)]
+    return Task(
+        target_batch=config.target_batch,
+        sizes=sizes,
+        recompute=["none", "layer"] if config.recompute == AUTO else [config.recompute],
+        longest=built["longest"],
+        windows=built["windows"],
+        limit_bytes=limit,
+        resting_bytes=built["resting_bytes"],
+        accumulator_bytes=built["static_bytes"]["accumulators"],
+    )
+
+
+def _values(
+    subject: Subject, task: Task, found: Found, built: dict[str, Any], moved: int
+) -> dict[str, Any]:
+    candidates = [
+        {
+            **dataclasses.asdict(candidate.plan),
+            "predicted_peak_bytes": round(candidate.predicted_peak_bytes - moved),
+            "measured_peak_bytes": candidate.measured_peak_bytes
+            and round(candidate.measured_peak_bytes - moved),
+            "examples_per_second": candidate.examples_per_second
+            and round(candidate.examples_per_second, 3),
+            "fits": candidate.fits,
+        }
+        for candidate in found.candidates
+    ]
+    return {
+        "model": subject.source.name,
+        "parameters": built["parameters"],
+        "precision": subject.config.precision,
+        "device": built["device"],
+        "memory_bytes": round(task.limit_bytes - moved),
+        "margin_bytes": round(task.limit_bytes * MARGIN),
+        "longest": task.longest,
+        "static_bytes": built["static_bytes"] | ({"slots": 0} if moved else {}),
+        "update_bytes": {k: round(c.update_bytes - moved) for k, c in found.costs.items()},
+        "example_bytes": {k: round(c.example_bytes(task.longest)) for k, c in found.costs.items()},
+        "candidates": candidates,
+    }
+
+
+def _chosen(found: Found, proven: tuple[Candidate, Ran], moved: int) -> dict[str, Any]:
+    candidate, ran = proven
+    return {
+        **dataclasses.asdict(candidate.plan),
+        "peak_memory_bytes": round(ran.peak_bytes - moved),
+        "examples_per_second": round(rate(candidate), 3),
+        "why": _why(candidate, found),
+        "remedies": [],
+    }
+
+
+def _why(chosen: Candidate, found: Found) -> str:
+    whole = [c for c in found.candidates if c.plan.accumulation_steps == 1 and c.fits]
+    if chosen.plan.accumulation_steps == 1:
+        return "the whole window fits: no accumulation is needed"
+    speed = f"{chosen.examples_per_second:.1f} examples/s"
+    if whole and whole[0].examples_per_second:
+        return (
+            f"no accumulation is needed, the whole window fits; but cut it is faster: {speed}"
+            f" against {whole[0].examples_per_second:.1f}"
+        )
+    fitting = sum(c.fits for c in found.candidates)
+    return f"the fastest of the {fitting} ways that fit: {speed}"
+
+
+def _nothing(subject: Subject, task: Task, found: Found, built: dict[str, Any]) -> dict[str, Any]:
+    least = min((c.predicted_peak_bytes for c in found.candidates), default=None)
+    takes = f"takes at least {format_size(least)}" if least else "takes more"
+    size = min(task.sizes)
+    many = "one example" if size == 1 else f"a micro-batch of {size}"
+    why = (
+        f"nothing fits: {many} of {task.longest} tokens {takes};"
+        f" there are {format_size(task.usable_bytes)}, without the margin"
+    )
+    situation = Situation(
+        costs=found.costs,
+        recompute=task.recompute,
+        longest=task.longest,
+        usable_bytes=task.usable_bytes,
+        bytes_of=built["static_bytes"],
+        offloaded=subject.config.offload_optimizer,
+        halved=subject.config.accumulator_dtype != "float32",
+    )
+    own = Size(built["parameters"], _activations(subject.source.encoder))
+    presets = {name: Size(c.parameters, _activations(c)) for name, c in PRESET_CONFIGS.items()}
+    empty = dict.fromkeys(f.name for f in dataclasses.fields(Plan))
+    return empty | {
+        "peak_memory_bytes": None,
+        "examples_per_second": None,
+        "why": why,
+        "remedies": remedies(situation, own, presets),
+    }
+
+
+def _activations(encoder: EncoderConfig) -> int:
+    return encoder.num_hidden_layers * encoder.hidden_size

@@ -1,0 +1,59 @@
+"""Training steps that are only imagined, for tests of planning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from bertaccum.memory.search import Ran
+
+MIB = 2**20
+
+
+class Simulated:
+    """Stands in for a worker: bert-small as it is measured, a machine that likes eight at once."""
+
+    started: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self, progress: object, environment: dict[str, str]) -> None:
+        self.environment = environment
+
+    def __enter__(self) -> Simulated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        pass
+
+    def build(self, job: dict[str, Any]) -> dict[str, Any]:
+        self.job = job
+        self.started.append(job | {"environment": self.environment})
+        target = job["config"]["target_batch"]
+        parts = {"parameters": 110, "embeddings": 60, "slots": 220, "accumulators": 110}
+        return {
+            "static_bytes": {name: mib * MIB for name, mib in parts.items()},
+            "resting_bytes": 440 * MIB,
+            "limit_bytes": job["limit_bytes"],
+            "device": "CPU",
+            "parameters": 28_000_000,
+            "longest": 128,
+            "windows": [[128] * target],
+        }
+
+    def run(
+        self,
+        micro_batches: Sequence[Sequence[int]],
+        recompute: str,
+        accumulate: bool = True,
+        thorough: bool = False,
+    ) -> Ran | None:
+        size, length = max((len(m), max(m)) for m in micro_batches)
+        example = 12 if recompute == "layer" else 37
+        peak = max(500, (450 if accumulate else 340) + example * size * length / 128) * MIB
+        if peak > self.job["limit_bytes"]:
+            return None
+        slower = 1.25 if recompute == "layer" else 1.0
+        seconds = sum(0.01 + len(m) * (1 + abs(len(m) - 8) / 32) / 20 for m in micro_batches)
+        return Ran(0.1 + slower * seconds, peak)
