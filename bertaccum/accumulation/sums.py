@@ -153,14 +153,16 @@ def _add_to_mean(
     mean: tf.Variable, gradient: Gradient, weight: tf.Tensor, total_weight: tf.Tensor
 ) -> None:
     """mean <- mean (1 - weight / total) + gradient / total, computed in at least float32."""
-    dtype = compute_dtype(mean)
-    # The first micro-step may be of no examples.
-    kept = 1 - tf.math.divide_no_nan(weight, total_weight)
-    old = tf.cast(here(mean), dtype) * tf.cast(kept, dtype)
-    share = tf.cast(tf.math.reciprocal_no_nan(total_weight), dtype)
-    if isinstance(gradient, tf.IndexedSlices):
-        added = tf.cast(gradient.values, dtype) * share
-        old = tf.tensor_scatter_nd_add(old, gradient.indices[:, tf.newaxis], added)
-    elif gradient is not None:
-        old += tf.cast(gradient, dtype) * share
-    mean.assign(tf.cast(old, mean.dtype))
+    # Only then: a mean in float32 that waits for its gradient takes memory meanwhile.
+    with tf.control_dependencies([] if gradient is None else [values_of(gradient)]):
+        dtype = compute_dtype(mean)
+        # The first micro-step may be of no examples.
+        kept = 1 - tf.math.divide_no_nan(weight, total_weight)
+        old = tf.cast(here(mean), dtype) * tf.cast(kept, dtype)
+        share = tf.cast(tf.math.reciprocal_no_nan(total_weight), dtype)
+        if isinstance(gradient, tf.IndexedSlices):
+            added = tf.cast(gradient.values, dtype) * share
+            old = tf.tensor_scatter_nd_add(old, gradient.indices[:, tf.newaxis], added)
+        elif gradient is not None:
+            old += tf.cast(gradient, dtype) * share
+        mean.assign(tf.cast(old, mean.dtype))

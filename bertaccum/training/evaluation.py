@@ -44,7 +44,7 @@ def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
         )
     model, files = load_best(folder)
     store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
-    logits = predict_store(make_predict(model), store, config.batch, progress)
+    logits, _ = predict_store(make_predict(model), store, config.batch, progress)
     return {
         "run": str(folder.path.resolve().name),
         "data": str(tsv),
@@ -65,16 +65,17 @@ def predict_store(
     store: TokenStore,
     batch: int,
     progress: Progress,
-) -> np.ndarray:
+) -> tuple[np.ndarray, int]:
     """Logits [examples, classes] of a whole store, computed by length, in the store's order.
 
-    What does not fit into memory is computed again in batches half as large.
+    What does not fit into memory is computed again in batches half as large; the batch that
+    did fit is told, too.
 
     Raises:
       RunError: a single example does not fit.
     """
     try:
-        return _predict_store(predict, store, batch, progress)
+        return _predict_store(predict, store, batch, progress), batch
     except tf.errors.ResourceExhaustedError:
         if batch == 1:
             raise RunError(

@@ -31,8 +31,6 @@ from bertaccum.training.run_folder import ModelFiles, RunFolder
 from bertaccum.training.update import make_predict, make_update
 from bertaccum.training.windows import Window, make_window, updates_per_epoch, window_rows
 
-_EVAL_BATCH = EvalConfig().batch
-
 
 def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
     """Trains one run; it goes on as long as the events are taken.
@@ -108,6 +106,7 @@ class _Run:
         self.optimizer = make_optimizer(config, scheduled, self.plan.accumulation_steps)
         self.update = self._make_update()
         self.predict = make_predict(model)
+        self.eval_batch = EvalConfig().batch
         self.best: Evaluated | None = None
         self.peak: int | None = None
         self.shrinkings = 0
@@ -226,7 +225,10 @@ class _Run:
         self.folder.write_json(self.folder.plan, values)
 
     def _evaluate(self, update: int) -> Evaluated:
-        logits = predict_store(self.predict, self.dev_store, _EVAL_BATCH, silent)
+        # What did not fit once is not tried again.
+        logits, self.eval_batch = predict_store(
+            self.predict, self.dev_store, self.eval_batch, silent
+        )
         labels = self.dev_store.labels
         score = accuracy(logits, labels)
         # A small dev.tsv gives many ties; among equals the longest trained is the best guess.

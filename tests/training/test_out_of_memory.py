@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,11 +59,11 @@ def run(config: TrainConfig) -> tuple[list[np.ndarray], list[OutOfMemory], dict]
 
 
 @pytest.fixture
-def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Makes the forward passes with these numbers, from 1, fail."""
 
-    def install(numbers: set[int] | range, training: bool, error: type = MemoryError) -> None:
-        seen = []
+    def install(numbers: set[int] | range, training: bool, error: type = MemoryError) -> list[int]:
+        seen: list[int] = []
 
         def check() -> np.ndarray:
             seen.append(1)
@@ -78,6 +79,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         wanted = training
         monkeypatch.setattr(update_module, "_logits", logits)
+        return seen
 
     return install
 
@@ -89,7 +91,7 @@ def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize("micro_batch", [8, 4, 3])
 def test_the_updates_are_those_of_a_run_that_never_failed(
-    config: Callable[..., TrainConfig], fail: Callable[..., None], micro_batch: int
+    config: Callable[..., TrainConfig], fail: Callable[..., Any], micro_batch: int
 ) -> None:
     expected, none, _ = run(config(micro_batch, "whole"))
     assert none == []
@@ -105,7 +107,7 @@ def test_the_updates_are_those_of_a_run_that_never_failed(
 
 
 def test_it_goes_on_down_to_one_example_with_recomputation(
-    config: Callable[..., TrainConfig], fail: Callable[..., None]
+    config: Callable[..., TrainConfig], fail: Callable[..., Any]
 ) -> None:
     expected, _, _ = run(config(8, "whole"))
     fail({1, 2, 3, 4}, training=True)
@@ -118,11 +120,14 @@ def test_it_goes_on_down_to_one_example_with_recomputation(
     folder = RunFolder(Path(written.out))
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert [line.get("out_of_memory") for line in lines] == [8, 4, 2, 1, None, None, None]
-    assert json.loads(folder.plan.read_text())["micro_batch"] == 1
+    plan = json.loads(folder.plan.read_text())
+    assert (plan["micro_batch"], plan["recompute"]) == (1, "layer")
+    # For the runs to come.
+    assert plan["learned_limits"] == {"none": 1}
 
 
 def test_where_nothing_helps_it_says_what_would(
-    config: Callable[..., TrainConfig], fail: Callable[..., None]
+    config: Callable[..., TrainConfig], fail: Callable[..., Any]
 ) -> None:
     fail(range(1, 100), training=True)
     with pytest.raises(RunError, match=r"one example at a time and recomputation; lower --max-seq"):
@@ -130,11 +135,13 @@ def test_where_nothing_helps_it_says_what_would(
 
 
 def test_an_evaluation_that_does_not_fit_is_cut_smaller(
-    config: Callable[..., TrainConfig], fail: Callable[..., None]
+    config: Callable[..., TrainConfig], fail: Callable[..., Any]
 ) -> None:
-    _, _, expected = run(config(4, "whole"))
-    fail({1, 2}, training=False)
-    _, events, summary = run(config(4, "cut"))
+    _, _, expected = run(config(4, "whole", eval_every=1))
+    asked = fail({1, 2}, training=False)
+    _, events, summary = run(config(4, "cut", eval_every=1))
+    # 24 reviews at once, then in batches of 16, then of 8; the other two times of 8 at once.
+    assert len(asked) == 1 + 1 + 3 + 3 + 3
     assert events == []
     assert summary["best_dev_accuracy"] == expected["best_dev_accuracy"]
     fail(range(1, 100), training=False)
@@ -143,7 +150,7 @@ def test_an_evaluation_that_does_not_fit_is_cut_smaller(
 
 
 def test_another_error_is_not_taken_for_it(
-    config: Callable[..., TrainConfig], fail: Callable[..., None]
+    config: Callable[..., TrainConfig], fail: Callable[..., Any]
 ) -> None:
     fail({2}, training=True, error=ValueError)
     with pytest.raises(tf.errors.InvalidArgumentError):
