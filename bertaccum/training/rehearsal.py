@@ -76,7 +76,7 @@ def rehearse(subject: Subject, limit: int | None, progress: Progress) -> dict[st
     on_cpu = what_if or device.device_name() == "CPU"
     # The second is started early: it loads TensorFlow while the first builds the model.
     with Worker(progress, environment) as worker, Worker(progress, environment) as judge:
-        built = worker.build(_job(subject, config, _pool_bytes(limit, on_cpu), 2))
+        built = worker.build(worker_job(subject, config, _pool_bytes(limit, on_cpu), 2))
         if built is None:
             raise RunError(
                 f"{subject.source.name} does not fit into memory, before any training",
@@ -102,7 +102,9 @@ def _prove(
     """The best that really fits, with half of the margin: so that it still does another day."""
     best = found.best_first()
     strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
-    if not best or not judge.build(_job(subject, config, strict, best[0].plan.accumulation_steps)):
+    if not best or not judge.build(
+        worker_job(subject, config, strict, best[0].plan.accumulation_steps)
+    ):
         return None
     return verified(found, judge, task)
 
@@ -114,9 +116,17 @@ def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
     return min(4 * limit, int(device.available_bytes() * 0.85)) // _MIB * _MIB
 
 
-def _job(
+def worker_job(
     subject: Subject, config: TrainConfig, limit: int | None, accumulation_steps: int
 ) -> dict[str, Any]:
+    """What a worker is to build.
+
+    Args:
+      subject: model, classes and data.
+      config: the options.
+      limit: bytes that it may take; None for all that a GPU has.
+      accumulation_steps: with one there are no accumulators.
+    """
     source = subject.source
     first_kind = "layer" if config.recompute == "layer" else "none"
     return {

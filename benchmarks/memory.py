@@ -1,0 +1,284 @@
+"""Is memory planned right? Predictions, choices, and runs under a limit, all measured.
+
+    python benchmarks/memory.py limits --shared ../shared      # 20 minutes on 2 cores
+    python benchmarks/memory.py choice --shared ../shared      # 25 minutes
+    python benchmarks/memory.py prediction                     # 45 minutes
+
+`limits` trains through the command line at target batch 32 under memory limits, on real
+reviews. `choice` compares the plan that is chosen with all that fit. `prediction` compares
+predicted peaks with peaks of micro-batches that the fit has not seen. Each writes
+memory-<part>.json and prints a Markdown table. Runs on a CPU, whose allocator is then that of
+a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.source import find_model
+from bertaccum.config import PRECISIONS, TrainConfig
+from bertaccum.memory.plan import even_micro_batches
+from bertaccum.memory.search import Task, search
+from bertaccum.progress import silent
+from bertaccum.sizes import format_size, parse_size
+from bertaccum.training.dataset import read_labels
+from bertaccum.training.planner import make_report
+from bertaccum.training.rehearsal import Subject, worker_job
+from bertaccum.training.worker import Worker
+
+MIB = 2**20
+TARGET = 32
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(heads: list[str], rows: list[list[Any]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+# --- Runs under a limit ---------------------------------------------------------------
+
+# Preset, length, limit, further options; the tightest that run are those just above failure.
+RUNS: list[tuple[str, int, str, list[str]]] = [
+    ("bert-small", 128, "560MiB", []),
+    ("bert-small", 128, "500MiB", ["--accumulator-dtype", "bfloat16"]),
+    ("bert-base", 512, "4GiB", []),
+    ("bert-base", 512, "2500MiB", []),
+    ("bert-base", 512, "2000MiB", []),
+    ("bert-large", 512, "7GiB", []),
+]
+
+
+def limits(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    data, results = prepared(shared, out), []
+    for preset, length, limit, more in RUNS:
+        say(f"{preset}, {length}, {limit} {' '.join(more)}")
+        run = Path(tempfile.mkdtemp(dir=out)) / "run"
+        options = ["--data", data, "--out", run, "--model", preset, "--init-checkpoint", "none"]
+        options += ["--vocab", shared / "data/vocab/vocab.txt", "--max-seq-length", length]
+        options += ["--memory-limit", limit, "--max-updates", 2, "--target-batch", TARGET]
+        command = [sys.executable, "-m", "bertaccum", "train", *map(str, [*options, *more])]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+        result = {"preset": preset, "length": length, "limit": limit, "options": more}
+        if done.returncode:
+            say(done.stderr.strip().splitlines()[-1])
+            results.append(result | {"error": done.stderr.strip().splitlines()[-1]})
+            continue
+        plan = json.loads((run / "plan.json").read_text())
+        floor = sum(v for k, v in plan["static_bytes"].items() if k != "embeddings")
+        results.append(result | {"floor": floor, "plan": plan} | json.loads(done.stdout))
+    rows = [limit_row(r) for r in results]
+    heads = ["model, length", "limit", "floor", "peak", "micro-batch", "examples/s"]
+    return results, table(heads, rows)
+
+
+def limit_row(r: dict[str, Any]) -> list[str]:
+    name = f"{r['preset']}, {r['length']}"
+    if r["options"]:
+        name += f", `{' '.join(r['options'])}`"
+    if "error" in r:
+        return [name, r["limit"], "", r["error"], "", ""]
+    how = f"{r['micro_batch']}" + (", recomputed" if r["recompute"] == "layer" else "")
+    sizes = [format_size(r["floor"]), format_size(r["peak_memory_bytes"])]
+    return [name, r["limit"], *sizes, how, f"{r['examples_per_second']:.2f}"]
+
+
+def prepared(shared: Path, out: Path) -> Path:
+    data = out / "yelp"
+    archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
+    command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
+    command += ["--allow-unverified-archive", "--out", str(data)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return data
+
+
+# --- The choice against everything that fits ------------------------------------------
+
+CHOICES = [
+    ("bert-small", 128, "560MiB"),
+    ("bert-small", 128, "700MiB"),
+    ("bert-small", 128, "4GiB"),
+    ("bert-mini", 256, "300MiB"),
+    ("bert-small", 512, "900MiB"),
+]
+ROUNDS = 3
+
+
+def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    data, results = prepared(shared, out), []
+    for preset, length, limit in CHOICES:
+        config = TrainConfig(
+            data=str(data),
+            model=preset,
+            init_checkpoint="none",
+            vocab=str(shared / "data/vocab/vocab.txt"),
+            max_seq_length=length,
+            memory_limit=limit,
+            target_batch=TARGET,
+        )
+        tsvs = [data / "train.tsv", data / "dev.tsv"]
+        subject = Subject(config, find_model(config, silent), read_labels(data), tsvs)
+        values = make_report(subject, silent, fresh=True).values
+        rates = brute_force(subject, values)
+        mine = rates[values["micro_batch"], values["recompute"]]
+        best = max(rates, key=lambda key: rates[key])
+        result = {
+            "preset": preset,
+            "length": length,
+            "limit": limit,
+            "chosen": [values["micro_batch"], values["recompute"], mine],
+            "best": [*best, rates[best]],
+            "ratio": mine / rates[best],
+            "rates": [[*key, rate] for key, rate in rates.items()],
+            "planning_seconds": values["planning_seconds"],
+        }
+        say(json.dumps({k: v for k, v in result.items() if k != "rates"}))
+        results.append(result)
+    rows = [
+        [f"{r['preset']}, {r['length']}", r["limit"], shown(r["chosen"]), shown(r["best"])]
+        + [f"{r['ratio']:.3f}", f"{r['planning_seconds']:.0f} s"]
+        for r in results
+    ]
+    heads = ["model, length", "limit", "chosen", "best of all that fit", "ratio", "planned in"]
+    return results, table(heads, rows)
+
+
+def shown(way: list[Any]) -> str:
+    return f"{way[0]}{', recomputed' if way[1] == 'layer' else ''}: {way[2]:.1f} examples/s"
+
+
+def brute_force(subject: Subject, values: dict[str, Any]) -> dict[tuple[int, str], float]:
+    """Examples per second of all candidates that fit, medians of whole windows, interleaved."""
+    fitting = [(c["micro_batch"], c["recompute"]) for c in values["candidates"] if c["fits"]]
+    # Where slower kinds were passed over as hopeless, they are tried all the same.
+    if all(kind == "none" for _, kind in fitting):
+        fitting += [(size, "layer") for size, _ in fitting]
+    fitting.sort(key=lambda way: way[1], reverse=True)
+    seconds: dict[tuple[int, str], list[float]] = {way: [] for way in fitting}
+    with Worker(silent, {}) as worker:
+        built = worker.build(worker_job(subject, subject.step_config(), parse_size("9GiB"), 2))
+        assert built is not None
+        windows = built["windows"]
+        for kind in ("none", "layer"):
+            worker.run([[8]], kind)
+        for number in range(ROUNDS):
+            window = windows[number % len(windows)]
+            for size, kind in fitting:
+                cut = [window[i : i + size] for i in range(0, len(window), size)]
+                ran = worker.run(cut, kind)
+                assert ran is not None
+                seconds[size, kind].append(ran.seconds)
+    return {way: TARGET / statistics.median(times) for way, times in seconds.items()}
+
+
+# --- Predictions ------------------------------------------------------------------------
+
+PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base")
+LENGTHS = (64, 128, 256, 512)
+# float16 is emulated on CPUs, and a hundred times slower than float32.
+SLOW = {"mixed_float16": ("bert-tiny",)}
+# Micro-batches that are measured although the fit does not need them.
+HELD_OUT = (3, 6, 12, 24)
+MOST_BYTES, MOST_SECONDS = 6 * 2**30, 40.0
+
+
+def prediction(_: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    results = []
+    for precision in PRECISIONS:
+        for preset in SLOW.get(precision, PRESETS):
+            results += predicted(preset, precision)
+    rows = []
+    for precision in PRECISIONS:
+        for preset in PRESETS:
+            own = [r for r in results if (r["preset"], r["precision"]) == (preset, precision)]
+            cells = []
+            for length in LENGTHS:
+                errors = [abs(r["error"]) for r in own if r["length"] == length]
+                cells.append(f"{max(errors):.1%}" if errors else "—")
+            if own:
+                rows.append([preset, precision, *cells, len(own)])
+    heads = ["model", "precision", *(f"length {n}" for n in LENGTHS), "peaks compared"]
+    return results, table(heads, rows)
+
+
+def predicted(preset: str, precision: str) -> list[dict[str, Any]]:
+    config = TrainConfig(precision=precision, max_seq_length=max(LENGTHS))
+    job = {
+        "config": dataclasses.asdict(dataclasses.replace(config, recompute="none")),
+        "encoder": dataclasses.asdict(PRESET_CONFIGS[preset]),
+        "classes": 2,
+        "labels": ["0", "1"],
+        "vocabulary": [],
+        "tsvs": [],
+        "limit_bytes": parse_size("14GiB"),
+        "accumulation_steps": 2,
+    }
+    results = []
+    with Worker(silent, {}) as worker:
+        built = worker.build(job)
+        assert built is not None
+        for length in LENGTHS:
+            task = Task(
+                target_batch=TARGET,
+                sizes=even_micro_batches(TARGET),
+                recompute=["none"],
+                longest=length,
+                windows=[[length] * TARGET],
+                limit_bytes=1e18,
+                resting_bytes=built["resting_bytes"],
+                accumulator_bytes=built["static_bytes"]["accumulators"],
+                speed_seconds=0.0,
+            )
+            for kind in ("none", "layer"):
+                cost = search(worker, dataclasses.replace(task, recompute=[kind])).costs[kind]
+                example_seconds = 0.0
+                for size in HELD_OUT:
+                    expected = cost.peak_bytes(size, length)
+                    if expected > MOST_BYTES or size * example_seconds > MOST_SECONDS:
+                        continue
+                    ran = worker.run([[length] * size], kind)
+                    assert ran is not None
+                    example_seconds = ran.seconds / size
+                    error = expected / ran.peak_bytes - 1
+                    say(f"{preset} {precision} {length} {kind} {size}: {error:+.2%}")
+                    results.append(
+                        {"preset": preset, "precision": precision, "length": length}
+                        | {"recompute": kind, "micro_batch": size, "error": error}
+                        | {"predicted_bytes": expected, "measured_bytes": ran.peak_bytes}
+                    )
+    return results
+
+
+def main() -> None:
+    parts = {"limits": limits, "choice": choice, "prediction": prediction}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--shared", type=Path, default=Path("../shared"))
+    parser.add_argument("--out", type=Path, default=Path("build/memory"))
+    arguments = parser.parse_args()
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["BERTACCUM_CACHE"] = str(out / "cache")
+    results, text = parts[arguments.part](arguments.shared.resolve(), out)
+    (out / f"memory-{arguments.part}.json").write_text(json.dumps(results, indent=2) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
