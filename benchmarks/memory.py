@@ -151,8 +151,14 @@ def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
         say(json.dumps({k: v for k, v in result.items() if k != "rates"}))
         results.append(result)
     rows = [
-        [f"{r['preset']}, {r['length']}", r["limit"], shown(r["chosen"]), shown(r["best"])]
-        + [f"{r['ratio']:.3f}", f"{r['planning_seconds']:.0f} s"]
+        [
+            f"{r['preset']}, {r['length']}",
+            r["limit"],
+            shown(r["chosen"]),
+            shown(r["best"]),
+            f"{r['ratio']:.3f}",
+            f"{r['planning_seconds']:.0f} s",
+        ]
         for r in results
     ]
     heads = ["model, length", "limit", "chosen", "best of all that fit", "ratio", "planned in"]

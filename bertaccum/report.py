@@ -209,7 +209,8 @@ def planned(found: Report, path: str) -> None:
     kept = ", measured before" if found.cached else f", {values['planning_seconds']:.0f} s"
     if found.plan is not None:
         console.print(f"* {found.plan}: {values['why']}", soft_wrap=True)
-        console.print(f"peak of its real update: {format_size(values['peak_memory_bytes'])}")
+        if values["peak_memory_bytes"]:
+            console.print(f"peak of its real update: {format_size(values['peak_memory_bytes'])}")
     console.print(f"{path}: written{kept}", soft_wrap=True)
 
 

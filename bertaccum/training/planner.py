@@ -29,7 +29,6 @@ from bertaccum.training.rehearsal import Subject, rehearse
 # Raise when the same options would be measured or chosen otherwise.
 _FORMAT = 1
 _PACKAGES = ("bertaccum", "tensorflow", "tf_keras", "tf-models-official")
-_MIB = 2**20
 
 
 @dataclass(frozen=True)
