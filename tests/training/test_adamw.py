@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -74,3 +77,46 @@ def test_it_is_made_again_from_its_config_and_traced_again() -> None:
         )
         step()
     assert optimizer.iterations == 2
+
+
+OTHER_DEVICE = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np
+import tensorflow as tf
+from bertaccum.config import TrainConfig
+from bertaccum.training.recipe import make_optimizer
+cpu = tf.config.list_physical_devices("CPU")[0]
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+
+def train(offload):
+    with tf.device("CPU:1"):
+        kernel = tf.Variable(np.linspace(-1, 1, 12).reshape(4, 3), dtype=tf.float32, name="kernel")
+        config = TrainConfig(offload_optimizer=offload, learning_rate=1e-2, warmup_fraction=0.0)
+        optimizer = make_optimizer(config, 20, 2)
+        optimizer.build([kernel])
+        @tf.function
+        def update(features):
+            for part in (features[:2], features[2:]):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(tf.sin(part @ kernel) ** 2)
+                optimizer.accumulate([(tape.gradient(loss, kernel), kernel)], 2.0)
+            return optimizer.apply()
+        rng = np.random.default_rng(0)
+        for _ in range(10):
+            update(tf.constant(rng.normal(size=(4, 4)), tf.float32))
+    slots = {v.device[-5:] for v in optimizer.inner.variables if v.shape == kernel.shape}
+    return kernel.numpy(), kernel.device[-5:], slots
+
+(here, *places), (there, *others) = train(False), train(True)
+print(places, others, float(np.abs(here - there).max()) < 1e-6, float(np.abs(here).max()) > 0.5)
+"""
+
+
+def test_offloaded_moments_are_in_host_memory_and_the_weights_are_the_same() -> None:
+    """The second of two logical CPUs stands in for the GPU."""
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_DEVICE], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['CPU:1', {'CPU:1'}] ['CPU:1', {'CPU:0'}] True True"

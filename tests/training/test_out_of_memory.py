@@ -164,7 +164,7 @@ def test_a_real_lack_of_memory_changes_no_update(config: Callable[..., TrainConf
     rows = [f"{i % 2}\t{'very ' * 200}{('bad', 'good')[i % 2]}\n" for i in range(1024)]
     (data / "train.tsv").write_text("label\ttext\n" + "".join(rows))
     summaries = []
-    for limit in ("1500MiB", "330MiB"):
+    for limit in ("1500MiB", "330MiB", "250MiB", "180MiB"):
         out = data.parent / f"real-{limit}"
         command = [sys.executable, "-m", "bertaccum", "train", "--data", str(data)]
         command += ["--out", str(out), "--memory-limit", limit, "--target-batch", "256"]
@@ -173,10 +173,13 @@ def test_a_real_lack_of_memory_changes_no_update(config: Callable[..., TrainConf
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         summaries.append(json.loads(done.stdout))
-        if limit == "330MiB":
+        if limit != "1500MiB":
             assert "out of memory with micro-batches of 256; running it again in" in done.stderr
-    plenty, little = summaries
-    assert (plenty["out_of_memory"], little["out_of_memory"] > 0) == (0, True)
-    assert little["micro_batch"] < plenty["micro_batch"] == 256
-    assert little["peak_memory_bytes"] <= 330 * 2**20 < plenty["peak_memory_bytes"]
-    assert little["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
+    plenty, *little = summaries
+    assert (plenty["out_of_memory"], plenty["micro_batch"]) == (0, 256)
+    assert [s["out_of_memory"] > 0 for s in little] == [True] * 3
+    sizes = [s["micro_batch"] for s in summaries]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < sizes[1]
+    for summary, limit in zip(little, (330, 250, 180), strict=True):
+        assert summary["peak_memory_bytes"] <= limit * 2**20 < plenty["peak_memory_bytes"]
+        assert summary["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
