@@ -100,7 +100,11 @@ def _use_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -
         except click.BadParameter as error:
             raise ValueError(error.message.rstrip(".")) from None
 
-    ctx.default_map = read_config_file(Path(path), parameters, check)
+    others: set[str] = set()
+    if ctx.command.name == "plan":  # A recipe of train; the folder it names is not plan's file.
+        others = {field.name for field in dataclasses.fields(TrainConfig)} - set(parameters)
+        others.add("out")
+    ctx.default_map = read_config_file(Path(path), parameters, check, others)
 
 
 config_option = click.option(

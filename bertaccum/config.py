@@ -22,6 +22,7 @@ LAYOUTS = ("plain", "cola")
 SPLITS = ("train", "dev", "test")
 AUTO = "auto"
 RECOMPUTE = ("none", "layer", AUTO)
+CUTS = ("cost", "count")
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
 
@@ -186,6 +187,12 @@ class StepConfig:
         "Examples in one forward and backward pass, what the memory must hold."
         " auto: the fastest that fits, as `bertaccum plan` measures it.",
         minimum=1,
+    )
+    cut: str = setting(
+        "cost",
+        "cost: micro-batches hold no more tokens than --micro-batch of the longest examples, and"
+        " are cut where that saves time; count: as many examples each.",
+        choices=CUTS,
     )
     dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
     precision: str = setting("float32", "Arithmetic of the model.", choices=PRECISIONS)

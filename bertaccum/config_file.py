@@ -12,7 +12,10 @@ from bertaccum.files import read_text
 
 
 def read_config_file(
-    path: Path, keys: Iterable[str], check: Callable[[str, Any], Any]
+    path: Path,
+    keys: Iterable[str],
+    check: Callable[[str, Any], Any],
+    others: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Reads a YAML mapping of option names to values.
 
@@ -20,6 +23,7 @@ def read_config_file(
       path: the file; only plain YAML, no tags.
       keys: the names that are known.
       check: converts a key's value; raises ValueError with the reason if it cannot.
+      others: names that are known, and passed over.
 
     Raises:
       InputError: the file is missing or not YAML.
@@ -36,6 +40,8 @@ def read_config_file(
             row = key_node.start_mark.line + 1
             key = str(loader.construct_object(key_node, deep=True)).replace("-", "_")
             value = loader.construct_object(value_node, deep=True)
+            if key in others:
+                continue
             if key not in known:
                 raise ConfigError(f"unknown key {key!r}", _closest(key, known), path=path, row=row)
             if key in values:

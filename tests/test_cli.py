@@ -383,6 +383,7 @@ def test_plan_shows_what_fits_and_train_takes_it(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    Simulated.started = []
     common = ["--data", data, "--model", "bert-tiny", "--init-checkpoint", "none"]
     common += ["--max-seq-length", 16, "--target-batch", 20]
     planned = run("plan", *common, "--recompute", "none")
@@ -410,16 +411,26 @@ def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "Worker", Simulated)
-    planned = run("plan", "--data", data, "--device-memory", "700MiB")
+    planned = run("plan", "--data", data, "--device-memory", "950MiB")
     assert planned.code == 1
     assert "│ no" in planned.out
     assert re.fullmatch(r"error: nothing fits: .*; --model bert-mini \(.*\)", planned.err.strip())
     # As on a machine with that little: a limit would come too late for this process.
-    monkeypatch.setattr(device, "available_bytes", lambda: 700 * 2**20)
+    monkeypatch.setattr(device, "machine_bytes", lambda: 960 * 2**20)
     trained = run("train", "--data", data, *QUICK[:-2])
     assert trained.code == 1
     assert "error: nothing fits" in trained.err
     assert not Path("runs").exists()
+
+
+def test_plan_takes_a_recipe_of_train(run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    Path("recipe.yaml").write_text(f"data: {data}\nepochs: 3\nout: runs/mine\ntarget_batch: 20\n")
+    planned = run("plan", "--config", "recipe.yaml", "--json")
+    assert (planned.code or 0) == 0
+    assert json.loads(Path("plan.json").read_text())["target_batch"] == 20
+    Path("recipe.yaml").write_text("epoch: 3\n")
+    check_error(run("plan", "--config", "recipe.yaml"), "unknown key 'epoch'")
 
 
 def test_plan_mistakes(run, data: Path) -> None:

@@ -24,6 +24,12 @@ def recompute_layers(encoder: networks.BertEncoder) -> None:
         layer.call = _recomputed(layer)
 
 
+def keep_activations(encoder: networks.BertEncoder) -> None:
+    """Undoes `recompute_layers`, for what is traced from now on."""
+    for layer in encoder.transformer_layers:
+        vars(layer).pop("call", None)
+
+
 def _recomputed(layer: tf_keras.layers.Layer) -> Callable[..., tf.Tensor]:
     call = layer.call
 

@@ -72,16 +72,16 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
     absent = named in PRESET_CONFIGS and preset_folder(named) is None
-    if not absent and not (named == NO_CHECKPOINT and not vocabulary.is_file()):
+    wordless = named == NO_CHECKPOINT and not vocabulary.is_file()
+    if config.bert_config is not None or not (absent or wordless):
         return find_model(config, progress)
-    if absent:
-        encoder = PRESET_CONFIGS[named]
-        if config.model is not None and config.model != named:
-            raise ConfigError(f"--model {config.model} and --init-checkpoint {named} differ")
-    else:
-        encoder = _encoder(config, None)
-    _check_length(config, encoder)
-    return ModelSource(_name(config, None), encoder, [], None)
+    name = config.model or (named if absent else DEFAULT_PRESET)
+    if absent and name != named:
+        raise ConfigError(
+            f"--model {name} and --init-checkpoint {named} differ", "drop one of the two"
+        )
+    _check_length(config, PRESET_CONFIGS[name])
+    return ModelSource(name, PRESET_CONFIGS[name], [], None)
 
 
 def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 # What a peak must be above the update's own to say something about examples.
 _CLEARLY_ABOVE = 1.03
@@ -39,6 +42,14 @@ class MemoryCost:
     linear: float
     quadratic: float
 
+    def less(self, saved_bytes: float) -> MemoryCost:
+        """The cost where so many bytes are elsewhere."""
+        return dataclasses.replace(
+            self,
+            update_bytes=self.update_bytes - saved_bytes,
+            static_bytes=self.static_bytes - saved_bytes,
+        )
+
     def example_bytes(self, length: int) -> float:
         """What one more example of `length` tokens adds."""
         return self.linear * length + self.quadratic * length**2
@@ -61,11 +72,13 @@ def fit_cost(update_bytes: float, resting_bytes: float, points: Sequence[Measure
       update_bytes: the peak of a window whose examples take nothing to speak of.
       resting_bytes: what is in use between windows; static bytes are not less.
       points: of one length, or of two. Those that do not rise above the update's peak
-        say nothing and are left out.
+        only say that examples take no more than that.
     """
     above = [p for p in points if p.peak_bytes > _CLEARLY_ABOVE * update_bytes]
     if not above:
-        return MemoryCost(update_bytes, update_bytes, 0.0, 0.0)
+        # So much for the most that examples can take.
+        tokens = max((p.micro_batch * p.length for p in points), default=1)
+        return MemoryCost(update_bytes, resting_bytes, (update_bytes - resting_bytes) / tokens, 0.0)
     longest = max(p.length for p in above)
     static, slope = _line([p for p in above if p.length == longest], resting_bytes)
     shorter = [p for p in above if p.length < longest]
@@ -79,10 +92,15 @@ def fit_cost(update_bytes: float, resting_bytes: float, points: Sequence[Measure
 
 
 def _line(points: list[Measured], least: float) -> tuple[float, float]:
-    """Static bytes and bytes an example, through the two largest."""
-    *_, small, large = [Measured(0, 0, least), *sorted(points, key=lambda p: p.micro_batch)]
-    slope = (large.peak_bytes - small.peak_bytes) / (large.micro_batch - small.micro_batch)
-    static = large.peak_bytes - slope * large.micro_batch
-    if static < least:
-        return least, (large.peak_bytes - least) / large.micro_batch
-    return static, slope
+    """Static bytes and bytes an example: the line with the smallest relative errors.
+
+    Peaks are not quite reproducible: what is free in the allocator has the sizes of what was
+    there before, and is handed out whole if it is not twice of what is needed.
+    """
+    sizes = np.array([p.micro_batch for p in points], float)
+    peaks = np.array([p.peak_bytes for p in points])
+    if len(points) > 1:
+        slope, static = np.polyfit(sizes, peaks, 1, w=1 / peaks)
+        if static >= least:
+            return float(static), float(slope)
+    return least, float(np.mean((peaks - least) / sizes))

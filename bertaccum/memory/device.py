@@ -8,6 +8,7 @@ does not fit there fails here, with the same error.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import psutil
 import tensorflow as tf
@@ -20,12 +21,15 @@ from bertaccum.sizes import format_size
 LEAST_BYTES = 64 * 2**20
 # Of a CPU's limit, what is taken before we can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
-# What TensorFlow leaves of a GPU for the CUDA context, kernels and the workspaces of cuBLAS and
-# cuDNN: its own rule (MinSystemMemory in gpu_device.cc), below 2 GiB and above for cards of
-# compute capability 6, such as the GTX 1050 Ti. Of newer ones it leaves 1050 to 1800 MiB.
+# What a CUDA context takes of a GPU, about; and what TensorFlow then leaves for kernels and the
+# workspaces of cuBLAS and cuDNN: its own rule (MinSystemMemory in gpu_device.cc), below 2 GiB
+# and above for cards of compute capability 6, such as the GTX 1050 Ti. Of newer ones it leaves
+# 1050 to 1800 MiB.
+CONTEXT_BYTES = 250 * 2**20
 SMALL_GPU_BYTES = 2 * 2**30
-ALLOWANCE_OF_SMALL_BYTES = 225 * 2**20
-ALLOWANCE_BYTES = 500 * 2**20
+RESERVE_OF_SMALL_BYTES = 225 * 2**20
+RESERVE_BYTES = 500 * 2**20
+_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _limits: list[int] = []
 
 
@@ -40,11 +44,7 @@ def limit_memory(limit_bytes: int | None) -> None:
     """
     if limit_bytes is None:
         return
-    if limit_bytes < LEAST_BYTES:
-        raise ConfigError(
-            f"a memory limit of {format_size(limit_bytes)} is too small to start in",
-            f"allow at least {format_size(LEAST_BYTES)}",
-        )
+    check_limit(limit_bytes)
     if _limits and _limits[-1] != limit_bytes:
         raise _too_late()
     if not _limits:
@@ -70,14 +70,33 @@ def memory_for_tensors(gpu_bytes: int) -> int:
     Raises:
       ConfigError: that is next to nothing.
     """
-    small = gpu_bytes < SMALL_GPU_BYTES
-    left = gpu_bytes - (ALLOWANCE_OF_SMALL_BYTES if small else ALLOWANCE_BYTES)
+    free = gpu_bytes - CONTEXT_BYTES
+    left = free - (RESERVE_OF_SMALL_BYTES if free < SMALL_GPU_BYTES else RESERVE_BYTES)
     if left < LEAST_BYTES:
+        least = LEAST_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
         raise ConfigError(
             f"a GPU of {format_size(gpu_bytes)} has no memory left after the CUDA context",
-            f"name at least {format_size(LEAST_BYTES + ALLOWANCE_OF_SMALL_BYTES)}",
+            f"name at least {format_size(least)}",
         )
     return left
+
+
+def check_limit(limit_bytes: int) -> None:
+    """Raises ConfigError for a limit that TensorFlow cannot start in."""
+    if limit_bytes < LEAST_BYTES:
+        raise ConfigError(
+            f"a memory limit of {format_size(limit_bytes)} is too small to start in",
+            f"allow at least {format_size(LEAST_BYTES)}",
+        )
+
+
+def machine_bytes() -> int:
+    """All memory that this process may use: the machine's, or its control group's."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        return min(total, int(_GROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # There is no such file, or it says `max`.
+        return total
 
 
 def available_bytes() -> int:

@@ -6,12 +6,17 @@ Nothing here knows TensorFlow: a `Probe` runs windows and says what they took.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from bertaccum.memory.cost import Measured, MemoryCost, fit_cost
+from bertaccum.memory.cut import Cut, cut_by_count
 from bertaccum.memory.plan import Plan, make_plan
 
 # Of the memory, left for what fragmentation, evaluation and checkpoints may take.
@@ -20,6 +25,8 @@ MARGIN = 0.04
 _SAME_SPEED = 0.98
 # More examples at once must be so much faster for recomputation, a forward pass more, to pay.
 _RECOMPUTATION_COSTS = 1.1
+# What a single measurement of memory may take.
+_MOST_SECONDS = 8.0
 # Tokens of an example that takes next to nothing: what remains is the update's own peak.
 _SHORT = 8
 
@@ -65,6 +72,7 @@ class Task:
       limit_bytes: the device's memory.
       resting_bytes: in use between updates, accumulators included.
       accumulator_bytes: of these, what a window of one micro-batch goes without.
+      cut: how windows are cut.
       speed_seconds: about how long speeds may be measured, for each kind.
     """
 
@@ -76,7 +84,14 @@ class Task:
     limit_bytes: float
     resting_bytes: float
     accumulator_bytes: float
+    cut: Cut = cut_by_count
     speed_seconds: float = 8.0
+
+    @functools.cached_property
+    def typical(self) -> list[int]:
+        """The lengths of a window that is like all of them together."""
+        lengths = sorted(itertools.chain.from_iterable(self.windows))
+        return lengths[len(self.windows) // 2 :: len(self.windows)]
 
     @property
     def usable_bytes(self) -> float:
@@ -145,6 +160,8 @@ class _Search:
     def __init__(self, probe: Probe, task: Task, recompute: str) -> None:
         self.probe, self.task, self.recompute = probe, task, recompute
         self.points: list[Measured] = []
+        # The least that ran out of memory, of the longest examples.
+        self.too_large = math.inf
         self.update_seconds = 0.0
         self.example_seconds = 0.0
         self.cost = self._measure_cost()
@@ -162,10 +179,11 @@ class _Search:
             return False
         if fitting[-1] == self.task.sizes[-1]:
             return True
-        timed = sorted(self.rates)
+        timed = sorted(size for size, rate in self.rates.items() if rate)
         if len(timed) < 2:
             return False
-        largest, smaller = timed[-1], max(s for s in timed if s <= 0.7 * timed[-1])
+        largest = timed[-1]
+        smaller = max((s for s in timed if s <= 0.7 * largest), default=timed[0])
         return self.rates[largest] < _RECOMPUTATION_COSTS * self.rates[smaller]
 
     # --- Memory ---------------------------------------------------------------------
@@ -179,17 +197,22 @@ class _Search:
         update_bytes, self.update_seconds = ran.peak_bytes, ran.seconds
         size, longest = 1, self.task.longest
         while self._measure(size, longest) and size < self.task.target_batch:
-            enough = [p for p in self.points if p.peak_bytes > 1.12 * update_bytes]
-            if len(enough) >= 2:
-                break
+            peaks = [p.peak_bytes / update_bytes for p in self.points]
             size = min(2 * size, self.task.target_batch)
-        if self.points and longest > 2 * _SHORT:
+            # Of large models, examples weigh little against the update, and take long.
+            if peaks[-1] > 1.4 or size * self.example_seconds > _MOST_SECONDS:
+                break
+        if not self.points:
+            return None  # The update fits, but no example.
+        if longest > 2 * _SHORT:
             self._measure(2 * self.points[-1].micro_batch, longest // 2)
         return fit_cost(update_bytes, self.task.resting_bytes, self.points)
 
     def _measure(self, size: int, length: int) -> bool:
         ran = self.probe.run([[length] * size], self.recompute)
         if ran is None:
+            if length == self.task.longest:
+                self.too_large = min(size, self.too_large)
             return False
         self.points.append(Measured(size, length, ran.peak_bytes))
         if length == self.task.longest:
@@ -210,7 +233,7 @@ class _Search:
             predicted_peak_bytes=predicted,
             measured_peak_bytes=measured[0] if measured else None,
             examples_per_second=self.rates.get(size),
-            fits=predicted <= self.task.usable_bytes,
+            fits=self._fits(size),
         )
 
     def _predicted(self, size: int) -> float:
@@ -222,10 +245,13 @@ class _Search:
             cost = dataclasses.replace(cost, static_bytes=static)
         return cost.peak_bytes(size, self.task.longest)
 
+    def _fits(self, size: int) -> bool:
+        whole = size == self.task.target_batch  # Measured with accumulators, runs without.
+        failed = size >= self.too_large and not whole
+        return self._predicted(size) <= self.task.usable_bytes and not failed
+
     def _fitting(self) -> list[int]:
-        if self.cost is None:
-            return []
-        return [s for s in self.task.sizes if self._predicted(s) <= self.task.usable_bytes]
+        return [] if self.cost is None else [s for s in self.task.sizes if self._fits(s)]
 
     # --- Speed ----------------------------------------------------------------------
 
@@ -269,9 +295,13 @@ class _Search:
 
     def _time(self, size: int) -> float:
         """Times a part of a window that stands for the whole; returns the seconds it took."""
-        lengths = self.task.windows[len(self.rates) % len(self.task.windows)]
-        cut = [lengths[start : start + size] for start in range(0, len(lengths), size)]
-        affordable = self.task.speed_seconds / 4 / (self.example_seconds * size)
+        lengths = self.task.typical
+        # One micro-step has no accumulators, and stays one.
+        whole = size >= self.task.target_batch
+        starts = (cut_by_count if whole else self.task.cut)(np.array(lengths), size)
+        cut = [lengths[a:b] for a, b in itertools.pairwise(starts)]
+        examples = len(lengths) / len(cut)
+        affordable = self.task.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
         chosen = [cut[int((i + 0.5) * len(cut) / steps)] for i in range(steps)]
         ran = self.probe.run(chosen, self.recompute)
@@ -279,14 +309,21 @@ class _Search:
             self.rates.setdefault(size, 0.0)
             return 0.0
         # The update is once a window, however much of it was run.
-        share = sum(map(len, chosen)) / len(lengths)
+        share = _padded(chosen) / _padded(cut)
         seconds = max(ran.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
         self.rates[size] = max(self.rates.get(size, 0.0), len(lengths) / seconds)
         return ran.seconds
 
 
+def _padded(micro_batches: Sequence[Sequence[int]]) -> int:
+    """Tokens that are computed."""
+    return sum(len(lengths) * max(lengths) for lengths in micro_batches)
+
+
 def verified(found: Found, probe: Probe, task: Task) -> tuple[Candidate, Ran] | None:
     """The best candidate that real updates under the limit have shown to fit.
+
+    Those that have not, and what takes as much, no longer count as fitting.
 
     Args:
       found: what `search` found.
@@ -304,4 +341,8 @@ def verified(found: Found, probe: Probe, task: Task) -> tuple[Candidate, Ran] | 
         if ran is not None:
             return candidate, ran
         failed = candidate.predicted_peak_bytes
+        found.candidates = [
+            dataclasses.replace(c, fits=c.fits and c.predicted_peak_bytes < failed)
+            for c in found.candidates
+        ]
     return None

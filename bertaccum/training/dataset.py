@@ -6,6 +6,7 @@ its contents, so that it is never stale and never asked about.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -54,6 +55,11 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Tokens of the longest example."""
+        return int(np.diff(self.offsets).max())
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Token counts of `rows`."""

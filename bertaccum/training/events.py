@@ -33,6 +33,9 @@ class Updated:
       epoch: the epoch it belongs to, from 1.
       loss: mean over the window's examples.
       examples: in the window.
+      micro_steps: that the window was cut into.
+      tokens: in the window.
+      padded_tokens: that were computed, padding included.
       learning_rate: that it was applied with.
       grad_norm: of the mean gradient, before clipping.
       seconds: that it took, data included.
@@ -45,6 +48,9 @@ class Updated:
     epoch: int
     loss: float
     examples: int
+    micro_steps: int
+    tokens: int
+    padded_tokens: int
     learning_rate: float
     grad_norm: float
     seconds: float

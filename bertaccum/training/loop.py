@@ -17,6 +17,7 @@ from bertaccum.bert.recompute import recompute_layers
 from bertaccum.bert.source import find_model
 from bertaccum.config import AUTO, PRESETS, EvalConfig, TrainConfig, size_in_bytes
 from bertaccum.errors import RunError
+from bertaccum.memory.cut import Cut, cut_by_count, make_cut
 from bertaccum.memory.device import limit_memory, peak_memory_bytes, reset_peak_memory
 from bertaccum.memory.plan import make_plan
 from bertaccum.progress import Progress, silent
@@ -164,7 +165,7 @@ class _Run:
         config = self.config
         epoch, rows = window_rows(number, len(self.train_store), config.target_batch, config.seed)
         while True:
-            window = make_window(self.train_store, rows, self.plan.micro_batch)
+            window = make_window(self.train_store, rows, self.plan.micro_batch, self._cut())
             try:
                 results = self.update(window)
                 break
@@ -178,6 +179,9 @@ class _Run:
             epoch=epoch + 1,
             loss=results["loss"],
             examples=window.examples,
+            micro_steps=window.micro_steps,
+            padded_tokens=window.padded_tokens,
+            tokens=len(window.token_ids),
             learning_rate=results["learning_rate"],
             grad_norm=results["grad_norm"],
             seconds=seconds,
@@ -185,6 +189,11 @@ class _Run:
             skipped=not results["applied"],
             peak_memory_bytes=peak,
         )
+
+    def _cut(self) -> Cut:
+        # One micro-step has no accumulators, and stays one.
+        whole = self.plan.accumulation_steps == 1
+        return cut_by_count if whole else make_cut(self.config.cut, self.train_store.longest)
 
     def _shrink(self, update: int) -> OutOfMemory:
         """After running out of memory: forgets the window and cuts what comes smaller, for good.

@@ -15,20 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertaccum import __version__
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.source import find_dimensions
-from bertaccum.config import PlanConfig, StepConfig, size_in_bytes
+from bertaccum.config import AUTO, PlanConfig, StepConfig, size_in_bytes
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.files import json_text, read_text, write_text
 from bertaccum.memory import device
 from bertaccum.memory.plan import Plan
 from bertaccum.progress import Progress
-from bertaccum.training.dataset import Labels, read_labels, store_digest
+from bertaccum.training.dataset import Labels, read_labels
 from bertaccum.training.rehearsal import Subject, rehearse
 
 # Raise when the same options would be measured or chosen otherwise.
 _FORMAT = 1
-_PACKAGES = ("bertaccum", "tensorflow", "tf_keras", "tf-models-official")
+_PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,7 @@ def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Re
     Raises:
       BertAccumError: the data or the model cannot be used.
     """
-    limit = _limit_bytes(subject)
-    path = cache_folder() / "plans" / f"{_key(subject, limit)}.json"
+    path = cache_folder() / "plans" / f"{_key(subject)}.json"
     learned = _learned_path(subject)
     if fresh:
         path.unlink(missing_ok=True)
@@ -112,10 +112,13 @@ def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Re
     values = _read(path)
     cached = values is not None
     if values is None:
-        values = rehearse(subject, limit, progress)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json_text(values))
-    return Report(_heed(values, _read(learned)), cached)
+        values = rehearse(subject, progress)
+        if values["micro_batch"] is not None:  # Another time there may be more memory free.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json_text(values))
+    if subject.config.micro_batch == AUTO:
+        values = _heed(values, _read(learned))
+    return Report(values, cached)
 
 
 def remember_out_of_memory(subject: Subject, micro_batch: int, recompute: str) -> None:
@@ -141,36 +144,21 @@ def _read(path: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-# --- What decides -------------------------------------------------------------------
-
-
-def _limit_bytes(subject: Subject) -> int | None:
-    """What the device may hand out; None for all of a GPU, which says itself how much that is."""
-    named = size_in_bytes("--memory-limit", subject.config.memory_limit)
-    limit = subject.memory_bytes or named
-    if limit is None and device.device_name() == "CPU":
-        # A quarter is for TensorFlow itself and others; a power of two, because what is
-        # available is never the same twice.
-        limit = 2 ** (device.available_bytes() * 3 // 4).bit_length() // 2
-    return limit
-
-
-def _key(subject: Subject, limit: int | None, *ignored: str) -> str:
+def _key(subject: Subject, *ignored: str) -> str:
     """A digest of all that decides what is measured and chosen."""
     names = {field.name for field in dataclasses.fields(StepConfig)} - set(ignored)
     # What these mean is in the other parts.
     names -= {"data", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
-    options = {name: getattr(subject.config, name) for name in sorted(names)}
-    source, length = subject.source, subject.config.max_seq_length
-    stores = [store_digest(t, subject.labels, source.vocabulary, length) for t in subject.tsvs]
     parts = [
         _FORMAT,
+        __version__,
         {name: importlib.metadata.version(name) for name in _PACKAGES},
-        dataclasses.asdict(source.encoder),
+        subject.source.name,
+        dataclasses.asdict(subject.source.encoder),
         len(subject.labels.values),
-        options,
-        stores,
-        limit,
+        {name: getattr(subject.config, name) for name in sorted(names)},
+        subject.store_digests,
+        subject.limit_bytes,
         subject.memory_bytes is not None,
         [device.device_name(), os.cpu_count()],
     ]
@@ -178,7 +166,7 @@ def _key(subject: Subject, limit: int | None, *ignored: str) -> str:
 
 
 def _learned_path(subject: Subject) -> Path:
-    key = _key(subject, _limit_bytes(subject), "target_batch", "micro_batch", "recompute")
+    key = _key(subject, "target_batch", "micro_batch", "recompute")
     return cache_folder() / "plans" / f"{key}.learned.json"
 
 

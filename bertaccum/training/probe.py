@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.bert.presets import EncoderConfig
-from bertaccum.bert.recompute import recompute_layers
+from bertaccum.bert.recompute import keep_activations, recompute_layers
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError
@@ -71,7 +71,6 @@ class Bench:
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
         self.optimizer.build(self.model.trainable_variables)
         self.updates: dict[tuple[str, bool], Callable[..., Any]] = {}
-        self.recompute = self.config.recompute
         self.vocabulary_size = source.encoder.vocab_size
 
     def _lengths(
@@ -92,10 +91,11 @@ class Bench:
         windows = [sorted(train.lengths(r).tolist()) for r in rows]
         # A short last window says little, if there are others.
         whole = [w for w in windows if len(w) == len(windows[0])]
-        return max(int(np.diff(store.offsets).max()) for store in stores), whole
+        return max(store.longest for store in stores), whole
 
     def description(self) -> dict[str, Any]:
         """What the windows are run on: bytes that are always in use, and lengths of the data."""
+        offloaded = self.config.offload_optimizer and device.device_name() != "CPU"
         return {
             "static_bytes": {
                 "parameters": _bytes(self.model.variables),
@@ -104,7 +104,7 @@ class Bench:
                     for v in self.model.variables
                     if "embedding" in v.name and "norm" not in v.name
                 ),
-                "slots": _bytes(self.optimizer.inner.variables),
+                "slots": 0 if offloaded else _bytes(self.optimizer.inner.variables),
                 "accumulators": _bytes(self.optimizer.accumulators),
             },
             "resting_bytes": device.used_bytes(),
@@ -122,7 +122,7 @@ class Bench:
 
         Args:
           micro_batches: lengths of the examples of each.
-          recompute: none or layer; after layer, none only if it was run before.
+          recompute: none or layer.
           accumulate: with accumulators.
           thorough: also do what a run does between updates: evaluate and save.
         """
@@ -142,11 +142,12 @@ class Bench:
         return {"seconds": seconds, "peak_bytes": device.peak_memory_bytes() or 0}
 
     def _update(self, recompute: str, accumulate: bool) -> Callable[[Window], Any]:
-        """Traced once for each kind; recomputation, once there, stays in the model."""
-        if recompute == "layer" and self.recompute != "layer":
-            recompute_layers(self.model.checkpoint_items["encoder"])
-            self.recompute = "layer"
+        """Traced once for each kind."""
         if (recompute, accumulate) not in self.updates:
+            encoder = self.model.checkpoint_items["encoder"]
+            keep_activations(encoder)
+            if recompute == "layer":
+                recompute_layers(encoder)
             self.updates[recompute, accumulate] = make_update(
                 self.model, self.optimizer, _SEED, accumulate
             )

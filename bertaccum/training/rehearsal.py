@@ -7,6 +7,7 @@ the device has, runs a real update of what was chosen.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,15 @@ from typing import Any
 
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.source import ModelSource
-from bertaccum.config import AUTO, StepConfig, TrainConfig
-from bertaccum.errors import RunError
+from bertaccum.config import AUTO, StepConfig, TrainConfig, size_in_bytes
 from bertaccum.memory import device
 from bertaccum.memory.advice import Situation, Size, remedies
+from bertaccum.memory.cut import make_cut
 from bertaccum.memory.plan import Plan, even_micro_batches
 from bertaccum.memory.search import MARGIN, Candidate, Found, Ran, Task, rate, search, verified
 from bertaccum.progress import Progress
 from bertaccum.sizes import format_size
-from bertaccum.training.dataset import Labels
+from bertaccum.training.dataset import Labels, store_digest
 from bertaccum.training.worker import Worker
 
 _MIB = 2**20
@@ -46,18 +47,40 @@ class Subject:
     tsvs: list[Path]
     memory_bytes: int | None = None
 
+    @functools.cached_property
+    def limit_bytes(self) -> int | None:
+        """What the device may hand out; None for all of a GPU, which itself says how much.
+
+        A CPU without limit is taken to have half of the machine's memory for tensors.
+
+        Raises:
+          ConfigError: the limit is too small.
+        """
+        named = size_in_bytes("--memory-limit", self.config.memory_limit)
+        limit = self.memory_bytes or named
+        if limit is None and device.device_name() == "CPU":
+            limit = device.machine_bytes() // 2
+        if limit is not None:
+            device.check_limit(limit)
+        return limit
+
+    @functools.cached_property
+    def store_digests(self) -> list[str]:
+        """What the data are, as digests."""
+        length, words = self.config.max_seq_length, self.source.vocabulary
+        return [store_digest(tsv, self.labels, words, length) for tsv in self.tsvs]
+
     def step_config(self) -> TrainConfig:
         """The options as those of a run."""
         names = {field.name for field in dataclasses.fields(StepConfig)}
         return TrainConfig(**{name: getattr(self.config, name) for name in names})
 
 
-def rehearse(subject: Subject, limit: int | None, progress: Progress) -> dict[str, Any]:
+def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:
     """Measures and chooses.
 
     Args:
       subject: what to plan for.
-      limit: bytes that the device may hand out; None for all that a GPU has.
       progress: called with what is being done.
 
     Returns:
@@ -66,7 +89,7 @@ def rehearse(subject: Subject, limit: int | None, progress: Progress) -> dict[st
     Raises:
       BertAccumError: the data or the model cannot be used.
     """
-    start = time.perf_counter()
+    start, limit = time.perf_counter(), subject.limit_bytes
     config, what_if = subject.step_config(), subject.memory_bytes is not None
     # On the CPU that stands in for a GPU, slots in host memory would be in the same memory.
     pretended = what_if and config.offload_optimizer
@@ -78,30 +101,38 @@ def rehearse(subject: Subject, limit: int | None, progress: Progress) -> dict[st
     with Worker(progress, environment) as worker, Worker(progress, environment) as judge:
         built = worker.build(worker_job(subject, config, _pool_bytes(limit, on_cpu), 2))
         if built is None:
-            raise RunError(
-                f"{subject.source.name} does not fit into memory, before any training",
-                "choose a smaller --model",
-            )
+            return _nothing_built(subject, config, limit)
         moved = built["static_bytes"]["slots"] if pretended else 0
         task = _task(config, built, (limit or built["limit_bytes"]) + moved)
         found = search(worker, task)
         worker.end()
-        proven = _prove(subject, config, judge, task, found)
+        pool = _pool_bytes(limit, on_cpu)
+        proven = _prove(subject, config, judge, task, found, pool)
+        judge.end()
         if proven is None and "layer" not in task.recompute:
             # For the advice.
             other = dataclasses.replace(task, recompute=["layer"], speed_seconds=0.0)
             found.costs |= search(worker, other).costs
     values = _values(subject, task, found, built, moved)
-    values |= _chosen(found, proven, moved) if proven else _nothing(subject, task, found, built)
+    values |= (
+        _chosen(found, proven, moved) if proven else _nothing(subject, task, found, built, moved)
+    )
     return values | {"planning_seconds": round(time.perf_counter() - start, 1)}
 
 
 def _prove(
-    subject: Subject, config: TrainConfig, judge: Worker, task: Task, found: Found
+    subject: Subject,
+    config: TrainConfig,
+    judge: Worker,
+    task: Task,
+    found: Found,
+    pool: int | None,
 ) -> tuple[Candidate, Ran] | None:
     """The best that really fits, with half of the margin: so that it still does another day."""
     best = found.best_first()
     strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
+    # A card may be larger than this machine.
+    strict = max(min(strict, pool or strict), device.LEAST_BYTES)
     if not best or not judge.build(
         worker_job(subject, config, strict, best[0].plan.accumulation_steps)
     ):
@@ -113,7 +144,8 @@ def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
     """What measuring gets: on a CPU more than the limit, near which peaks say little."""
     if limit is None or not on_cpu:
         return limit
-    return min(4 * limit, int(device.available_bytes() * 0.85)) // _MIB * _MIB
+    most = min(device.available_bytes(), device.machine_bytes())
+    return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device.LEAST_BYTES)
 
 
 def worker_job(
@@ -154,6 +186,7 @@ def _task(config: TrainConfig, built: dict[str, Any], limit: float) -> Task:
         limit_bytes=limit,
         resting_bytes=built["resting_bytes"],
         accumulator_bytes=built["static_bytes"]["accumulators"],
+        cut=make_cut(config.cut, built["longest"]),
     )
 
 
@@ -212,21 +245,31 @@ def _why(chosen: Candidate, found: Found) -> str:
     return f"the fastest of the {fitting} ways that fit: {speed}"
 
 
-def _nothing(subject: Subject, task: Task, found: Found, built: dict[str, Any]) -> dict[str, Any]:
-    least = min((c.predicted_peak_bytes for c in found.candidates), default=None)
-    takes = f"takes at least {format_size(least)}" if least else "takes more"
-    size = min(task.sizes)
+def _nothing(
+    subject: Subject, task: Task, found: Found, built: dict[str, Any], moved: int
+) -> dict[str, Any]:
+    costs = {kind: cost.less(moved) for kind, cost in found.costs.items()}
+    size, usable = min(task.sizes), task.usable_bytes - moved
     many = "one example" if size == 1 else f"a micro-batch of {size}"
+    least = min((c.predicted_peak_bytes - moved for c in found.candidates), default=None)
+    if least is None:
+        takes = "takes more than there is"
+    elif least <= usable:
+        takes = f"was to take {format_size(least)}, and ran out of memory in a real update"
+    else:
+        takes = f"takes at least {format_size(least)}"
     why = (
         f"nothing fits: {many} of {task.longest} tokens {takes};"
-        f" there are {format_size(task.usable_bytes)}, without the margin"
+        f" there are {format_size(usable)}, without the margin"
     )
+    parts = {k: v for k, v in built["static_bytes"].items() if k != "embeddings"}
     situation = Situation(
-        costs=found.costs,
+        costs=costs,
         recompute=task.recompute,
         longest=task.longest,
-        usable_bytes=task.usable_bytes,
-        bytes_of=built["static_bytes"],
+        micro_batch=size,
+        usable_bytes=usable,
+        bytes_of=parts | ({"slots": 0} if moved else {}),
         offloaded=subject.config.offload_optimizer,
         halved=subject.config.accumulator_dtype != "float32",
     )
@@ -239,6 +282,27 @@ def _nothing(subject: Subject, task: Task, found: Found, built: dict[str, Any]) 
         "why": why,
         "remedies": remedies(situation, own, presets),
     }
+
+
+def _nothing_built(subject: Subject, config: TrainConfig, limit: int | None) -> dict[str, Any]:
+    """What is told where not even the weights with their moments and accumulators fit."""
+    parameters = subject.source.encoder.parameters
+    parts = {"parameters": 4, "embeddings": 0, "slots": 8, "accumulators": 4}
+    built = {
+        "static_bytes": {name: size * parameters for name, size in parts.items()},
+        "resting_bytes": 16 * parameters,
+        "parameters": parameters,
+        "device": device.device_name(),
+        "longest": config.max_seq_length,
+        "windows": [[config.max_seq_length]],
+    }
+    task = _task(config, built, limit or 0)
+    values = _values(subject, task, Found(), built, 0) | _nothing(subject, task, Found(), built, 0)
+    why = (
+        f"nothing fits: weights, moments and accumulators of {subject.source.name} alone take"
+        f" {format_size(16 * parameters)}"
+    )
+    return values | {"why": why, "planning_seconds": 0.0}
 
 
 def _activations(encoder: EncoderConfig) -> int:

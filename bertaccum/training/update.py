@@ -90,7 +90,7 @@ def _accumulated(
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = cuts[step], cuts[step + 1]
         with dropout_seed(tf.random.experimental.stateless_fold_in(seed, start)):
-            loss, pairs = _micro_step(
+            loss, pairs = micro_step(
                 model, optimizer, tokens[start:end], labels[start:end], tf.size(labels)
             )
         optimizer.accumulate(pairs, weight=(end - start) / tf.size(labels))
@@ -108,11 +108,11 @@ def _single(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     # There is one micro-batch: the window.
     with dropout_seed(tf.random.experimental.stateless_fold_in(seed, cuts[0])):
-        loss, pairs = _micro_step(model, optimizer, tokens, labels, tf.size(labels))
+        loss, pairs = micro_step(model, optimizer, tokens, labels, tf.size(labels))
     return loss, optimizer.apply_sums(pairs, weight=1.0)
 
 
-def _micro_step(
+def micro_step(
     model: tf_keras.Model,
     optimizer: AccumulatingOptimizer,
     tokens: tf.RaggedTensor,

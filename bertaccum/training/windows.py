@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bertaccum.memory.cut import Cut, cut_by_count
 from bertaccum.training.dataset import TokenStore
 
 
@@ -36,6 +37,16 @@ class Window:
     @property
     def examples(self) -> int:
         return len(self.labels)
+
+    @property
+    def micro_steps(self) -> int:
+        return len(self.cuts) - 1
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens that are computed: each micro-batch is padded to its longest, its last."""
+        lengths = np.diff(self.row_splits)
+        return int((np.diff(self.cuts) * lengths[self.cuts[1:] - 1]).sum())
 
 
 @functools.lru_cache(maxsize=2)
@@ -61,11 +72,19 @@ def window_rows(update: int, examples: int, target_batch: int, seed: int) -> tup
     return epoch, permutation(seed, epoch, examples)[start : start + target_batch]
 
 
-def make_window(store: TokenStore, rows: np.ndarray, micro_batch: int) -> Window:
+def make_window(
+    store: TokenStore, rows: np.ndarray, micro_batch: int, cut: Cut = cut_by_count
+) -> Window:
     """Gathers `rows`, sorted by length so that each micro-batch pads to its own longest.
 
     The order inside a window does not matter to its update, so sorting costs nothing
     in exactness and saves most of the padding.
+
+    Args:
+      store: the examples.
+      rows: of the window.
+      micro_batch: as `cut` takes it.
+      cut: a function of the sorted lengths and the micro-batch, to where micro-batches start.
     """
     lengths = store.lengths(rows)
     order = np.argsort(lengths, kind="stable")
@@ -76,7 +95,7 @@ def make_window(store: TokenStore, rows: np.ndarray, micro_batch: int) -> Window
         token_ids=np.concatenate(tokens),
         row_splits=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=store.labels[rows],
-        cuts=np.append(np.arange(0, len(rows), micro_batch), len(rows)).astype(np.int32),
+        cuts=cut(lengths, micro_batch).astype(np.int32),
     )
 
 

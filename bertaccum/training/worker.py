@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -56,7 +58,10 @@ class Worker:
         """
         self._job = job
         answer = self._ask(job)
-        return None if "out_of_memory" in answer else answer
+        if "out_of_memory" in answer:
+            self.end()
+            return None
+        return answer
 
     def run(
         self,
@@ -83,7 +88,8 @@ class Worker:
             self._process.wait(_END_SECONDS)
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
-                stream.close()
+                with suppress(BrokenPipeError):  # Closing sends what could not be sent.
+                    stream.close()
             self._process = None
             self._errors.close()
 
@@ -120,7 +126,7 @@ class Worker:
         code = process.wait()
         reason = self._last_words()
         self.end()
-        if code < 0:  # By a signal: what the system does when its memory is used up.
+        if code == -signal.SIGKILL:  # What the system does when its memory is used up.
             return {"out_of_memory": True}
         raise RunError(f"the process that measures training steps failed ({reason})")
 

@@ -19,6 +19,7 @@ SITUATION = Situation(
     costs=COSTS,
     recompute=["none"],
     longest=128,
+    micro_batch=1,
     usable_bytes=600 * MIB,
     bytes_of=PARTS,
     offloaded=False,
@@ -32,11 +33,11 @@ def advice(**changes: object) -> list[str]:
 
 def test_each_remedy_comes_with_what_it_takes() -> None:
     assert advice() == [
-        "--recompute layer (one example then takes about 578 MiB)",
-        "--max-seq-length 96 (one example then takes about 546 MiB)",
-        "--accumulator-dtype bfloat16 (one example then takes about 523 MiB)",
-        "on a GPU --offload-optimizer (one example then takes about 358 MiB)",
-        "--model bert-mini (one example then takes about 241 MiB)",
+        "--recompute layer (about 578 MiB)",
+        "--max-seq-length 96 (about 546 MiB)",
+        "--accumulator-dtype bfloat16 (about 523 MiB)",
+        "on a GPU --offload-optimizer (about 358 MiB)",
+        "--model bert-mini (about 241 MiB)",
     ]
 
 
@@ -52,6 +53,18 @@ def test_what_is_used_already_or_would_not_do_is_left_out() -> None:
 def test_a_smaller_model_is_proposed_until_one_fits() -> None:
     least = advice(usable_bytes=100 * MIB)
     assert [line.split(" (")[0] for line in least] == ["--model bert-tiny"]
+
+
+def test_a_micro_batch_that_was_asked_for_is_what_must_fit() -> None:
+    lines = advice(
+        micro_batch=8,
+        usable_bytes=650 * MIB,
+        costs={"none": MemoryCost(500 * MIB, 450 * MIB, MIB, 0.0)},
+    )
+    assert lines[:2] == [
+        "--max-seq-length 24 (about 642 MiB)",
+        "--micro-batch 1 (about 578 MiB)",
+    ]
 
 
 def test_where_nothing_could_be_measured_the_resting_bytes_speak() -> None:

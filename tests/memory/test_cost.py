@@ -37,8 +37,10 @@ def test_what_lies_under_the_updates_peak_says_nothing() -> None:
     found = fit_cost(100.0, 80.0, points)
     assert found.peak_bytes(1, 128) == 100.0
     assert found.peak_bytes(4, 128) == pytest.approx(120.0)
-    nothing = fit_cost(100.0, 80.0, points[:2])
-    assert nothing.peak_bytes(2, 128) == 100.0
+    # Then only so much is known: two examples take no more than 20.
+    bound = fit_cost(100.0, 80.0, points[:2])
+    assert bound.peak_bytes(2, 128) == 100.0
+    assert bound.peak_bytes(4, 128) == pytest.approx(120.0)
 
 
 def test_the_largest_that_fits() -> None:

@@ -62,7 +62,10 @@ class Device:
 
 def task(limit: float, target: int = 32, **options: object) -> Task:
     rng = random.Random(0)
-    windows = [sorted(min(int(rng.gammavariate(2, 40)) + 3, LONGEST) for _ in range(target))]
+    windows = [
+        sorted(min(int(rng.gammavariate(2, 40)) + 3, LONGEST) for _ in range(target))
+        for _ in range(4)
+    ]
     values = {
         "target_batch": target,
         "sizes": even_micro_batches(target),
@@ -87,9 +90,12 @@ def best_rate(device: Device, task: Task) -> float:
 
 
 def rate_of(device: Device, task: Task, size: int, kind: str) -> float:
-    window = task.windows[0]
-    cut = [window[i : i + size] for i in range(0, len(window), size)]
-    return len(window) / device.seconds(cut, kind)
+    """Over all windows."""
+    seconds = sum(
+        device.seconds([window[i : i + size] for i in range(0, len(window), size)], kind)
+        for window in task.windows
+    )
+    return sum(map(len, task.windows)) / seconds
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -145,6 +151,21 @@ def test_nothing_fits() -> None:
     assert search(Device(memory=430.0), task(430.0)).costs == {}
 
 
+def test_an_update_that_fits_without_any_example_leads_to_recomputation() -> None:
+    found = search(Device(memory=500.0, example=1.0), task(520.0))
+    assert set(found.costs) == {"layer"}
+    assert found.best_first()[0].plan.recompute == "layer"
+
+
+def test_what_has_run_out_of_memory_does_not_fit_whatever_is_predicted() -> None:
+    class Odd(Device):
+        def peak(self, micro_batch: int, *rest: object) -> float:
+            return 1e9 if micro_batch >= 4 else 400.0
+
+    found = search(Odd(memory=5000.0), task(5000.0, recompute=["none"]))
+    assert [c.plan.micro_batch for c in found.candidates if c.fits] == [1, 2, 3, 32]
+
+
 def test_the_whole_window_goes_without_accumulators() -> None:
     found = search(Device(memory=1e9), task(1e6))
     whole = found.candidates[-1]
@@ -162,7 +183,9 @@ def test_a_plan_that_fails_in_earnest_is_replaced_by_a_smaller_one() -> None:
     assert taken.predicted_peak_bytes < first.predicted_peak_bytes
     assert ran.peak_bytes <= judge.memory
     assert len(judge.asked) == len(set(judge.asked))
+    assert first.plan not in [c.plan for c in found.candidates if c.fits]
     assert verified(found, Device(memory=0.0), wanted) is None
+    assert not any(c.fits and c.examples_per_second for c in found.candidates)
 
 
 def test_equally_fast_plans_take_the_least_memory() -> None:

@@ -109,8 +109,10 @@ def train(offload):
     slots = {v.device[-5:] for v in optimizer.inner.variables if v.shape == kernel.shape}
     return kernel.numpy(), kernel.device[-5:], slots
 
+start = np.linspace(-1, 1, 12).reshape(4, 3)
 (here, *places), (there, *others) = train(False), train(True)
-print(places, others, float(np.abs(here - there).max()) < 1e-6, float(np.abs(here).max()) > 0.5)
+moved, apart = np.abs(here - start).max(), np.abs(here - there).max()
+print(places, others, bool(apart < 1e-6 and moved > 0.05))
 """
 
 
@@ -119,4 +121,4 @@ def test_offloaded_moments_are_in_host_memory_and_the_weights_are_the_same() -> 
     done = subprocess.run(
         [sys.executable, "-c", OTHER_DEVICE], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "['CPU:1', {'CPU:1'}] ['CPU:1', {'CPU:0'}] True True"
+    assert done.stdout.strip() == "['CPU:1', {'CPU:1'}] ['CPU:1', {'CPU:0'}] True"

@@ -43,6 +43,7 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
 
     def make(micro_batch: int, name: str, **options: object) -> TrainConfig:
         values = {"target_batch": 8, "dropout": 0.0, "learning_rate": 1e-3, "max_seq_length": 16}
+        values["cut"] = "count"
         places = {"data": str(folder), "out": str(tmp_path / name)}
         chosen = {"model": "bert-tiny", "init_checkpoint": "none", "max_updates": UPDATES}
         return TrainConfig(micro_batch=micro_batch, **(places | chosen | values | options))

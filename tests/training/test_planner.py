@@ -53,10 +53,10 @@ def test_the_fastest_that_fits_is_taken_and_written(make: Callable[..., Any]) ->
     # The second process has no more than the limit, less half of the margin.
     assert [job["limit_bytes"] / MIB for job in Simulated.started][1] == int(4096 * 0.98)
 
-    small, written = make(memory_limit="700MiB")
+    small, written = make(memory_limit="720MiB")
     assert small.plan.micro_batch == 6
     assert written["why"].startswith("the fastest of the")
-    assert written["peak_memory_bytes"] <= 700 * MIB * 0.98
+    assert written["peak_memory_bytes"] <= 720 * MIB * 0.98
 
 
 def test_a_whole_window_needs_no_accumulation(make: Callable[..., Any]) -> None:
@@ -99,27 +99,27 @@ def test_nothing_fits_and_what_would(make: Callable[..., Any]) -> None:
     message = str(error.value)
     assert message.startswith("nothing fits: one example of 128 tokens takes at least 500 MiB;")
     assert "there are 490 MiB, without the margin" in message
-    assert "--accumulator-dtype bfloat16 (one example then takes about 445 MiB)" in message
+    assert "--accumulator-dtype bfloat16 (about 445 MiB)" in message
     assert "--model bert-mini" in message
     # Measured to be proposed, though it was not allowed.
     assert set(written["example_bytes"]) == {"none", "layer"}
 
 
 def test_a_card_that_is_not_here(make: Callable[..., Any]) -> None:
-    _, written = make(device_memory="1GiB")
-    assert written["memory_bytes"] == (1024 - 225) * MIB
+    _, written = make(device_memory="1100MiB")
+    assert written["memory_bytes"] == (1100 - 250 - 225) * MIB
     assert Simulated.started[0]["environment"] == {"CUDA_VISIBLE_DEVICES": ""}
     _, written = make(device_memory="4GiB")
-    assert written["memory_bytes"] == (4096 - 500) * MIB
+    assert written["memory_bytes"] == (4096 - 250 - 500) * MIB
     with pytest.raises(BertAccumError, match="no memory left after the CUDA context"):
-        make(device_memory="200MiB")
+        make(device_memory="500MiB")
 
 
 def test_on_a_card_that_is_not_here_moments_are_in_the_hosts_memory(
     make: Callable[..., Any],
 ) -> None:
-    _, plain = make(device_memory="650MiB")
-    _, offloaded = make(device_memory="650MiB", offload_optimizer=True)
+    _, plain = make(device_memory="900MiB")
+    _, offloaded = make(device_memory="900MiB", offload_optimizer=True)
     assert plain["micro_batch"] is None
     assert offloaded["micro_batch"] is not None
     assert offloaded["static_bytes"]["slots"] == 0

@@ -32,7 +32,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "float32": {},
     "loss scale": {"precision": "mixed_float16"},
     "bfloat16 accumulators": {"accumulator_dtype": "bfloat16"},
-    "offloaded": {"offload_optimizer": True},
 }
 
 

@@ -1,0 +1,236 @@
+"""How fast a window is, as ratios inside one run.
+
+    python benchmarks/speed.py accumulation                    # 2 minutes on 2 cores
+    python benchmarks/speed.py matmul                          # 3 minutes
+    python benchmarks/speed.py padding --shared ../shared      # 15 minutes
+
+`accumulation`: a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) against its four
+bare forward and backward passes. `matmul`: the model's floating-point operations per second
+against those of a large square matrix product. `padding`: windows of real reviews cut by cost,
+by count, and padded to the maximum. All with BERT-Small; each writes speed-<part>.json and
+prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+from bertaccum.accumulation.sums import values_of
+from bertaccum.bert.dropout import dropout_seed
+from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
+from bertaccum.bert.source import ModelSource
+from bertaccum.bert.vocabulary import read_vocabulary
+from bertaccum.config import TrainConfig
+from bertaccum.memory.cut import make_cut
+from bertaccum.progress import silent
+from bertaccum.training.dataset import open_store, read_labels
+from bertaccum.training.model import build_model
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.update import make_update, micro_step
+from bertaccum.training.windows import Window, make_window, window_rows
+
+TARGET, MICRO_BATCH = 32, 8
+ENCODER = PRESET_CONFIGS["bert-small"]
+Timed = dict[str, float]
+
+
+def table(heads: list[str], rows: list[list[Any]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> Timed:
+    """Median seconds of each, taken in turns, so that what else the machine does hits all."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if number:  # The first time it is traced.
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def build(precision: str, **options: Any) -> tuple[Any, Any, Any]:
+    config = TrainConfig(precision=precision, recompute="none", **options)
+    model = build_model(config, ModelSource("bert-small", ENCODER, [], None), classes=2)
+    optimizer = make_optimizer(config, 1000, TARGET // MICRO_BATCH)
+    return model, optimizer, make_update(model, optimizer, 0, accumulate=True)
+
+
+def full_window(length: int, examples: int = TARGET) -> Window:
+    """All examples as long as can be: what padding to the maximum computes."""
+    tokens = np.random.default_rng(0).integers(1, ENCODER.vocab_size, examples * length)
+    return Window(
+        token_ids=tokens.astype(np.int32),
+        row_splits=np.arange(examples + 1, dtype=np.int64) * length,
+        labels=np.arange(examples, dtype=np.int32) % 2,
+        cuts=np.arange(0, examples + 1, MICRO_BATCH, dtype=np.int32),
+    )
+
+
+# --- Accumulation -----------------------------------------------------------------------
+
+
+def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
+    """Forward and backward passes whose gradients nobody takes."""
+
+    @tf.function
+    def passes(token_ids: Any, row_splits: Any, labels: Any, cuts: Any) -> Any:
+        tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+        total = tf.constant(0.0)
+        for step in tf.range(tf.size(cuts) - 1):
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            a, b = cuts[step], cuts[step + 1]
+            with dropout_seed(tf.stack([0, a])):
+                loss, pairs = micro_step(model, optimizer, tokens[a:b], labels[a:b], TARGET)
+            with tf.control_dependencies([values_of(g) for g, _ in pairs]):
+                total += loss
+        return total
+
+    return lambda w: passes(w.token_ids, w.row_splits, w.labels, w.cuts).numpy()
+
+
+def accumulation(_: Path) -> tuple[list[dict[str, Any]], str]:
+    results = []
+    for precision in ("float32", "mixed_bfloat16"):
+        model, optimizer, update = build(precision)
+        window, passes = full_window(128), bare_passes(model, optimizer)
+        timed = interleaved(
+            {"window": partial(update, window), "passes": partial(passes, window)}, 15
+        )
+        ratio = timed["window"] / timed["passes"]
+        results.append({"precision": precision, "ratio": ratio} | timed)
+    rows = [
+        [r["precision"], f"{r['passes']:.3f}", f"{r['window']:.3f}", f"{r['ratio']:.3f}"]
+        for r in results
+    ]
+    heads = ["precision", "4 bare passes of 8, s", "window of 4 x 8, s", "ratio"]
+    return results, table(heads, rows)
+
+
+# --- Matrix products --------------------------------------------------------------------
+
+
+def model_flops(encoder: EncoderConfig, length: int) -> float:
+    """Of a forward and backward pass of one example: matrix products only."""
+    h, inner, layers = encoder.hidden_size, encoder.intermediate_size, encoder.num_hidden_layers
+    dense = 2 * length * (4 * h * h + 2 * h * inner)
+    attention = 2 * 2 * length * length * h
+    return 3.0 * layers * (dense + attention)
+
+
+def product_rate(dtype: tf.DType, size: int = 3072) -> Callable[[], Any]:
+    left, right = (tf.cast(tf.random.normal([size, size]), dtype) for _ in range(2))
+    product = tf.function(lambda: tf.reduce_sum(tf.cast((left @ right)[:1, :1], tf.float32)))
+    return lambda: product().numpy()
+
+
+def matmul(_: Path) -> tuple[list[dict[str, Any]], str]:
+    results = []
+    for precision, dtype in (("float32", tf.float32), ("mixed_bfloat16", tf.bfloat16)):
+        _, _, update = build(precision)
+        window, size = full_window(128), 3072
+        runs = {"update": partial(update, window), "product": product_rate(dtype, size)}
+        timed = interleaved(runs, 15)
+        model_rate = TARGET * model_flops(ENCODER, 128) / timed["update"]
+        rate = 2 * size**3 / timed["product"]
+        results.append(
+            {"precision": precision, "model_flops": model_rate, "product_flops": rate}
+            | {"ratio": model_rate / rate, "examples_per_second": TARGET / timed["update"]}
+        )
+    rows = [
+        [
+            r["precision"],
+            f"{r['examples_per_second']:.1f}",
+            f"{r['model_flops'] / 1e9:.0f}",
+            f"{r['product_flops'] / 1e9:.0f}",
+            f"{r['ratio']:.2f}",
+        ]
+        for r in results
+    ]
+    heads = ["precision", "examples/s", "model, GFLOP/s", "matrix product, GFLOP/s", "ratio"]
+    return results, table(heads, rows)
+
+
+# --- Padding ----------------------------------------------------------------------------
+
+WINDOWS = 12
+
+
+def padding(shared: Path) -> tuple[list[dict[str, Any]], str]:
+    data = Path("build/speed/yelp").resolve()
+    archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
+    command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
+    command += ["--allow-unverified-archive", "--out", str(data)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
+    _, _, update = build("float32")
+    results = []
+    for length in (128, 256, 512):
+        store = open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
+        rows = [window_rows(n, len(store), TARGET, 0)[1] for n in range(WINDOWS)]
+        cuts = {kind: make_cut(kind, store.longest) for kind in ("cost", "count")}
+        windows = {
+            kind: [make_window(store, r, MICRO_BATCH, cut) for r in rows]
+            for kind, cut in cuts.items()
+        } | {"maximum": [full_window(length)] * WINDOWS}
+        turns = {kind: iter(own * 2) for kind, own in windows.items()}
+        runs = {kind: (lambda t=turn: update(next(t))) for kind, turn in turns.items()}
+        timed = interleaved(runs, WINDOWS)
+        for kind, own in windows.items():
+            real = sum(int(w.row_splits[-1]) for w in windows["count"])
+            share = real / sum(w.padded_tokens for w in own)
+            steps = statistics.mean(w.micro_steps for w in own)
+            results.append(
+                {"length": length, "cut": kind, "share": share, "micro_steps": steps}
+                | {"examples_per_second": TARGET / timed[kind]}
+                | {"against_maximum": timed["maximum"] / timed[kind]}
+            )
+    rows = [
+        [
+            r["length"],
+            r["cut"],
+            f"{r['share']:.3f}",
+            f"{r['micro_steps']:.1f}",
+            f"{r['examples_per_second']:.1f}",
+            f"{r['against_maximum']:.2f}",
+        ]
+        for r in results
+    ]
+    heads = ["length", "cut by", "non-padding share", "micro-steps", "examples/s", "speed-up"]
+    return results, table(heads, rows)
+
+
+def main() -> None:
+    parts = {"accumulation": accumulation, "matmul": matmul, "padding": padding}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--shared", type=Path, default=Path("../shared"))
+    parser.add_argument("--out", type=Path, default=Path("build/speed"))
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    os.environ["BERTACCUM_CACHE"] = str(arguments.out.resolve() / "cache")
+    results, text = parts[arguments.part](arguments.shared.resolve())
+    path = arguments.out / f"speed-{arguments.part}.json"
+    path.write_text(json.dumps(results, indent=2) + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
