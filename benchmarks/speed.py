@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.accumulation.sums import values_of
-from bertaccum.bert.dropout import dropout_seed
+from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.source import ModelSource
 from bertaccum.bert.vocabulary import read_vocabulary
@@ -94,10 +94,11 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
     def passes(token_ids: Any, row_splits: Any, labels: Any, cuts: Any) -> Any:
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
         total = tf.constant(0.0)
+        masks = draw_masks(model, tf.constant([0, 0]), tf.size(labels))
         for step in tf.range(tf.size(cuts) - 1):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             a, b = cuts[step], cuts[step + 1]
-            with dropout_seed(tf.stack([0, a])):
+            with dropout_masks(masks, first=a):
                 loss, pairs = micro_step(model, optimizer, tokens[a:b], labels[a:b], TARGET)
             with tf.control_dependencies([values_of(g) for g, _ in pairs]):
                 total += loss

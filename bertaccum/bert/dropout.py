@@ -1,6 +1,10 @@
-"""Dropout whose masks follow from a seed that is given with each forward pass.
+"""Dropout whose masks belong to the examples: of an update, whatever its micro-batches are.
 
-So a forward pass can be repeated exactly: by a run that is resumed, and by recomputation.
+For each update a pool of mask rows is drawn from the seed. Which row an example's token gets,
+at each place in the model, follows from the example's position in the window, so that a window
+may be cut anywhere, padded to any length, run again after a lack of memory, and computed a
+second time by recomputation: the masks stay the same. Looking rows up is also faster than
+drawing them.
 """
 
 from __future__ import annotations
@@ -8,50 +12,134 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-_SEED: ContextVar[tf.Tensor | None] = ContextVar("dropout_seed", default=None)
+# Rows in the pool: a power of two. In a window of 32 reviews of 128 tokens each serves one token
+# at each place, on average.
+_ROWS = 4096
+# Numbers that decide about keeping are of 16 bits: rates are right to 1e-5.
+_LEVELS = 2**16
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks of one update.
+
+    Args:
+      seed: [2] integers, that all follows from.
+      pools: for each rate, [rows, width] booleans, true where something is kept.
+      examples: [window] int32, each example's own offset into the rows.
+      first: the position in the window of the micro-batch's first example.
+    """
+
+    seed: tf.Tensor
+    pools: dict[float, tf.Tensor]
+    examples: tf.Tensor
+    first: Any = 0
+
+
+_MASKS: ContextVar[Masks | None] = ContextVar("masks", default=None)
 
 
 @contextmanager
-def dropout_seed(seed: tf.Tensor) -> Iterator[None]:
-    """Inside, forward passes of models that `seed_dropout` was given drop by this seed.
+def dropout_masks(masks: Masks | None, first: Any = None) -> Iterator[None]:
+    """Inside, forward passes of models that `seed_dropout` was given drop by these masks.
 
     Args:
-      seed: [2] integers.
+      masks: of the update.
+      first: the position in the window of the first example that is passed; by default as
+        the masks say already.
     """
-    token = _SEED.set(seed)
+    if masks is not None and first is not None:
+        masks = Masks(masks.seed, masks.pools, masks.examples, first)
+    token = _MASKS.set(masks)
     try:
         yield
     finally:
-        _SEED.reset(token)
+        _MASKS.reset(token)
 
 
-def present_seed() -> tf.Tensor | None:
-    """What the innermost `dropout_seed` was given."""
-    return _SEED.get()
+def present_masks() -> Masks | None:
+    """What the innermost `dropout_masks` was given."""
+    return _MASKS.get()
 
 
-def seed_dropout(model: tf_keras.Model) -> None:
-    """Makes every dropout layer of a model ask for the seed; each makes masks of its own of it."""
-    layers = [part for part in model.submodules if isinstance(part, tf_keras.layers.Dropout)]
-    for site, layer in enumerate(layers):
-        layer._random_generator = _SeededMasks(site)
+def seed_dropout(model: tf_keras.Model, width: int) -> None:
+    """Makes every dropout layer of a model ask for masks; each has rows of its own.
+
+    Args:
+      model: the model.
+      width: the most that a last or middle axis of what is dropped from can have.
+    """
+    for site, layer in enumerate(_dropouts(model)):
+        layer._random_generator = _SeededMasks(site, width)
+
+
+def draw_masks(model: tf_keras.Model, seed: tf.Tensor, examples: tf.Tensor) -> Masks:
+    """The masks of an update.
+
+    Args:
+      model: what `seed_dropout` was given.
+      seed: [2] integers.
+      examples: how many there are in the window.
+    """
+    layers = [part for part in _dropouts(model) if isinstance(_generator(part), _SeededMasks)]
+    width = max((_generator(layer).width for layer in layers), default=0)
+    pools = {
+        float(rate): _pool(tf.random.experimental.stateless_fold_in(seed, number), rate, width)
+        for number, rate in enumerate(sorted({layer.rate for layer in layers if layer.rate}))
+    }
+    own = tf.random.experimental.stateless_fold_in(seed, -1)
+    offsets = tf.random.stateless_uniform([examples], own, 0, _ROWS, tf.int32)
+    return Masks(seed, pools, offsets)
+
+
+def _dropouts(model: tf_keras.Model) -> list[tf_keras.layers.Dropout]:
+    return [part for part in model.submodules if isinstance(part, tf_keras.layers.Dropout)]
+
+
+def _generator(layer: tf_keras.layers.Dropout) -> Any:
+    return layer._random_generator
+
+
+def _pool(seed: tf.Tensor, rate: float, width: int) -> tf.Tensor:
+    """[rows, width] booleans, of which a share of `rate` is false."""
+    halves = tf.random.stateless_uniform([_ROWS, (width + 1) // 2], seed, None, None, tf.uint32)
+    numbers = tf.reshape(tf.bitcast(halves, tf.uint16), [_ROWS, -1])[:, :width]
+    return tf.cast(numbers, tf.int32) >= round(rate * _LEVELS)
 
 
 class _SeededMasks:
     """Stands in for the generator of a Keras dropout layer."""
 
-    def __init__(self, site: int) -> None:
-        self._site = site
+    def __init__(self, site: int, width: int) -> None:
+        self.site, self.width = site, width
 
     def dropout(
         self, inputs: tf.Tensor, rate: float, noise_shape: tf.Tensor | None = None
     ) -> tf.Tensor:
-        seed = _SEED.get()
-        if seed is None:
-            raise RuntimeError("a forward pass in training needs a dropout_seed")
-        own = tf.random.experimental.stateless_fold_in(seed, self._site)
-        return tf.nn.experimental.stateless_dropout(inputs, rate, own, noise_shape=noise_shape)
+        """Inputs [examples, ..., width], of which a share of `rate` is dropped."""
+        masks = _MASKS.get()
+        if masks is None:
+            raise RuntimeError("a forward pass in training needs dropout_masks")
+        if noise_shape is not None:
+            raise ValueError("dropout with a noise shape has no masks of examples")
+        shape = tf.shape(inputs)
+        keep = tf.gather(masks.pools[float(rate)][:, : shape[-1]], self._rows(masks, inputs, shape))
+        scale = 1 / (1 - round(rate * _LEVELS) / _LEVELS)
+        return tf.where(keep, inputs * tf.cast(scale, inputs.dtype), tf.zeros([], inputs.dtype))
+
+    def _rows(self, masks: Masks, inputs: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+        """[examples, ...] which row of the pool each gets: sums of random offsets."""
+        rank = inputs.shape.rank
+        own = tf.random.experimental.stateless_fold_in(masks.seed, self.site)
+        # As many as there can ever be, so that they do not depend on how far it is padded.
+        offsets = tf.random.stateless_uniform([rank, self.width], own, 0, _ROWS, tf.int32)
+        rows = masks.examples[masks.first : masks.first + shape[0]] + offsets[0, 0]
+        for axis in range(1, rank - 1):
+            rows = rows[..., tf.newaxis] + offsets[axis, : shape[axis]]
+        return tf.bitwise.bitwise_and(rows, _ROWS - 1)

@@ -8,14 +8,13 @@ Memory Cost".
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import networks
 from tf_keras.src.engine.base_layer_utils import call_context
 
-from bertaccum.bert.dropout import dropout_seed, present_seed
+from bertaccum.bert.dropout import dropout_masks, present_masks
 
 
 def recompute_layers(encoder: networks.BertEncoder) -> None:
@@ -35,14 +34,13 @@ def _recomputed(layer: tf_keras.layers.Layer) -> Callable[..., tf.Tensor]:
 
     def run(inputs: list[tf.Tensor], output_range: int | None = None) -> tf.Tensor:
         hidden, mask = inputs  # [batch, length, hidden], [batch, length, length]
-        seed, arguments = present_seed(), call_context().call_context_args
+        masks, arguments = present_masks(), call_context().call_context_args
 
         # Of what is no argument no gradient is computed.
         @tf.recompute_grad
         def again(hidden: tf.Tensor) -> tf.Tensor:
             # The second time, what the layers inside ask for, as `training`, would be gone.
-            seeded = nullcontext() if seed is None else dropout_seed(seed)
-            with seeded, call_context().enter(layer, hidden, True, arguments):
+            with dropout_masks(masks), call_context().enter(layer, hidden, True, arguments):
                 return call([hidden, mask], output_range=output_range)
 
         return again(hidden)

@@ -24,7 +24,8 @@ def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_ke
         if config.recompute == "layer":
             recompute_layers(encoder)
         model = build_classifier(encoder, source.encoder, classes, config.dropout)
-        seed_dropout(model)
+        width = max(source.encoder.hidden_size, source.encoder.max_position_embeddings)
+        seed_dropout(model, width)
         return model
     finally:
         tf_keras.mixed_precision.set_global_policy(policy)

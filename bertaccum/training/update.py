@@ -10,7 +10,7 @@ import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import encoder_inputs
-from bertaccum.bert.dropout import dropout_seed
+from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.training.windows import Window
 
 # [tokens], [examples + 1], [examples], [micro_steps + 1]: the fields of a Window. Every
@@ -31,8 +31,8 @@ def make_update(
     Args:
       model: a classifier of `encoder_inputs`.
       optimizer: what accumulates and applies.
-      seed: of dropout, whose masks follow from it, the number of the update and the
-        micro-batch's place in the window.
+      seed: of dropout, whose masks follow from it, the number of the update and each
+        example's place in the window.
       accumulate: whether windows may have several micro-batches; if not, there are no
         accumulators.
 
@@ -49,7 +49,8 @@ def make_update(
         token_ids: tf.Tensor, row_splits: tf.Tensor, labels: tf.Tensor, cuts: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-        masks = tf.stack([tf.constant(seed, tf.int64), optimizer.iterations.read_value()])
+        own_seed = tf.stack([tf.constant(seed, tf.int64), optimizer.iterations.read_value()])
+        masks = draw_masks(model, own_seed, tf.size(labels))
         loss, applied = run(model, optimizer, tokens, labels, cuts, masks)
         return {
             "loss": loss,
@@ -82,14 +83,14 @@ def _accumulated(
     tokens: tf.RaggedTensor,
     labels: tf.Tensor,
     cuts: tf.Tensor,
-    seed: tf.Tensor,
+    masks: Masks,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     total = tf.constant(0.0)
     for step in tf.range(tf.size(cuts) - 1):
         # Side by side, two micro-batches would take the memory of both.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = cuts[step], cuts[step + 1]
-        with dropout_seed(tf.random.experimental.stateless_fold_in(seed, start)):
+        with dropout_masks(masks, first=start):
             loss, pairs = micro_step(
                 model, optimizer, tokens[start:end], labels[start:end], tf.size(labels)
             )
@@ -104,10 +105,10 @@ def _single(
     tokens: tf.RaggedTensor,
     labels: tf.Tensor,
     cuts: tf.Tensor,
-    seed: tf.Tensor,
+    masks: Masks,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     # There is one micro-batch: the window.
-    with dropout_seed(tf.random.experimental.stateless_fold_in(seed, cuts[0])):
+    with dropout_masks(masks, first=cuts[0]):
         loss, pairs = micro_step(model, optimizer, tokens, labels, tf.size(labels))
     return loss, optimizer.apply_sums(pairs, weight=1.0)
 

@@ -8,9 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 from test_update import CONFIG, TINY
 
+from bertaccum.bert.dropout import draw_masks, dropout_masks, seed_dropout
 from bertaccum.bert.source import ModelSource
 from bertaccum.training.dataset import TokenStore
 from bertaccum.training.model import build_model
@@ -57,7 +59,7 @@ def test_training_without_a_seed_is_refused() -> None:
     words = np.ones((1, 4), np.int32)
     inputs = {"input_word_ids": words, "input_mask": words, "input_type_ids": words}
     model(inputs, training=False)
-    with pytest.raises(RuntimeError, match="needs a dropout_seed"):
+    with pytest.raises(RuntimeError, match="needs dropout_masks"):
         model(inputs, training=True)
 
 
@@ -98,3 +100,49 @@ def test_recomputation_takes_a_quarter_of_the_memory_of_an_example() -> None:
         _, one, _, nine = map(float, done.stdout.split())
         per_example[recompute] = (nine - one) / 8
     assert per_example["layer"] <= 12 < 30 < per_example["none"] < 45, per_example
+
+
+@pytest.mark.parametrize("cuts", [[32], [12, 12, 8], [1] * 32, [3, 29]])
+def test_masks_belong_to_examples_and_not_to_micro_batches(
+    store: TokenStore, cuts: list[int]
+) -> None:
+    """With dropout, too, a window's cut, and so its padding, changes no update."""
+    weights = []
+    for sizes in ([8, 8, 8, 8], cuts):
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+        optimizer = make_optimizer(DROPOUT, 8, len(sizes))
+        update = make_update(model, optimizer, 0, accumulate=len(sizes) > 1)
+        for number in range(3):
+            rows = np.arange(32 * number, 32 * number + 32)
+            window = make_window(store, rows, 8, lambda *_, s=sizes: np.cumsum([0, *s]))
+            update(window)
+        weights.append(model.get_weights())
+    moved = 0.0
+    start = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2).get_weights()
+    for one, other, first in zip(*weights, start, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+        moved = max(moved, float(np.abs(one - first).max()))
+    assert moved > 0.01
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_masks_drop_at_their_rate_and_are_not_alike(rate: float) -> None:
+    layer = tf_keras.layers.Dropout(rate)
+    model = tf_keras.Sequential([tf_keras.Input([64, 512]), layer, tf_keras.layers.Dropout(rate)])
+    seed_dropout(model, 512)
+    ones = tf.ones([16, 64, 512])
+    with dropout_masks(draw_masks(model, tf.constant([3, 4]), tf.constant(32)), first=8):
+        dropped = layer(ones, training=True).numpy()
+        other = model.layers[1](ones, training=True).numpy()
+    kept = dropped > 0
+    assert kept.mean() == pytest.approx(1 - rate, abs=0.003)
+    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=1e-4)
+    assert dropped.mean() == pytest.approx(1, abs=0.005)
+    # Neither examples, tokens nor places of the model share their masks.
+    agreement = (1 - rate) ** 2 + rate**2
+    flat = kept.reshape(-1, 512)
+    shuffled = np.random.default_rng(0).permutation(len(flat))
+    assert (flat == flat[shuffled]).mean() == pytest.approx(agreement, abs=0.01)
+    assert (kept == (other > 0)).mean() == pytest.approx(agreement, abs=0.01)
+    columns = kept.mean(axis=(0, 1))
+    assert abs(columns - (1 - rate)).max() < 0.1
