@@ -61,7 +61,7 @@ def data(tmp_path: Path) -> Path:
 def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None:
     trained = run(
         *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *QUICK),
-        *("--learning-rate", 1e-3, "--micro-batch", 3, "--json"),
+        *("--learning-rate", 1e-3, "--micro-batch", 3, "--cut", "count", "--json"),
     )
     assert (trained.code or 0) == 0
     summary = json.loads(trained.out)
@@ -86,6 +86,7 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
         "accumulation_steps": 3,
         "replicas": 1,
         "recompute": "none",
+        "cut": "count",
         "why": "as --micro-batch says",
         "learned_limits": {},
     }
@@ -390,7 +391,8 @@ def test_plan_shows_what_fits_and_train_takes_it(
     assert (planned.code or 0) == 0
     assert "always in use: parameters 110 MiB" in planned.out
     assert re.search(r"7 x 3 x 1 = 20 \* +│ none +│ 709 MiB .* yes", planned.out)
-    assert "* 20 examples an update: 2 of 7 and one of 6: no accumulation is needed" in planned.out
+    assert "* 20 examples an update: micro-batches of up to 7 of the longest" in planned.out
+    assert "no accumulation is needed, the whole window fits; but cut it is faster" in planned.out
     assert "plan.json: written" in planned.out
     written = json.loads(Path("plan.json").read_text())
     as_json = run("plan", *common, "--recompute", "none", "--json")
@@ -398,7 +400,7 @@ def test_plan_shows_what_fits_and_train_takes_it(
 
     trained = run("train", *common, "--recompute", "none", "--max-updates", 2, "--out", "r")
     assert (trained.code or 0) == 0
-    assert "20 examples an update: 2 of 7 and one of 6; 2 updates" in trained.err
+    assert "micro-batches of up to 7 of the longest, more of shorter ones; 2 updates" in trained.err
     assert "why so: no accumulation is needed" in trained.err
     kept = json.loads(Path("r/plan.json").read_text())
     assert kept == written | {"learned_limits": {}}

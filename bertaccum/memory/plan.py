@@ -13,9 +13,10 @@ class Plan:
     Args:
       target_batch: examples in one update.
       micro_batch: examples in one forward and backward pass, at most.
-      accumulation_steps: micro-steps in a window.
+      accumulation_steps: micro-steps in a window of the longest examples.
       replicas: devices that share a window.
       recompute: `layer` if encoder layers recompute their activations, else `none`.
+      cut: `cost` if windows are cut where it costs the least, `count` if into equal counts.
     """
 
     target_batch: int
@@ -23,22 +24,27 @@ class Plan:
     accumulation_steps: int
     replicas: int = 1
     recompute: str = "none"
+    cut: str = "count"
 
     def __str__(self) -> str:
         whole, short = divmod(self.target_batch, self.micro_batch)
         cut = f"{whole} micro-batches of {self.micro_batch}"
         if self.accumulation_steps == 1:
             cut = "one micro-batch, no accumulation"
+        elif self.cut == "cost":
+            cut = f"micro-batches of up to {self.micro_batch} of the longest, more of shorter ones"
         elif short:
             cut = f"{whole} of {self.micro_batch} and one of {short}"
         recomputed = ", with recomputation" if self.recompute == "layer" else ""
         return f"{self.target_batch} examples an update: {cut}{recomputed}"
 
 
-def make_plan(target_batch: int, micro_batch: int, recompute: str = "none") -> Plan:
+def make_plan(
+    target_batch: int, micro_batch: int, recompute: str = "none", cut: str = "count"
+) -> Plan:
     """Derives accumulation_steps."""
     steps = math.ceil(target_batch / micro_batch)
-    return Plan(target_batch, micro_batch, steps, recompute=recompute)
+    return Plan(target_batch, micro_batch, steps, recompute=recompute, cut=cut)
 
 
 def even_micro_batches(target_batch: int) -> list[int]:

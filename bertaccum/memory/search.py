@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from bertaccum.memory.cost import Measured, MemoryCost, fit_cost
-from bertaccum.memory.cut import Cut, cut_by_count
+from bertaccum.memory.cut import make_cut
 from bertaccum.memory.plan import Plan, make_plan
 
 # Of the memory, left for what fragmentation, evaluation and checkpoints may take.
@@ -72,7 +72,7 @@ class Task:
       limit_bytes: the device's memory.
       resting_bytes: in use between updates, accumulators included.
       accumulator_bytes: of these, what a window of one micro-batch goes without.
-      cut: how windows are cut.
+      cut: how windows are cut, `cost` or `count`.
       speed_seconds: about how long speeds may be measured, for each kind.
     """
 
@@ -84,7 +84,7 @@ class Task:
     limit_bytes: float
     resting_bytes: float
     accumulator_bytes: float
-    cut: Cut = cut_by_count
+    cut: str = "count"
     speed_seconds: float = 8.0
 
     @functools.cached_property
@@ -220,7 +220,7 @@ class _Search:
         return True
 
     def _candidate(self, size: int) -> Candidate:
-        plan = make_plan(self.task.target_batch, size, self.recompute)
+        plan = make_plan(self.task.target_batch, size, self.recompute, self.task.cut)
         predicted = self._predicted(size)
         whole = plan.accumulation_steps == 1
         measured = [
@@ -298,7 +298,8 @@ class _Search:
         lengths = self.task.typical
         # One micro-step has no accumulators, and stays one.
         whole = size >= self.task.target_batch
-        starts = (cut_by_count if whole else self.task.cut)(np.array(lengths), size)
+        kind = "count" if whole else self.task.cut
+        starts = make_cut(kind, self.task.longest)(np.array(lengths), size)
         cut = [lengths[a:b] for a, b in itertools.pairwise(starts)]
         examples = len(lengths) / len(cut)
         affordable = self.task.speed_seconds / 4 / (self.example_seconds * examples)

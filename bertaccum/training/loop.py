@@ -17,7 +17,7 @@ from bertaccum.bert.recompute import recompute_layers
 from bertaccum.bert.source import find_model
 from bertaccum.config import AUTO, PRESETS, EvalConfig, TrainConfig, size_in_bytes
 from bertaccum.errors import RunError
-from bertaccum.memory.cut import Cut, cut_by_count, make_cut
+from bertaccum.memory.cut import Cut, make_cut
 from bertaccum.memory.device import limit_memory, peak_memory_bytes, reset_peak_memory
 from bertaccum.memory.plan import make_plan
 from bertaccum.progress import Progress, silent
@@ -74,7 +74,7 @@ def _plan(subject: Subject, progress: Progress) -> dict[str, Any]:
         report.taken()
         return report.values
     kind = "none" if config.recompute == AUTO else config.recompute
-    plan = make_plan(config.target_batch, int(config.micro_batch), kind)
+    plan = make_plan(config.target_batch, int(config.micro_batch), kind, config.cut)
     return dataclasses.asdict(plan) | {"why": "as --micro-batch says"}
 
 
@@ -97,7 +97,7 @@ class _Run:
         self.files = ModelFiles(self.source.encoder, self.source.vocabulary, subject.labels)
         self.planned = planned
         assert isinstance(config.micro_batch, int)
-        self.plan = make_plan(config.target_batch, config.micro_batch, config.recompute)
+        self.plan = make_plan(config.target_batch, config.micro_batch, config.recompute, config.cut)
         per_epoch = updates_per_epoch(len(train_store), config.target_batch)
         # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
         scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
@@ -192,8 +192,8 @@ class _Run:
 
     def _cut(self) -> Cut:
         # One micro-step has no accumulators, and stays one.
-        whole = self.plan.accumulation_steps == 1
-        return cut_by_count if whole else make_cut(self.config.cut, self.train_store.longest)
+        kind = "count" if self.plan.accumulation_steps == 1 else self.plan.cut
+        return make_cut(kind, self.train_store.longest)
 
     def _shrink(self, update: int) -> OutOfMemory:
         """After running out of memory: forgets the window and cuts what comes smaller, for good.
@@ -218,7 +218,8 @@ class _Run:
             recompute_layers(self.model.checkpoint_items["encoder"])
             kind = "layer"
         accumulated = self.plan.accumulation_steps > 1
-        self.plan = make_plan(self.config.target_batch, max(failed // 2, 1), kind)
+        smaller = max(failed // 2, 1)
+        self.plan = make_plan(self.config.target_batch, smaller, kind, self.config.cut)
         if failed == 1 or not accumulated:
             self.update = self._make_update()
         self.shrinkings += 1

@@ -18,7 +18,6 @@ from bertaccum.bert.source import ModelSource
 from bertaccum.config import AUTO, StepConfig, TrainConfig, size_in_bytes
 from bertaccum.memory import device
 from bertaccum.memory.advice import Situation, Size, remedies
-from bertaccum.memory.cut import make_cut
 from bertaccum.memory.plan import Plan, even_micro_batches
 from bertaccum.memory.search import MARGIN, Candidate, Found, Ran, Task, rate, search, verified
 from bertaccum.progress import Progress
@@ -186,7 +185,7 @@ def _task(config: TrainConfig, built: dict[str, Any], limit: float) -> Task:
         limit_bytes=limit,
         resting_bytes=built["resting_bytes"],
         accumulator_bytes=built["static_bytes"]["accumulators"],
-        cut=make_cut(config.cut, built["longest"]),
+        cut=config.cut,
     )
 
 

@@ -28,4 +28,6 @@ def test_even_sizes_are_the_smallest_for_their_number_of_micro_steps(target: int
 def test_a_plan_says_how_a_window_is_cut() -> None:
     assert str(make_plan(32, 8)) == "32 examples an update: 4 micro-batches of 8"
     assert str(make_plan(32, 32, "layer")).endswith("no accumulation, with recomputation")
+    by_cost = str(make_plan(32, 12, cut="cost"))
+    assert by_cost.endswith("of up to 12 of the longest, more of shorter ones")
     assert str(make_plan(32, 12)) == "32 examples an update: 2 of 12 and one of 8"

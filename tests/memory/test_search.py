@@ -139,7 +139,7 @@ def test_recomputation_is_taken_where_it_pays() -> None:
 
 def test_a_size_that_was_asked_for_is_the_only_candidate() -> None:
     found = search(Device(memory=1e9), task(1e6, sizes=[12]))
-    assert [c.plan for c in found.candidates] == [make_plan(32, 12, "none")]
+    assert [c.plan for c in found.candidates] == [make_plan(32, 12, "none", "count")]
 
 
 def test_nothing_fits() -> None:
