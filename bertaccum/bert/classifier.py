@@ -8,12 +8,13 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
+from bertaccum.bert.activations import gelu
 from bertaccum.bert.embedding import WordEmbedding
+from bertaccum.bert.layer_norm import simplify_norms
 from bertaccum.bert.presets import EncoderConfig
 
 _ACTIVATIONS = {
-    # The tanh approximation is what BERT was pretrained with.
-    "gelu": lambda x: tf_keras.activations.gelu(x, approximate=True),
+    "gelu": gelu,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
     "linear": tf.identity,
@@ -31,7 +32,7 @@ def build_encoder(config: EncoderConfig, dropout: float = 0.0) -> networks.BertE
       A model of `encoder_inputs` with `sequence_output` [batch, length, hidden] and
       `pooled_output` [batch, hidden].
     """
-    return networks.BertEncoder(
+    encoder = networks.BertEncoder(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         num_layers=config.num_hidden_layers,
@@ -51,6 +52,8 @@ def build_encoder(config: EncoderConfig, dropout: float = 0.0) -> networks.BertE
         ),
         dict_outputs=True,
     )
+    simplify_norms(encoder)
+    return encoder
 
 
 def build_classifier(

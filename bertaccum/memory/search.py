@@ -85,7 +85,7 @@ class Task:
     resting_bytes: float
     accumulator_bytes: float
     cut: str = "count"
-    speed_seconds: float = 8.0
+    speed_seconds: float = 6.0
 
     @functools.cached_property
     def typical(self) -> list[int]:

@@ -90,8 +90,8 @@ for size in (1, 1, 9, 9):
 """
 
 
-def test_recomputation_takes_a_quarter_of_the_memory_of_an_example() -> None:
-    """BERT-Small at length 128: at most 12 MiB an example, 39 without."""
+def test_recomputation_takes_less_than_half_of_the_memory_of_an_example() -> None:
+    """BERT-Small at length 128: at most 12 MiB an example; 27 without, and 39 with Keras' GELU."""
     per_example = {}
     for recompute in ("none", "layer"):
         done = subprocess.run(
@@ -99,7 +99,7 @@ def test_recomputation_takes_a_quarter_of_the_memory_of_an_example() -> None:
         )
         _, one, _, nine = map(float, done.stdout.split())
         per_example[recompute] = (nine - one) / 8
-    assert per_example["layer"] <= 12 < 30 < per_example["none"] < 45, per_example
+    assert per_example["layer"] <= 12 < 20 < per_example["none"] < 30, per_example
 
 
 @pytest.mark.parametrize("cuts", [[32], [12, 12, 8], [1] * 32, [3, 29]])
