@@ -10,6 +10,8 @@ from bertaccum.sizes import format_size
 
 # Shorter sequences than these are not worth proposing.
 _SHORTEST = 16
+# A preset's parameters are counted without biases.
+_CLEARLY_SMALLER = 0.9
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
     if not s.offloaded:
         proposals.append(("on a GPU --offload-optimizer", peak - s.bytes_of["slots"]))
     for name, size in sorted(presets.items(), key=lambda item: -item[1].parameters):
-        if size.parameters < own.parameters:
+        if size.parameters < _CLEARLY_SMALLER * own.parameters:
             proposals.append((f"--model {name}", _scaled(cost, s, own, size)))
             if proposals[-1][1] <= s.usable_bytes:
                 break

@@ -267,7 +267,8 @@ def _nothing(
         recompute=task.recompute,
         longest=task.longest,
         micro_batch=size,
-        usable_bytes=usable,
+        # What failed in earnest, or takes nearly as much, is no remedy.
+        usable_bytes=usable if least is None else min(usable, 0.97 * least),
         bytes_of=parts | ({"slots": 0} if moved else {}),
         offloaded=subject.config.offload_optimizer,
         halved=subject.config.accumulator_dtype != "float32",

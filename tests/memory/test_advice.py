@@ -14,7 +14,12 @@ COSTS = {
 }
 PARTS = {"parameters": 110 * MIB, "slots": 220 * MIB, "accumulators": 110 * MIB}
 OWN = Size(28_000_000, 2048)
-PRESETS = {"bert-tiny": Size(4_000_000, 256), "bert-mini": Size(11_000_000, 1024)}
+# The last is the model itself, counted without biases.
+PRESETS = {
+    "bert-tiny": Size(4_000_000, 256),
+    "bert-mini": Size(11_000_000, 1024),
+    "bert-small": Size(27_900_000, 2048),
+}
 SITUATION = Situation(
     costs=COSTS,
     recompute=["none"],
