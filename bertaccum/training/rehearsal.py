@@ -208,7 +208,7 @@ def _values(
         "model": subject.source.name,
         "parameters": built["parameters"],
         "precision": subject.config.precision,
-        "device": built["device"],
+        "device": "a GPU, rehearsed on the CPU" if subject.memory_bytes else built["device"],
         "memory_bytes": round(task.limit_bytes - moved),
         "margin_bytes": round(task.limit_bytes * MARGIN),
         "longest": task.longest,
