@@ -350,7 +350,7 @@ def test_narrow_accumulators_hold_the_running_mean(big_batch: np.ndarray, dtype:
     )
     error = np.abs(weights - big_batch).max()
     assert error < (3e-2 if dtype == "bfloat16" else 1e-6)
-    assert {total.dtype.name for total in network.optimizer._sums._totals} == {dtype}
+    assert {total.dtype.name for total in network.optimizer._sums.totals} == {dtype}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "running_mean"])

@@ -54,7 +54,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+# An allocation that fails waits for ten seconds first.
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.slow if c == "absurd" else []) for c in WRONG]
+)
 def test_a_limit_that_cannot_be_is_an_error(case: str) -> None:
     code, message = WRONG[case]
     out = run(
