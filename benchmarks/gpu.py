@@ -11,7 +11,6 @@ that it works: there, host and device are the same memory.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import statistics
@@ -21,9 +20,11 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from bertaccum.bert.presets import PRESET_CONFIGS
+from tools import preset_job, table
+
 from bertaccum.config import TrainConfig
 from bertaccum.memory import device
+from bertaccum.memory.search import Trial
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
 from bertaccum.training.worker import Worker
@@ -36,20 +37,11 @@ REPEATS = 5
 
 def measure(model: str, precision: str, offload: bool, limit: int | None) -> dict[str, Any]:
     config = TrainConfig(precision=precision, offload_optimizer=offload, recompute="none")
-    job = {
-        "config": dataclasses.asdict(config),
-        "encoder": dataclasses.asdict(PRESET_CONFIGS[model]),
-        "classes": 2,
-        "labels": ["0", "1"],
-        "vocabulary": [],
-        "tsvs": [],
-        "limit_bytes": limit,
-        "accumulation_steps": len(WINDOW),
-    }
+    job = preset_job(model, config, limit, len(WINDOW))
     result = {"model": model, "precision": precision, "offload": offload}
     with Worker(silent, {}) as worker:
         built = worker.build(job)
-        ran = [worker.run(WINDOW, "none") for _ in range(REPEATS + 1)] if built else []
+        ran = [worker.run(Trial(WINDOW, "none")) for _ in range(REPEATS + 1)] if built else []
     if built is None or None in ran:
         return result | {"out_of_memory": True}
     timed = [one for one in ran[1:] if one is not None]  # The first time it is traced.
@@ -61,19 +53,12 @@ def measure(model: str, precision: str, offload: bool, limit: int | None) -> dic
     }
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    lines = [
-        "| model | precision | moments | in use | peak | s an update |",
-        "|---|---|---|---|---|---|",
-    ]
-    for r in results:
-        where = "host" if r["offload"] else "device"
-        figures = ["out of memory", "", ""]
-        if "seconds" in r:
-            sizes = [format_size(r["resting_bytes"]), format_size(r["peak_bytes"])]
-            figures = [*sizes, f"{r['seconds']:.3f}"]
-        lines.append("| " + " | ".join([r["model"], r["precision"], where, *figures]) + " |")
-    return "\n".join(lines)
+def row(r: dict[str, Any]) -> list[str]:
+    figures = ["out of memory", "", ""]
+    if "seconds" in r:
+        sizes = [format_size(r["resting_bytes"]), format_size(r["peak_bytes"])]
+        figures = [*sizes, f"{r['seconds']:.3f}"]
+    return [r["model"], r["precision"], "host" if r["offload"] else "device", *figures]
 
 
 def main() -> None:
@@ -95,7 +80,8 @@ def main() -> None:
                 print(json.dumps(results[-1]), file=sys.stderr, flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
-    print(table(results))
+    heads = ["model", "precision", "moments", "in use", "peak", "s an update"]
+    print(table(heads, [row(r) for r in results]))
 
 
 if __name__ == "__main__":

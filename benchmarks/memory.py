@@ -13,7 +13,6 @@ a GPU.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import json
@@ -29,13 +28,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import numpy as np
+from tools import prepared_yelp, preset_job, run_part, table
 
-from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.source import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.memory.cut import make_cut
 from bertaccum.memory.plan import even_micro_batches
-from bertaccum.memory.search import Task, search
+from bertaccum.memory.search import Task, Trial, search
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
 from bertaccum.training.dataset import read_labels
@@ -51,11 +50,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def table(heads: list[str], rows: list[list[Any]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 # --- Runs under a limit ---------------------------------------------------------------
 
 # Preset, length, limit; 1900 MiB are little above the floor of BERT-Base.
@@ -68,7 +62,7 @@ RUNS = [
 
 
 def limits(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
-    data, results = prepared(shared, out), []
+    data, results = prepared_yelp(shared, out), []
     for preset, length, limit in RUNS:
         say(f"{preset}, {length}, {limit}")
         run = Path(tempfile.mkdtemp(dir=out)) / "run"
@@ -99,15 +93,6 @@ def limit_row(r: dict[str, Any]) -> list[str]:
     return [name, r["limit"], *sizes, how, f"{r['examples_per_second']:.2f}"]
 
 
-def prepared(shared: Path, out: Path) -> Path:
-    data = out / "yelp"
-    archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
-    command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
-    command += ["--allow-unverified-archive", "--out", str(data)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return data
-
-
 # --- The choice against everything that fits ------------------------------------------
 
 CHOICES = [
@@ -119,7 +104,7 @@ ROUNDS = 3
 
 
 def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
-    data, results = prepared(shared, out), []
+    data, results = prepared_yelp(shared, out), []
     for preset, length, limit in CHOICES:
         config = TrainConfig(
             data=str(data),
@@ -180,13 +165,14 @@ def brute_force(subject: Subject, values: dict[str, Any]) -> dict[tuple[int, str
         assert built is not None
         windows = built["windows"]
         for kind in ("none", "layer"):
-            worker.run([[8]], kind)
+            worker.run(Trial([[8]], kind))
         for number in range(ROUNDS):
             window = windows[number % len(windows)]
             for size, kind in fitting:
                 cut = make_cut("count" if size == TARGET else "cost", built["longest"])
                 starts = cut(np.array(window), size)
-                ran = worker.run([window[a:b] for a, b in itertools.pairwise(starts)], kind)
+                micro_batches = [window[a:b] for a, b in itertools.pairwise(starts)]
+                ran = worker.run(Trial(micro_batches, kind))
                 assert ran is not None
                 seconds[size, kind].append(ran.seconds)
     return {way: TARGET / statistics.median(times) for way, times in seconds.items()}
@@ -226,16 +212,7 @@ def prediction(_: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
 def predicted(preset: str, precision: str, length: int) -> list[dict[str, Any]]:
     """In a process of its own, as a plan is made."""
     config = TrainConfig(precision=precision, max_seq_length=length)
-    job = {
-        "config": dataclasses.asdict(dataclasses.replace(config, recompute="none")),
-        "encoder": dataclasses.asdict(PRESET_CONFIGS[preset]),
-        "classes": 2,
-        "labels": ["0", "1"],
-        "vocabulary": [],
-        "tsvs": [],
-        "limit_bytes": parse_size("14GiB"),
-        "accumulation_steps": 2,
-    }
+    job = preset_job(preset, config, parse_size("14GiB"), steps=2)
     results = []
     with Worker(silent, {}) as worker:
         built = worker.build(job)
@@ -258,7 +235,7 @@ def predicted(preset: str, precision: str, length: int) -> list[dict[str, Any]]:
                 expected = cost.peak_bytes(size, length)
                 if expected > MOST_BYTES or size * example_seconds > MOST_SECONDS:
                     continue
-                ran = worker.run([[length] * size], kind)
+                ran = worker.run(Trial([[length] * size], kind))
                 assert ran is not None
                 example_seconds = ran.seconds / size
                 error = expected / ran.peak_bytes - 1
@@ -271,20 +248,6 @@ def predicted(preset: str, precision: str, length: int) -> list[dict[str, Any]]:
     return results
 
 
-def main() -> None:
-    parts = {"limits": limits, "choice": choice, "prediction": prediction}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=parts)
-    parser.add_argument("--shared", type=Path, default=Path("../shared"))
-    parser.add_argument("--out", type=Path, default=Path("build/memory"))
-    arguments = parser.parse_args()
-    out = arguments.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    os.environ["BERTACCUM_CACHE"] = str(out / "cache")
-    results, text = parts[arguments.part](arguments.shared.resolve(), out)
-    (out / f"memory-{arguments.part}.json").write_text(json.dumps(results, indent=2) + "\n")
-    print(text)
-
-
 if __name__ == "__main__":
-    main()
+    parts = {"limits": limits, "choice": choice, "prediction": prediction}
+    run_part(__doc__.splitlines()[0], "memory", parts)

@@ -13,12 +13,8 @@ prints a Markdown table.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from tools import prepared_yelp, run_part, table
 
 from bertaccum.accumulation.sums import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
@@ -47,11 +44,6 @@ from bertaccum.training.windows import Window, make_window, window_rows
 TARGET, MICRO_BATCH = 32, 8
 ENCODER = PRESET_CONFIGS["bert-small"]
 Timed = dict[str, float]
-
-
-def table(heads: list[str], rows: list[list[Any]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> Timed:
@@ -108,7 +100,7 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
     return lambda w: passes(w.token_ids, w.row_splits, w.labels, w.cuts).numpy()
 
 
-def accumulation(_: Path) -> tuple[list[dict[str, Any]], str]:
+def accumulation(*_: Path) -> tuple[list[dict[str, Any]], str]:
     results = []
     for precision in ("float32", "mixed_bfloat16"):
         model, optimizer, update = build(precision)
@@ -143,7 +135,7 @@ def product_rate(dtype: tf.DType, size: int = 3072) -> Callable[[], Any]:
     return lambda: product().numpy()
 
 
-def matmul(_: Path) -> tuple[list[dict[str, Any]], str]:
+def matmul(*_: Path) -> tuple[list[dict[str, Any]], str]:
     results = []
     for precision, dtype in (("float32", tf.float32), ("mixed_bfloat16", tf.bfloat16)):
         _, _, update = build(precision)
@@ -175,12 +167,8 @@ def matmul(_: Path) -> tuple[list[dict[str, Any]], str]:
 WINDOWS = 12
 
 
-def padding(shared: Path) -> tuple[list[dict[str, Any]], str]:
-    data = Path("build/speed/yelp").resolve()
-    archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
-    command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
-    command += ["--allow-unverified-archive", "--out", str(data)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def padding(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    data = prepared_yelp(shared, out)
     vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
     _, _, update = build("float32")
     results = []
@@ -219,20 +207,6 @@ def padding(shared: Path) -> tuple[list[dict[str, Any]], str]:
     return results, table(heads, rows)
 
 
-def main() -> None:
-    parts = {"accumulation": accumulation, "matmul": matmul, "padding": padding}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=parts)
-    parser.add_argument("--shared", type=Path, default=Path("../shared"))
-    parser.add_argument("--out", type=Path, default=Path("build/speed"))
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    os.environ["BERTACCUM_CACHE"] = str(arguments.out.resolve() / "cache")
-    results, text = parts[arguments.part](arguments.shared.resolve())
-    path = arguments.out / f"speed-{arguments.part}.json"
-    path.write_text(json.dumps(results, indent=2) + "\n")
-    print(text)
-
-
 if __name__ == "__main__":
-    main()
+    parts = {"accumulation": accumulation, "matmul": matmul, "padding": padding}
+    run_part(__doc__.splitlines()[0], "speed", parts)

@@ -8,6 +8,7 @@ configuration or input.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 import typing
@@ -18,7 +19,7 @@ from typing import Any
 import click
 
 from bertaccum import __version__, report
-from bertaccum.config import AUTO, EvalConfig, PlanConfig, PrepareConfig, TrainConfig
+from bertaccum.config import AUTO, EvalConfig, PlanConfig, PrepareConfig, StepConfig, TrainConfig
 from bertaccum.config_file import read_config_file
 from bertaccum.errors import BertAccumError
 
@@ -49,6 +50,10 @@ def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return command
 
     return decorate
+
+
+def _names(config: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
@@ -82,8 +87,10 @@ def _option_type(metadata: Any, hint: Any) -> Any:
     )
 
 
-def _use_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
-    """Makes a YAML file's values the defaults of this command."""
+def _use_config_file(
+    ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
+) -> None:
+    """Makes a YAML file's values the defaults of this command; `others` are passed over."""
     if path is None:
         return
     parameters = {p.name: p for p in ctx.command.params if p.name not in ("config", "as_json")}
@@ -100,21 +107,23 @@ def _use_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -
         except click.BadParameter as error:
             raise ValueError(error.message.rstrip(".")) from None
 
-    others: set[str] = set()
-    if ctx.command.name == "plan":  # A recipe of train; the folder it names is not plan's file.
-        others = {field.name for field in dataclasses.fields(TrainConfig)} - set(parameters)
-        others.add("out")
     ctx.default_map = read_config_file(Path(path), parameters, check, others)
 
 
-config_option = click.option(
-    "--config",
-    metavar="FILE",
-    is_eager=True,
-    expose_value=False,
-    callback=_use_config_file,
-    help="YAML file with any of these options; a flag beats the file.",
-)
+def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
+    """`--config`, for files that may also have these `others` keys."""
+    return click.option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=functools.partial(_use_config_file, others=others),
+        help="YAML file with any of these options; a flag beats the file.",
+    )
+
+
+# What a recipe of train says beyond a step; the folder that it names is not plan's file.
+_RECIPE_ONLY = frozenset(_names(TrainConfig) - _names(StepConfig))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -166,7 +175,7 @@ def prepare(as_json: bool, **values: Any) -> None:
 
 
 @cli.command()
-@config_option
+@config_option(others=_RECIPE_ONLY)
 @options(PlanConfig)
 @json_option
 def plan(as_json: bool, **values: Any) -> None:
@@ -195,7 +204,7 @@ def plan(as_json: bool, **values: Any) -> None:
 
 
 @cli.command()
-@config_option
+@config_option()
 @options(TrainConfig)
 @json_option
 def train(as_json: bool, **values: Any) -> None:

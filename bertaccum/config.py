@@ -56,6 +56,11 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def memory_limit_setting() -> Any:
+    """The field behind `--memory-limit`."""
+    return setting(None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size.")
+
+
 def check_fields(config: Any) -> None:
     """Raises ConfigError for a field that is not of its type, choices or bounds."""
     for field in dataclasses.fields(config):
@@ -212,9 +217,7 @@ class StepConfig:
     offload_optimizer: bool = setting(
         False, "Keep AdamW's moments, and compute its step, in host memory."
     )
-    memory_limit: str | None = setting(
-        None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
-    )
+    memory_limit: str | None = memory_limit_setting()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -287,9 +290,7 @@ class EvalConfig:
     split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
     file: str | None = setting(None, "A TSV of your own instead of --split.")
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
-    memory_limit: str | None = setting(
-        None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
-    )
+    memory_limit: str | None = memory_limit_setting()
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.one_update import OneUpdate
 from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
-from bertaccum.accumulation.replicas import first
+from bertaccum.accumulation.replicas import first, replicas_in_sync
 from bertaccum.accumulation.sums import Gradient, GradientSums, after, times
 
 GradsAndVars = Iterable[tuple[Gradient, tf.Variable]]
@@ -146,7 +146,7 @@ class KerasFace(OneUpdate):
 
     def _weighed(self, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
         """Keras' gradients, of this replica's share of a mean, as what `accumulate` takes."""
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        replicas = replicas_in_sync()
         size = micro_batch.size_for(self)
         if size is None:  # All micro-batches are taken to be of one size.
             return gradients, tf.constant(1 / replicas, tf.float64)

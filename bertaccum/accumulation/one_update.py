@@ -30,9 +30,7 @@ class OneUpdate(OptimizerWrapper):
     half_updated: tf.Variable
     skipped_windows: tf.Variable
     _model_variables: list[tf.Variable]
-
-    def _position(self, variable: tf.Variable) -> int:
-        raise NotImplementedError
+    _position: Callable[[tf.Variable], int]
 
     def _update(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ class OptimizerWrapper(tf_keras.optimizers.Optimizer):
     """
 
     inner: tf_keras.optimizers.Optimizer
+    _own_variables: Callable[[], list[tf.Variable]]
 
     # What a LossScaleOptimizer asks of what it wraps, besides the interface.
     _mesh = None
@@ -61,9 +62,6 @@ class OptimizerWrapper(tf_keras.optimizers.Optimizer):
 
     # Under this name the base class's get_weights and set_weights know them.
     _variables = variables
-
-    def _own_variables(self) -> list[tf.Variable]:
-        raise NotImplementedError
 
     def save_own_variables(self, store: Any) -> None:
         """For the .keras format, which saves the inner optimizer by itself."""

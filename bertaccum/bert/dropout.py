@@ -9,6 +9,7 @@ drawing them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -55,7 +56,7 @@ def dropout_masks(masks: Masks | None, first: Any = None) -> Iterator[None]:
         the masks say already.
     """
     if masks is not None and first is not None:
-        masks = Masks(masks.seed, masks.pools, masks.examples, first)
+        masks = dataclasses.replace(masks, first=first)
     token = _MASKS.set(masks)
     try:
         yield

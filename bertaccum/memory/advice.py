@@ -87,7 +87,7 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
 
 
 def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
-    """The longest power of two, or half of one more, that fits with one example at a time."""
+    """The longest power of two, or half of one more, that fits."""
     lengths = sorted({n * 2**k for k in range(3, 9) for n in (2, 3)}, reverse=True)
     fitting = [
         n

@@ -58,12 +58,6 @@ class MemoryCost:
         """The predicted peak."""
         return max(self.update_bytes, self.static_bytes + self.example_bytes(length) * micro_batch)
 
-    def largest(self, length: int, limit_bytes: float) -> int:
-        """The most examples that fit; 0 if the update itself does not."""
-        if self.update_bytes > limit_bytes:
-            return 0
-        return int((limit_bytes - self.static_bytes) // max(self.example_bytes(length), 1.0))
-
 
 def fit_cost(update_bytes: float, resting_bytes: float, points: Sequence[Measured]) -> MemoryCost:
     """Fits the cost to measured peaks.

@@ -25,8 +25,9 @@ MARGIN = 0.04
 _SAME_SPEED = 0.98
 # More examples at once must be so much faster for recomputation, a forward pass more, to pay.
 _RECOMPUTATION_COSTS = 1.1
-# What a single measurement of memory may take.
-_MOST_SECONDS = 8.0
+# What a single measurement of memory may take: one that is needed, and one that makes the
+# others, which scatter by a percent or two, surer.
+_MOST_SECONDS, _CHEAP_SECONDS = 8.0, 1.0
 # Tokens of an example that takes next to nothing: what remains is the update's own peak.
 _SHORT = 8
 
@@ -39,24 +40,28 @@ class Ran:
     peak_bytes: float
 
 
+@dataclass(frozen=True)
+class Trial:
+    """One update that is run to see what it takes.
+
+    Args:
+      micro_batches: lengths of the examples of each.
+      recompute: none or layer.
+      accumulate: with accumulators.
+      thorough: also do what a run does between updates: evaluate and save.
+    """
+
+    micro_batches: Sequence[Sequence[int]]
+    recompute: str
+    accumulate: bool = True
+    thorough: bool = False
+
+
 class Probe(Protocol):
     """Runs training steps."""
 
-    def run(
-        self,
-        micro_batches: Sequence[Sequence[int]],
-        recompute: str,
-        accumulate: bool = True,
-        thorough: bool = False,
-    ) -> Ran | None:
-        """One update of examples with these lengths; None if it ran out of memory.
-
-        Args:
-          micro_batches: lengths of the examples of each.
-          recompute: none or layer.
-          accumulate: with accumulators.
-          thorough: also do what a run does between updates: evaluate and save.
-        """
+    def run(self, trial: Trial) -> Ran | None:
+        """Runs one; None if it ran out of memory."""
 
 
 @dataclass(frozen=True)
@@ -189,18 +194,23 @@ class _Search:
     # --- Memory ---------------------------------------------------------------------
 
     def _measure_cost(self) -> MemoryCost | None:
-        """Doubles the micro-batch until examples weigh clearly more than the update."""
-        self.probe.run([[_SHORT]], self.recompute)  # It is traced.
-        ran = self.probe.run([[_SHORT]], self.recompute)
+        """Doubles the micro-batch until examples weigh clearly more than the update.
+
+        Until they weigh as much as it does, where that takes no time.
+        """
+        short = Trial([[_SHORT]], self.recompute)
+        self.probe.run(short)  # It is traced.
+        ran = self.probe.run(short)
         if ran is None:
             return None
         update_bytes, self.update_seconds = ran.peak_bytes, ran.seconds
         size, longest = 1, self.task.longest
         while self._measure(size, longest) and size < self.task.target_batch:
-            peaks = [p.peak_bytes / update_bytes for p in self.points]
+            weight = self.points[-1].peak_bytes / update_bytes
             size = min(2 * size, self.task.target_batch)
             # Of large models, examples weigh little against the update, and take long.
-            if peaks[-1] > 1.4 or size * self.example_seconds > _MOST_SECONDS:
+            seconds = _CHEAP_SECONDS if weight > 1.4 else _MOST_SECONDS
+            if weight > 2 or size * self.example_seconds > seconds:
                 break
         if not self.points:
             return None  # The update fits, but no example.
@@ -209,7 +219,7 @@ class _Search:
         return fit_cost(update_bytes, self.task.resting_bytes, self.points)
 
     def _measure(self, size: int, length: int) -> bool:
-        ran = self.probe.run([[length] * size], self.recompute)
+        ran = self.probe.run(Trial([[length] * size], self.recompute))
         if ran is None:
             if length == self.task.longest:
                 self.too_large = min(size, self.too_large)
@@ -305,7 +315,7 @@ class _Search:
         affordable = self.task.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
         chosen = [cut[int((i + 0.5) * len(cut) / steps)] for i in range(steps)]
-        ran = self.probe.run(chosen, self.recompute)
+        ran = self.probe.run(Trial(chosen, self.recompute))
         if ran is None:
             self.rates.setdefault(size, 0.0)
             return 0.0
@@ -338,7 +348,8 @@ def verified(found: Found, probe: Probe, task: Task) -> tuple[Candidate, Ran] | 
         size = candidate.plan.micro_batch
         steps = min(candidate.plan.accumulation_steps, 2)
         window = [[task.longest] * size] * steps
-        ran = probe.run(window, candidate.plan.recompute, accumulate=steps > 1, thorough=True)
+        kind = candidate.plan.recompute
+        ran = probe.run(Trial(window, kind, accumulate=steps > 1, thorough=True))
         if ran is not None:
             return candidate, ran
         failed = candidate.predicted_peak_bytes

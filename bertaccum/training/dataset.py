@@ -88,14 +88,21 @@ def read_labels(folder: Path) -> Labels:
 
 
 def open_store(
-    tsv: Path, labels: Labels, vocabulary: list[str], max_seq_length: int, progress: Progress
+    tsv: Path,
+    labels: Labels,
+    vocabulary: list[str],
+    max_seq_length: int,
+    progress: Progress,
+    digest: str | None = None,
 ) -> TokenStore:
     """Opens the token store of `tsv`, after making it if there is none yet.
+
+    Its name, `store_digest`, is computed unless the caller has it already.
 
     Raises:
       InputError: the TSV cannot be read, has no labels or one that is not in `labels`.
     """
-    digest = store_digest(tsv, labels, vocabulary, max_seq_length)
+    digest = digest or store_digest(tsv, labels, vocabulary, max_seq_length)
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
         _make_store(folder, tsv, labels, Tokenizer(vocabulary, max_seq_length), progress)

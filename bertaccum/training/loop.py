@@ -60,7 +60,8 @@ def train(config: TrainConfig, progress: Progress) -> Iterator[Event]:
         config, micro_batch=planned["micro_batch"], recompute=planned["recompute"]
     )
     stores = [
-        open_store(tsv, labels, source.vocabulary, config.max_seq_length, progress) for tsv in tsvs
+        open_store(tsv, labels, source.vocabulary, config.max_seq_length, progress, digest)
+        for tsv, digest in zip(tsvs, subject.store_digests, strict=True)
     ]
     model = build_model(config, source, len(labels.values))
     yield from _Run(config, subject, planned, model, RunFolder(path), *stores).events()

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError
 from bertaccum.memory import device
+from bertaccum.memory.search import Trial
 from bertaccum.training.dataset import Labels, open_store
 from bertaccum.training.model import build_model
 from bertaccum.training.recipe import make_optimizer
@@ -52,7 +53,7 @@ def main() -> None:
         bench = Bench(json.loads(sys.stdin.readline()), progress)
         answer(**bench.description())
         for line in sys.stdin:
-            answer(**bench.run(**json.loads(line)))
+            answer(**bench.run(Trial(**json.loads(line))))
     except BertAccumError as error:
         answer(error=str(error), exit_code=error.exit_code)
     except tf.errors.ResourceExhaustedError:
@@ -115,27 +116,18 @@ class Bench:
             "windows": self.windows,
         }
 
-    def run(
-        self, micro_batches: list[list[int]], recompute: str, accumulate: bool, thorough: bool
-    ) -> dict[str, Any]:
-        """One update; seconds and peak, or that memory ran out.
-
-        Args:
-          micro_batches: lengths of the examples of each.
-          recompute: none or layer.
-          accumulate: with accumulators.
-          thorough: also do what a run does between updates: evaluate and save.
-        """
-        window = self._window(micro_batches)
-        update = self._update(recompute, accumulate)
+    def run(self, trial: Trial) -> dict[str, Any]:
+        """One update; seconds and peak, or that memory ran out."""
+        window = self._window(trial.micro_batches)
+        update = self._update(trial.recompute, trial.accumulate)
         gc.collect()
         device.reset_peak_memory()
         start = time.perf_counter()
         try:
             update(window)
             seconds = time.perf_counter() - start
-            if thorough:
-                self._between_updates(max(micro_batches, key=sum))
+            if trial.thorough:
+                self._between_updates(max(trial.micro_batches, key=sum))
         except tf.errors.ResourceExhaustedError:
             self.optimizer.drop()
             return {"out_of_memory": True}
@@ -153,13 +145,13 @@ class Bench:
             )
         return self.updates[recompute, accumulate]
 
-    def _between_updates(self, micro_batch: list[int]) -> None:
+    def _between_updates(self, micro_batch: Sequence[int]) -> None:
         make_predict(self.model)(self._window([micro_batch]))
         with tempfile.TemporaryDirectory() as folder:
             state = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer.inner)
             state.write(f"{folder}/state")
 
-    def _window(self, micro_batches: list[list[int]]) -> Window:
+    def _window(self, micro_batches: Sequence[Sequence[int]]) -> Window:
         lengths = [n for micro_batch in micro_batches for n in micro_batch]
         rng = np.random.default_rng(_SEED)
         return Window(

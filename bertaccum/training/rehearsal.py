@@ -95,17 +95,16 @@ def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:
     if pretended:
         config = dataclasses.replace(config, offload_optimizer=False)
     environment = {"CUDA_VISIBLE_DEVICES": ""} if what_if else {}
-    on_cpu = what_if or device.device_name() == "CPU"
+    pool = _pool_bytes(limit, on_cpu=what_if or device.device_name() == "CPU")
     # The second is started early: it loads TensorFlow while the first builds the model.
     with Worker(progress, environment) as worker, Worker(progress, environment) as judge:
-        built = worker.build(worker_job(subject, config, _pool_bytes(limit, on_cpu), 2))
+        built = worker.build(worker_job(subject, config, pool, 2))
         if built is None:
             return _nothing_built(subject, config, limit)
         moved = built["static_bytes"]["slots"] if pretended else 0
         task = _task(config, built, (limit or built["limit_bytes"]) + moved)
         found = search(worker, task)
         worker.end()
-        pool = _pool_bytes(limit, on_cpu)
         proven = _prove(subject, config, judge, task, found, pool)
         judge.end()
         if proven is None and "layer" not in task.recompute:

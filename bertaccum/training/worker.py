@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.memory.search import Ran
+from bertaccum.memory.search import Ran, Trial
 from bertaccum.progress import Progress
 
 _END_SECONDS = 10
@@ -63,13 +63,7 @@ class Worker:
             return None
         return answer
 
-    def run(
-        self,
-        micro_batches: Sequence[Sequence[int]],
-        recompute: str,
-        accumulate: bool = True,
-        thorough: bool = False,
-    ) -> Ran | None:
+    def run(self, trial: Trial) -> Ran | None:
         """As `memory.search.Probe`."""
         if self._process is None:
             self._start()
@@ -77,8 +71,7 @@ class Worker:
                 return None
         self._windows += 1
         self._progress("measuring training steps", self._windows, None)
-        window = {"micro_batches": micro_batches, "recompute": recompute}
-        answer = self._ask(window | {"accumulate": accumulate, "thorough": thorough})
+        answer = self._ask(dataclasses.asdict(trial))
         return None if "out_of_memory" in answer else Ran(**answer)
 
     def end(self) -> None:

@@ -41,9 +41,3 @@ def test_what_lies_under_the_updates_peak_says_nothing() -> None:
     bound = fit_cost(100.0, 80.0, points[:2])
     assert bound.peak_bytes(2, 128) == 100.0
     assert bound.peak_bytes(4, 128) == pytest.approx(120.0)
-
-
-def test_the_largest_that_fits() -> None:
-    cost = MemoryCost(update_bytes=100.0, static_bytes=80.0, linear=0.5, quadratic=0.0)
-    assert cost.largest(10, 130.0) == 10
-    assert cost.largest(10, 99.0) == 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from bertaccum.memory.plan import even_micro_batches, make_plan
-from bertaccum.memory.search import MARGIN, Ran, Task, search, verified
+from bertaccum.memory.search import MARGIN, Ran, Task, Trial, search, verified
 
 LONGEST = 128
 
@@ -45,19 +45,16 @@ class Device:
         tokens = [max(len(m), self.saturated) * max(m) for m in micro_batches]
         return 0.1 + factor * sum(self.started + self.token * n for n in tokens)
 
-    def run(
-        self,
-        micro_batches: Sequence[Sequence[int]],
-        recompute: str,
-        accumulate: bool = True,
-        thorough: bool = False,
-    ) -> Ran | None:
-        size = max(map(len, micro_batches))
-        self.asked.append((size, recompute))
-        peak = max(self.peak(len(m), max(m), recompute, accumulate) for m in micro_batches)
+    def run(self, trial: Trial) -> Ran | None:
+        size = max(map(len, trial.micro_batches))
+        self.asked.append((size, trial.recompute))
+        peak = max(
+            self.peak(len(m), max(m), trial.recompute, trial.accumulate)
+            for m in trial.micro_batches
+        )
         if peak > self.memory:
             return None
-        return Ran(self.seconds(micro_batches, recompute) * (1 + self.noise), peak)
+        return Ran(self.seconds(trial.micro_batches, trial.recompute) * (1 + self.noise), peak)
 
 
 def task(limit: float, target: int = 32, **options: object) -> Task:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from bertaccum.memory.search import Ran
+from bertaccum.memory.search import Ran, Trial
 
 MIB = 2**20
 
@@ -42,18 +41,12 @@ class Simulated:
             "windows": [[128] * target],
         }
 
-    def run(
-        self,
-        micro_batches: Sequence[Sequence[int]],
-        recompute: str,
-        accumulate: bool = True,
-        thorough: bool = False,
-    ) -> Ran | None:
-        size, length = max((len(m), max(m)) for m in micro_batches)
-        example = 12 if recompute == "layer" else 37
-        peak = max(500, (450 if accumulate else 340) + example * size * length / 128) * MIB
+    def run(self, trial: Trial) -> Ran | None:
+        size, length = max((len(m), max(m)) for m in trial.micro_batches)
+        example = 12 if trial.recompute == "layer" else 37
+        peak = max(500, (450 if trial.accumulate else 340) + example * size * length / 128) * MIB
         if peak > self.job["limit_bytes"]:
             return None
-        slower = 1.25 if recompute == "layer" else 1.0
-        seconds = sum(0.01 + len(m) * (1 + abs(len(m) - 8) / 32) / 20 for m in micro_batches)
+        slower = 1.25 if trial.recompute == "layer" else 1.0
+        seconds = sum(0.01 + len(m) * (1 + abs(len(m) - 8) / 32) / 20 for m in trial.micro_batches)
         return Ran(0.1 + slower * seconds, peak)

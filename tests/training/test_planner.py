@@ -16,6 +16,7 @@ from simulated import Simulated
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
+from bertaccum.memory.search import Trial
 from bertaccum.progress import silent
 from bertaccum.training import planner, rehearsal
 from bertaccum.training.planner import plan, remember_out_of_memory
@@ -191,13 +192,13 @@ def test_a_worker_that_is_killed_starts_again() -> None:
         parts = built["static_bytes"]
         assert parts["slots"] >= 2 * parts["parameters"] > 2 * parts["embeddings"] > 0
         assert parts["accumulators"] == parts["parameters"]
-        small, large = (worker.run([[64] * n], "none") for n in (2, 16))
+        small, large = (worker.run(Trial([[64] * n], "none")) for n in (2, 16))
         assert large.peak_bytes > small.peak_bytes > built["resting_bytes"]
-        assert worker.run([[64] * 20000], "none") is None  # It does not fit, and goes on.
-        assert worker.run([[64] * 2, [8]], "layer", thorough=True) is not None
+        assert worker.run(Trial([[64] * 20000], "none")) is None  # It does not fit, and goes on.
+        assert worker.run(Trial([[64] * 2, [8]], "layer", thorough=True)) is not None
         os.kill(worker._process.pid, signal.SIGKILL)
-        assert worker.run([[64] * 2], "none") is None
-        assert worker.run([[64] * 2], "none").seconds > 0
+        assert worker.run(Trial([[64] * 2], "none")) is None
+        assert worker.run(Trial([[64] * 2], "none")).seconds > 0
 
 
 def test_a_workers_error_is_ours(tmp_path: Path) -> None:

