@@ -2,13 +2,15 @@
 
     python benchmarks/speed.py accumulation                    # 2 minutes on 2 cores
     python benchmarks/speed.py matmul                          # 3 minutes
+    python benchmarks/speed.py cuts                            # 3 minutes
     python benchmarks/speed.py padding --shared ../shared      # 15 minutes
 
 `accumulation`: a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) against its four
-bare forward and backward passes. `matmul`: the model's floating-point operations per second
-against those of a large square matrix product. `padding`: windows of real reviews cut by cost,
-by count, and padded to the maximum. All with BERT-Small; each writes speed-<part>.json and
-prints a Markdown table.
+bare forward and backward passes. `matmul`: the floating-point operations per second that the
+model needs (its last layer computes one token) against those of a large square matrix product.
+`cuts`: what a micro-step of each shape takes, and the price list that --cut cost goes by.
+`padding`: windows of real reviews cut by cost, by count, and padded to the maximum. All with
+BERT-Small; each writes speed-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -65,14 +67,14 @@ def build(precision: str, **options: Any) -> tuple[Any, Any, Any]:
     return model, optimizer, make_update(model, optimizer, 0, accumulate=True)
 
 
-def full_window(length: int, examples: int = TARGET) -> Window:
+def full_window(length: int, examples: int = TARGET, micro_batch: int = MICRO_BATCH) -> Window:
     """All examples as long as can be: what padding to the maximum computes."""
     tokens = np.random.default_rng(0).integers(1, ENCODER.vocab_size, examples * length)
     return Window(
         token_ids=tokens.astype(np.int32),
         row_splits=np.arange(examples + 1, dtype=np.int64) * length,
         labels=np.arange(examples, dtype=np.int32) % 2,
-        cuts=np.arange(0, examples + 1, MICRO_BATCH, dtype=np.int32),
+        cuts=np.arange(0, examples + 1, micro_batch, dtype=np.int32),
     )
 
 
@@ -121,12 +123,20 @@ def accumulation(*_: Path) -> tuple[list[dict[str, Any]], str]:
 # --- Matrix products --------------------------------------------------------------------
 
 
-def model_flops(encoder: EncoderConfig, length: int) -> float:
-    """Of a forward and backward pass of one example: matrix products only."""
+def model_flops(encoder: EncoderConfig, length: int, needed: bool = True) -> float:
+    """Of a forward and backward pass of one example: matrix products only.
+
+    Args:
+      encoder: its dimensions.
+      length: tokens of the example.
+      needed: only what a classifier of the first token needs of the last layer: keys and
+        values of all tokens, the rest of one.
+    """
     h, inner, layers = encoder.hidden_size, encoder.intermediate_size, encoder.num_hidden_layers
-    dense = 2 * length * (4 * h * h + 2 * h * inner)
-    attention = 2 * 2 * length * length * h
-    return 3.0 * layers * (dense + attention)
+    token = 2 * (2 * h * h + 2 * h * inner) + 2 * 2 * length * h  # of a query
+    keys = 2 * 2 * h * h  # and values, of one token
+    queries = (layers - 1) * length + 1 if needed else layers * length
+    return 3.0 * (queries * token + layers * length * keys)
 
 
 def product_rate(dtype: tf.DType, size: int = 3072) -> Callable[[], Any]:
@@ -142,24 +152,73 @@ def matmul(*_: Path) -> tuple[list[dict[str, Any]], str]:
         window, size = full_window(128), 3072
         runs = {"update": partial(update, window), "product": product_rate(dtype, size)}
         timed = interleaved(runs, 15)
-        model_rate = TARGET * model_flops(ENCODER, 128) / timed["update"]
-        rate = 2 * size**3 / timed["product"]
+        rates = {
+            "needed_flops": TARGET * model_flops(ENCODER, 128) / timed["update"],
+            "model_flops": TARGET * model_flops(ENCODER, 128, needed=False) / timed["update"],
+            "product_flops": 2 * size**3 / timed["product"],
+        }
         results.append(
-            {"precision": precision, "model_flops": model_rate, "product_flops": rate}
-            | {"ratio": model_rate / rate, "examples_per_second": TARGET / timed["update"]}
+            {"precision": precision, "examples_per_second": TARGET / timed["update"]}
+            | {"ratio": rates["needed_flops"] / rates["product_flops"]}
+            | {"whole_ratio": rates["model_flops"] / rates["product_flops"]}
+            | rates
         )
     rows = [
         [
             r["precision"],
             f"{r['examples_per_second']:.1f}",
-            f"{r['model_flops'] / 1e9:.0f}",
+            f"{r['needed_flops'] / 1e9:.0f}",
             f"{r['product_flops'] / 1e9:.0f}",
             f"{r['ratio']:.2f}",
+            f"{r['whole_ratio']:.2f}",
         ]
         for r in results
     ]
-    heads = ["precision", "examples/s", "model, GFLOP/s", "matrix product, GFLOP/s", "ratio"]
-    return results, table(heads, rows)
+    heads = ["precision", "examples/s", "needed, GFLOP/s", "matrix product, GFLOP/s", "ratio"]
+    return results, table([*heads, "with the last layer counted whole"], rows)
+
+
+# --- Prices of micro-steps --------------------------------------------------------------
+
+SHAPES = [(n, length) for n in (1, 2, 4, 8, 16) for length in (16, 64, 128, 256, 512)]
+
+
+def cuts(*_: Path) -> tuple[list[dict[str, Any]], str]:
+    _, _, update = build("float32", max_seq_length=512)
+    shapes = [(n, length) for n, length in SHAPES if n * length <= 2048]
+    runs = {
+        f"{n} x {length}": partial(update, full_window(length, 2 * n, n)) for n, length in shapes
+    }
+    timed = interleaved(runs | {"once": partial(update, full_window(16, 1, 1))}, 7)
+    # A window of one micro-step, and one of two such: what remains of the first is the update.
+    apply = 2 * timed["once"] - timed["1 x 16"]
+    seconds = np.array([(timed[name] - apply) / 2 for name in runs])
+    parts = np.array([[1, n * length, n * length**2] for n, length in shapes])
+    # The smallest relative errors.
+    step, token, pair = np.linalg.lstsq(parts / seconds[:, None], np.ones(len(shapes)))[0]
+    prices = {"step_tokens": step / token, "attention": pair / token, "apply_seconds": apply}
+    results = [
+        {"micro_batch": n, "length": length, "seconds": own, "by_price": price}
+        for (n, length), own, price in zip(
+            shapes, seconds, parts @ [step, token, pair], strict=True
+        )
+    ]
+    rows = [
+        [
+            r["micro_batch"],
+            r["length"],
+            f"{1e3 * r['seconds']:.0f} ms",
+            f"{r['by_price'] / r['seconds']:.2f}",
+        ]
+        for r in results
+    ]
+    text = table(["micro-batch", "length", "micro-step", "by the price list"], rows)
+    text += (
+        f"\n\nA micro-step costs {step / token:.0f} tokens besides its own; a token's attention"
+        f" to {token / pair:.0f} others as much as its dense layers. The update takes"
+        f" {1e3 * apply:.0f} ms."
+    )
+    return [prices, *results], text
 
 
 # --- Padding ----------------------------------------------------------------------------
@@ -208,5 +267,5 @@ def padding(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 if __name__ == "__main__":
-    parts = {"accumulation": accumulation, "matmul": matmul, "padding": padding}
+    parts = {"accumulation": accumulation, "matmul": matmul, "cuts": cuts, "padding": padding}
     run_part(__doc__.splitlines()[0], "speed", parts)

@@ -17,8 +17,9 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     """The tanh approximation of the Gaussian error linear unit, which BERT was pretrained with.
 
     The same numbers as `tf.nn.gelu(x, approximate=True)`, whose gradient keeps every step of
-    the formula in memory and goes over all of them again; this one keeps the input and one
-    more.
+    the formula in memory and goes over all of them again; this one keeps the derivative and
+    no more. Computed in no less than float32, whatever the type of `x`, which is the type of
+    the result.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
@@ -29,11 +30,12 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def _gelu(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    gate = tf.sigmoid(x * (_LINEAR + _CUBIC * tf.square(x)))
-
-    def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        slope = x * (1 - gate) * (_LINEAR + 3 * _CUBIC * tf.square(x))
-        return upstream * gate * (1 + slope)
-
-    return x * gate, gradient
+def _gelu(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    x = tf.cast(given, tf.float64 if given.dtype == tf.float64 else tf.float32)
+    inner = x * (_LINEAR + _CUBIC * tf.square(x))
+    gate = tf.sigmoid(inner)
+    # x times the derivative of `inner` is 3 inner - 2 linear x; each line is one pass.
+    times_x = tf.add_n([inner, inner, inner, x * (-2 * _LINEAR)])
+    derivative = gate + tf.raw_ops.SigmoidGrad(y=gate, dy=times_x)
+    derivative = tf.cast(derivative, given.dtype)
+    return tf.cast(x * gate, given.dtype), lambda upstream: upstream * derivative

@@ -9,6 +9,8 @@ import tf_keras
 from official.nlp.modeling import models, networks
 
 from bertaccum.bert.activations import gelu
+from bertaccum.bert.attention import simplify_attention
+from bertaccum.bert.dense import simplify_dense
 from bertaccum.bert.embedding import WordEmbedding
 from bertaccum.bert.layer_norm import simplify_norms
 from bertaccum.bert.presets import EncoderConfig
@@ -21,15 +23,19 @@ _ACTIVATIONS = {
 }
 
 
-def build_encoder(config: EncoderConfig, dropout: float = 0.0) -> networks.BertEncoder:
+def build_encoder(
+    config: EncoderConfig, dropout: float = 0.0, first_token_only: bool = False
+) -> networks.BertEncoder:
     """A BERT encoder with random weights (truncated normal, drawn from the global seed).
 
     Args:
       config: its dimensions.
       dropout: rate for embeddings, attention and layer outputs alike.
+      first_token_only: the last layer computes no more than the pooled output is made of,
+        which is the same: its other tokens are only looked at.
 
     Returns:
-      A model of `encoder_inputs` with `sequence_output` [batch, length, hidden] and
+      A model of `encoder_inputs` with `sequence_output` [batch, length or 1, hidden] and
       `pooled_output` [batch, hidden].
     """
     encoder = networks.BertEncoder(
@@ -50,9 +56,13 @@ def build_encoder(config: EncoderConfig, dropout: float = 0.0) -> networks.BertE
             initializer=_initializer(config),
             name="word_embeddings",
         ),
+        output_range=1 if first_token_only else None,
         dict_outputs=True,
     )
+    simplify_dense(encoder)
+    simplify_attention(encoder)
     simplify_norms(encoder)
+    _activate_in_compute_type(encoder)
     return encoder
 
 
@@ -81,6 +91,12 @@ def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, A
         "input_mask": padding_mask,
         "input_type_ids": tf.zeros_like(token_ids),
     }
+
+
+def _activate_in_compute_type(encoder: networks.BertEncoder) -> None:
+    """tf-models-official's bfloat16 activations are float32; `gelu` sees to that itself."""
+    for layer in encoder.transformer_layers:
+        layer._intermediate_activation_layer._autocast = False
 
 
 def _initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:

@@ -10,7 +10,7 @@ drawing them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -80,6 +80,27 @@ def seed_dropout(model: tf_keras.Model, width: int) -> None:
         layer._random_generator = _SeededMasks(site, width)
 
 
+def keep_mask(
+    layer: tf_keras.layers.Dropout, shape: tf.Tensor, rank: int
+) -> tuple[tf.Tensor | None, float]:
+    """What a dropout layer is to keep in training, for code that does the rest itself.
+
+    Args:
+      layer: if `seed_dropout` was not given its model, it is drawn each time.
+      shape: [rank] integers, the shape [examples, ..., width] of what is dropped from.
+      rank: its length.
+
+    Returns:
+      Booleans of that shape, or None if there is nothing to drop; and by how much to
+      multiply what is kept.
+    """
+    if not layer.rate:
+        return None, 1.0
+    if isinstance(_generator(layer), _SeededMasks):
+        return _generator(layer).keep(shape, rank, layer.rate)
+    return tf.random.uniform(shape) >= layer.rate, 1 / (1 - layer.rate)
+
+
 def draw_masks(model: tf_keras.Model, seed: tf.Tensor, examples: tf.Tensor) -> Masks:
     """The masks of an update.
 
@@ -114,6 +135,20 @@ def _pool(seed: tf.Tensor, rate: float, width: int) -> tf.Tensor:
     return tf.cast(numbers, tf.int32) >= round(rate * _LEVELS)
 
 
+@tf.autograph.experimental.do_not_convert
+def _dropped(inputs: tf.Tensor, keep: tf.Tensor, scale: float) -> tf.Tensor:
+    """Products, as selecting is slow in bfloat16; of the mask only the booleans are kept."""
+
+    @tf.custom_gradient
+    def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def scaled(x: tf.Tensor) -> tf.Tensor:
+            return x * (tf.cast(keep, x.dtype) * tf.constant(scale, x.dtype))
+
+        return scaled(inputs), scaled
+
+    return run(inputs)
+
+
 class _SeededMasks:
     """Stands in for the generator of a Keras dropout layer."""
 
@@ -124,19 +159,21 @@ class _SeededMasks:
         self, inputs: tf.Tensor, rate: float, noise_shape: tf.Tensor | None = None
     ) -> tf.Tensor:
         """Inputs [examples, ..., width], of which a share of `rate` is dropped."""
+        if noise_shape is not None:
+            raise ValueError("dropout with a noise shape has no masks of examples")
+        keep, scale = self.keep(tf.shape(inputs), inputs.shape.rank, rate)
+        return _dropped(inputs, keep, scale)
+
+    def keep(self, shape: tf.Tensor, rank: int, rate: float) -> tuple[tf.Tensor, float]:
+        """Where to keep [examples, ..., width], `shape`; and what to scale that with."""
         masks = _MASKS.get()
         if masks is None:
             raise RuntimeError("a forward pass in training needs dropout_masks")
-        if noise_shape is not None:
-            raise ValueError("dropout with a noise shape has no masks of examples")
-        shape = tf.shape(inputs)
-        keep = tf.gather(masks.pools[float(rate)][:, : shape[-1]], self._rows(masks, inputs, shape))
-        scale = 1 / (1 - round(rate * _LEVELS) / _LEVELS)
-        return tf.where(keep, inputs * tf.cast(scale, inputs.dtype), tf.zeros([], inputs.dtype))
+        keep = tf.gather(masks.pools[float(rate)][:, : shape[-1]], self._rows(masks, shape, rank))
+        return keep, 1 / (1 - round(rate * _LEVELS) / _LEVELS)
 
-    def _rows(self, masks: Masks, inputs: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    def _rows(self, masks: Masks, shape: tf.Tensor, rank: int) -> tf.Tensor:
         """[examples, ...] which row of the pool each gets: sums of random offsets."""
-        rank = inputs.shape.rank
         own = tf.random.experimental.stateless_fold_in(masks.seed, self.site)
         # As many as there can ever be, so that they do not depend on how far it is padded.
         offsets = tf.random.stateless_uniform([rank, self.width], own, 0, _ROWS, tf.int32)

@@ -56,13 +56,17 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
             inner = upstream * scale
             along = tf.reduce_mean(inner * normalized, -1, keepdims=True)
             mean = tf.reduce_mean(inner, -1, keepdims=True)
-            rows = list(range(upstream.shape.rank - 1))
             return (
                 inverse * (inner - mean - normalized * along),
-                tf.reduce_sum(upstream * normalized, rows),
-                tf.reduce_sum(upstream, rows),
+                _sum_of_rows(upstream * normalized),
+                _sum_of_rows(upstream),
             )
 
         return normalized * scale + offset, gradient
 
     return run(x, scale, offset)
+
+
+def _sum_of_rows(x: tf.Tensor) -> tf.Tensor:
+    """[..., width] to [width]; twice as fast as `reduce_sum` on CPUs."""
+    return tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, x.shape[-1]]))

@@ -18,7 +18,7 @@ def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_ke
     policy = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy(config.precision)
     try:
-        encoder = build_encoder(source.encoder, config.dropout)
+        encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
         if source.checkpoint is not None:
             load_google_checkpoint(encoder, source.checkpoint)
         if config.recompute == "layer":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.classifier import build_classifier, build_encoder, encoder_inputs
@@ -22,6 +23,28 @@ def test_dropout_is_everywhere() -> None:
     assert sum(rate == 0.25 for rate in rates) == 1 + 2 * 3
     assert set(rates) == {0.0, 0.25}
     assert [layer.rate for layer in model.layers if hasattr(layer, "rate")][-1] == 0.5
+
+
+def test_the_last_layer_may_compute_the_first_token_only() -> None:
+    """What is pooled, and its gradient, are the same."""
+    tokens = np.array([[2, 5, 3, 7], [2, 9, 3, 0]], np.int32)
+    inputs = encoder_inputs(tokens, (tokens > 0).astype(np.int32))
+    whole = build_encoder(SMALL)
+    first = build_encoder(SMALL, first_token_only=True)
+    first.set_weights(whole.get_weights())
+
+    def outputs(encoder: tf_keras.Model) -> list[np.ndarray]:
+        with tf.GradientTape() as tape:
+            pooled = encoder(inputs)["pooled_output"]
+            loss = tf.reduce_sum(tf.sin(3 * pooled))
+        gradients = tape.gradient(loss, encoder.trainable_variables)
+        return [pooled.numpy(), *(tf.convert_to_tensor(g).numpy() for g in gradients)]
+
+    assert first(inputs)["sequence_output"].shape == (2, 1, SMALL.hidden_size)
+    expected = outputs(whole)
+    bound = 1e-6 * max(abs(gradient).max() for gradient in expected)
+    for one, other in zip(outputs(first), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 
 def test_every_token_is_in_the_first_segment() -> None:

@@ -15,7 +15,7 @@ from bertaccum.memory.cut import cut_by_cost, cut_by_count, make_cut
 def cost(lengths: np.ndarray, cuts: tuple[int, ...]) -> float:
     """The price that is minimised, written again."""
     steps = itertools.pairwise(cuts)
-    return sum(100 + (b - a) * lengths[b - 1] * (1 + lengths[b - 1] / 1500) for a, b in steps)
+    return sum(50 + (b - a) * lengths[b - 1] * (1 + lengths[b - 1] / 2700) for a, b in steps)
 
 
 @given(st.lists(st.integers(3, 128), min_size=1, max_size=9), st.integers(1, 9))
