@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BERTACCUM := $(BIN)/bertaccum
 
-.PHONY: install demo test test-slow lint types pytest format clean
+.PHONY: install demo test test-slow lint types pytest bench-peers format clean
 
 install: $(INSTALLED)
 
@@ -35,6 +35,17 @@ types: $(INSTALLED)
 
 pytest: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+PEERS := build/peers/environments
+
+bench-peers: $(INSTALLED) $(PEERS)/huggingface $(PEERS)/keras3
+	$(BIN)/python benchmarks/peers.py tokenizing
+	$(BIN)/python benchmarks/peers.py training
+
+$(PEERS)/%: benchmarks/peers/%.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --requirement $< || { rm -rf $@; exit 1; }
+	@touch $@
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -200,7 +200,12 @@ class StepConfig:
         choices=CUTS,
     )
     dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
-    precision: str = setting("float32", "Arithmetic of the model.", choices=PRECISIONS)
+    precision: str = setting(
+        AUTO,
+        "Arithmetic of the model. auto: on a GPU mixed_bfloat16 from compute capability 8 on,"
+        " mixed_float16 below; float32 on a CPU.",
+        choices=(AUTO, *PRECISIONS),
+    )
     recompute: str = setting(
         AUTO,
         "layer: keep only the input of each encoder layer and compute the rest a second time, for"

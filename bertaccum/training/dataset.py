@@ -131,7 +131,7 @@ def _make_store(
     try:
         lengths = [0]
         with (temporary / "token_ids.int32").open("wb") as file:
-            for tokens in _tokenized(texts, tokenizer):
+            for tokens in tokenized(texts, tokenizer):
                 file.write(tokens.flat_values.numpy().tobytes())
                 lengths.extend(tokens.row_lengths().numpy())
                 progress(f"tokenizing {tsv}", len(lengths) - 1, len(texts))
@@ -143,7 +143,9 @@ def _make_store(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _tokenized(texts: list[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
+def tokenized(texts: list[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
+    """Token ids of a batch of texts after the other, made on all cores."""
+
     def batches() -> Iterator[list[str]]:
         for start in range(0, len(texts), _BATCH):
             yield texts[start : start + _BATCH]

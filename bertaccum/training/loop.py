@@ -27,6 +27,7 @@ from bertaccum.training.evaluation import accuracy, mean_loss, predict_store
 from bertaccum.training.events import Evaluated, Event, Finished, OutOfMemory, Started, Updated
 from bertaccum.training.model import build_model
 from bertaccum.training.planner import Subject, learned_limits, make_report, remember_out_of_memory
+from bertaccum.training.precision import resolved_precision
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 from bertaccum.training.update import make_predict, make_update
@@ -140,6 +141,7 @@ class _Run:
             init_checkpoint=_absolute(config.init_checkpoint or config.model or self.source.name),
             bert_config=config.bert_config and _absolute(config.bert_config),
             vocab=config.vocab and _absolute(config.vocab),
+            precision=resolved_precision(config.precision),
             eval_every=self.eval_every,
         )
 

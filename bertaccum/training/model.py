@@ -10,13 +10,14 @@ from bertaccum.bert.dropout import seed_dropout
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
+from bertaccum.training.precision import resolved_precision
 
 
 def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_keras.Model:
     """The classifier to train, in the configured precision, seeded, with its first weights."""
     tf_keras.utils.set_random_seed(config.seed)
     policy = tf_keras.mixed_precision.global_policy()
-    tf_keras.mixed_precision.set_global_policy(config.precision)
+    tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
     try:
         encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
         if source.checkpoint is not None:

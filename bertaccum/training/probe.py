@@ -28,6 +28,7 @@ from bertaccum.memory import device
 from bertaccum.memory.search import Trial
 from bertaccum.training.dataset import Labels, open_store
 from bertaccum.training.model import build_model
+from bertaccum.training.precision import resolved_precision
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.update import make_predict, make_update
 from bertaccum.training.windows import Window, updates_per_epoch, window_rows
@@ -111,6 +112,7 @@ class Bench:
             "resting_bytes": device.used_bytes(),
             "limit_bytes": device.total_bytes(),
             "device": device.device_name(),
+            "precision": resolved_precision(self.config.precision),
             "parameters": self.model.count_params(),
             "longest": self.longest,
             "windows": self.windows,

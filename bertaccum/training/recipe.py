@@ -8,6 +8,7 @@ from official.modeling.optimization import lr_schedule
 from bertaccum.accumulation import AccumulatingOptimizer, ClipByGlobalNorm
 from bertaccum.config import TrainConfig
 from bertaccum.training.adamw import InPlaceAdamW, OffloadedAdamW
+from bertaccum.training.precision import resolved_precision
 
 # Parts of the names of the variables that do not decay.
 NO_DECAY = ("bias", "layer_norm")
@@ -32,7 +33,7 @@ def make_optimizer(
         epsilon=1e-8,
     )
     inner.exclude_from_weight_decay(var_names=list(NO_DECAY))
-    if config.precision == "mixed_float16":
+    if resolved_precision(config.precision) == "mixed_float16":
         inner = tf_keras.mixed_precision.LossScaleOptimizer(inner)
     return AccumulatingOptimizer(
         inner,

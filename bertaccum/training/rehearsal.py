@@ -23,6 +23,7 @@ from bertaccum.memory.search import MARGIN, Candidate, Found, Ran, Task, rate, s
 from bertaccum.progress import Progress
 from bertaccum.sizes import format_size
 from bertaccum.training.dataset import Labels, store_digest
+from bertaccum.training.precision import resolved_precision
 from bertaccum.training.worker import Worker
 
 _MIB = 2**20
@@ -206,7 +207,7 @@ def _values(
     return {
         "model": subject.source.name,
         "parameters": built["parameters"],
-        "precision": subject.config.precision,
+        "precision": built["precision"],
         "device": "a GPU, rehearsed on the CPU" if subject.memory_bytes else built["device"],
         "memory_bytes": round(task.limit_bytes - moved),
         "margin_bytes": round(task.limit_bytes * MARGIN),
@@ -292,6 +293,7 @@ def _nothing_built(subject: Subject, config: TrainConfig, limit: int | None) -> 
         "resting_bytes": 16 * parameters,
         "parameters": parameters,
         "device": device.device_name(),
+        "precision": resolved_precision(config.precision),
         "longest": config.max_seq_length,
         "windows": [[config.max_seq_length]],
     }

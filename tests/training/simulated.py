@@ -36,6 +36,7 @@ class Simulated:
             "resting_bytes": 440 * MIB,
             "limit_bytes": job["limit_bytes"],
             "device": "CPU",
+            "precision": "float32",
             "parameters": 28_000_000,
             "longest": 128,
             "windows": [[128] * target],

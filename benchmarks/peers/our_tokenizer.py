@@ -1,0 +1,24 @@
+"""bertaccum's tokenizer, as a token store is made: a turn tokenizes all reviews."""
+
+from pathlib import Path
+
+import tensorflow as tf
+from turns import Turns, job, reviews
+
+from bertaccum.bert.tokenization import Tokenizer
+from bertaccum.bert.vocabulary import read_vocabulary
+from bertaccum.training.dataset import tokenized
+
+
+def main() -> None:
+    task, turns = job(), Turns()
+    texts, _ = reviews(task)
+    tokenizer = Tokenizer(read_vocabulary(Path(task["vocab"])), task["length"])
+    turns.wait()
+    while True:
+        rows = sum(tf.shape(tokens.row_lengths())[0] for tokens in tokenized(texts, tokenizer))
+        assert rows == len(texts)
+        turns.updated()
+
+
+main()
