@@ -1,11 +1,13 @@
-"""What shows only on a GPU: memory and speed with the optimizer's moments on the host.
+"""All that is to be known of a GPU, in one go and one JSON.
 
-    python benchmarks/gpu.py --out build/gpu      # some minutes
+    python benchmarks/gpu.py --shared ../shared      # 8 minutes
 
-For each model and precision, one update of 4 micro-batches of 8 at length 128, with and
-without `--offload-optimizer`: bytes always in use, peak, seconds (median of the repeats).
-Writes gpu.json and prints a Markdown table. `--on-cpu` runs it where there is no GPU, to see
-that it works: there, host and device are the same memory.
+`offload`: bytes always in use, peak and seconds of an update (4 x 8, length 128), with the
+optimizer's moments on the device and on the host. `prediction`: the memory model of
+`bertaccum plan` against the GPU's allocator. Then `accumulation`, `matmul` and, where the
+shared data are, `padding`, as in benchmarks/speed.py. Writes gpu.json and prints Markdown
+tables. `--on-cpu` runs it where there is no GPU, to see that it works: there, host and device
+are the same memory.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ import json
 import os
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tools import preset_job, table
+from memory import errors_table, predicted
+from tools import Results, preset_job, table
 
-from bertaccum.config import TrainConfig
+from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.memory import device
 from bertaccum.memory.search import Trial
 from bertaccum.progress import silent
@@ -30,15 +34,26 @@ from bertaccum.sizes import format_size, parse_size
 from bertaccum.training.worker import Worker
 
 MODELS = ("bert-small", "bert-base", "bert-large")
-PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+LENGTHS = (128, 512)
 WINDOW = [[128] * 8] * 4
 REPEATS = 5
 
 
-def measure(model: str, precision: str, offload: bool, limit: int | None) -> dict[str, Any]:
-    config = TrainConfig(precision=precision, offload_optimizer=offload, recompute="none")
+def offload(arguments: argparse.Namespace, limit: int | None) -> tuple[Results, str]:
+    results = [
+        measure(model, precision, offloaded, limit)
+        for model in arguments.models
+        for precision in arguments.precisions
+        for offloaded in (False, True)
+    ]
+    heads = ["model", "precision", "moments", "in use", "peak", "s an update"]
+    return results, table(heads, [row(r) for r in results])
+
+
+def measure(model: str, precision: str, offloaded: bool, limit: int | None) -> dict[str, Any]:
+    config = TrainConfig(precision=precision, offload_optimizer=offloaded, recompute="none")
     job = preset_job(model, config, limit, len(WINDOW))
-    result = {"model": model, "precision": precision, "offload": offload}
+    result = {"model": model, "precision": precision, "offload": offloaded}
     with Worker(silent, {}) as worker:
         built = worker.build(job)
         ran = [worker.run(Trial(WINDOW, "none")) for _ in range(REPEATS + 1)] if built else []
@@ -61,9 +76,40 @@ def row(r: dict[str, Any]) -> list[str]:
     return [r["model"], r["precision"], "host" if r["offload"] else "device", *figures]
 
 
+def prediction(arguments: argparse.Namespace, limit: int | None) -> tuple[Results, str]:
+    results: Results = []
+    for model in arguments.models:
+        for precision in arguments.precisions:
+            for length in LENGTHS:
+                results += predicted(model, precision, length, limit)
+    return results, errors_table(results)
+
+
+def of_speed(name: str) -> Callable[..., tuple[Results, str]]:
+    """A part of speed.py, which starts TensorFlow in this process: after all others."""
+
+    def part(arguments: argparse.Namespace, _: int | None) -> tuple[Results, str]:
+        import speed
+
+        return getattr(speed, name)(arguments.shared.resolve(), arguments.out.resolve())
+
+    return part
+
+
+PARTS: dict[str, Callable[..., tuple[Results, str]]] = {
+    "offload": offload,
+    "prediction": prediction,
+    "accumulation": of_speed("accumulation"),
+    "matmul": of_speed("matmul"),
+    "padding": of_speed("padding"),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("build/gpu"))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--on-cpu", action="store_true")
@@ -72,16 +118,16 @@ def main() -> None:
     if here == "CPU" and not arguments.on_cpu:
         sys.exit("there is no GPU here; --on-cpu runs it all the same")
     limit = parse_size("8GiB") if here == "CPU" else None
-    results = []
-    for model in arguments.models:
-        for precision in arguments.precisions:
-            for offload in (False, True):
-                results.append(measure(model, precision, offload, limit))
-                print(json.dumps(results[-1]), file=sys.stderr, flush=True)
+    if not arguments.shared.is_dir():
+        arguments.parts = [part for part in arguments.parts if part != "padding"]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
-    heads = ["model", "precision", "moments", "in use", "peak", "s an update"]
-    print(table(heads, [row(r) for r in results]))
+    os.environ["BERTACCUM_CACHE"] = str(arguments.out.resolve() / "cache")
+    results: dict[str, Any] = {"device": here}
+    for name in arguments.parts:
+        print(name, file=sys.stderr, flush=True)
+        results[name], text = PARTS[name](arguments, limit)
+        (arguments.out / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
+        print(f"## {name}\n\n{text}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if __name__ == "__main__":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import numpy as np
 from tools import prepared_yelp, preset_job, run_part, table
@@ -195,6 +196,11 @@ def prediction(_: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
         for preset in SLOW.get(precision, PRESETS):
             for length in LENGTHS:
                 results += predicted(preset, precision, length)
+    return results, errors_table(results)
+
+
+def errors_table(results: list[dict[str, Any]]) -> str:
+    """The largest error of each model, precision and length."""
     rows = []
     for precision in PRECISIONS:
         for preset in PRESETS:
@@ -206,13 +212,15 @@ def prediction(_: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
             if own:
                 rows.append([preset, precision, *cells, len(own)])
     heads = ["model", "precision", *(f"length {n}" for n in LENGTHS), "peaks compared"]
-    return results, table(heads, rows)
+    return table(heads, rows)
 
 
-def predicted(preset: str, precision: str, length: int) -> list[dict[str, Any]]:
-    """In a process of its own, as a plan is made."""
+def predicted(
+    preset: str, precision: str, length: int, limit: int | None = parse_size("14GiB")
+) -> list[dict[str, Any]]:
+    """In a process of its own, as a plan is made; without a limit, all that a GPU has."""
     config = TrainConfig(precision=precision, max_seq_length=length)
-    job = preset_job(preset, config, parse_size("14GiB"), steps=2)
+    job = preset_job(preset, config, limit, steps=2)
     results = []
     with Worker(silent, {}) as worker:
         built = worker.build(job)

@@ -44,6 +44,11 @@ from bertaccum.training.update import make_update, micro_step
 from bertaccum.training.windows import Window, make_window, window_rows
 
 TARGET, MICRO_BATCH = 32, 8
+ON_GPU = bool(tf.config.list_physical_devices("GPU"))
+# CPUs emulate float16.
+PRECISIONS = {"float32": tf.float32, "mixed_bfloat16": tf.bfloat16}
+if ON_GPU:
+    PRECISIONS["mixed_float16"] = tf.float16
 ENCODER = PRESET_CONFIGS["bert-small"]
 Timed = dict[str, float]
 
@@ -104,7 +109,7 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
 
 def accumulation(*_: Path) -> tuple[list[dict[str, Any]], str]:
     results = []
-    for precision in ("float32", "mixed_bfloat16"):
+    for precision in PRECISIONS:
         model, optimizer, update = build(precision)
         window, passes = full_window(128), bare_passes(model, optimizer)
         timed = interleaved(
@@ -147,9 +152,9 @@ def product_rate(dtype: tf.DType, size: int = 3072) -> Callable[[], Any]:
 
 def matmul(*_: Path) -> tuple[list[dict[str, Any]], str]:
     results = []
-    for precision, dtype in (("float32", tf.float32), ("mixed_bfloat16", tf.bfloat16)):
+    for precision, dtype in PRECISIONS.items():
         _, _, update = build(precision)
-        window, size = full_window(128), 3072
+        window, size = full_window(128), 8192 if ON_GPU else 3072
         runs = {"update": partial(update, window), "product": product_rate(dtype, size)}
         timed = interleaved(runs, 15)
         rates = {

@@ -41,6 +41,7 @@ def make_update(
       window), `grad_norm` (of the mean gradient, before clipping), `learning_rate` and
       `applied` (0 if the window was dropped because a gradient was not finite).
     """
+    _survive_lack_of_memory()
     run = _accumulated if accumulate else _single
     optimizer.build(model.trainable_variables)
 
@@ -68,6 +69,7 @@ def make_update(
 
 def make_predict(model: tf_keras.Model) -> Callable[[Window], Any]:
     """Builds the forward pass: a Window to logits [examples, classes], float32."""
+    _survive_lack_of_memory()
 
     @tf.function(input_signature=_SIGNATURE[:2])
     def predict(token_ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
@@ -75,6 +77,15 @@ def make_predict(model: tf_keras.Model) -> Callable[[Window], Any]:
         return _logits(model, tokens, training=False)
 
     return lambda window: predict(window.token_ids, window.row_splits).numpy()
+
+
+def _survive_lack_of_memory() -> None:
+    """Forgoes products fused with what follows: oneDNN's do not look whether memory was there.
+
+    TensorFlow 2.20's MklFusedMatMulOp goes on with an output that could not be allocated, and
+    the process dies of a segmentation fault.
+    """
+    tf.config.optimizer.set_experimental_options({"remapping": False})
 
 
 def _accumulated(

@@ -1,0 +1,173 @@
+"""What the host does: between updates, at the start, and as runs grow.
+
+    python benchmarks/host.py windows --shared ../shared   # 3 minutes on 2 cores
+    python benchmarks/host.py start --shared ../shared     # 4 minutes
+    python benchmarks/host.py growth                       # 8 minutes
+
+`windows`: what an update waits for, its window being read and cut. `start`: seconds from the
+command to the first update of BERT-Small, tokens and plan in the cache. `growth`: the time an
+example takes, and the host's memory, against the target batch and the number of rows and
+updates, with BERT-Tiny. Each writes host-<part>.json and prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import psutil
+from speed import MICRO_BATCH, TARGET, build
+from tools import prepared_yelp, run_part, table
+
+from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.source import ModelSource
+from bertaccum.bert.vocabulary import read_vocabulary
+from bertaccum.config import TrainConfig
+from bertaccum.memory.cut import make_cut
+from bertaccum.progress import silent
+from bertaccum.training.dataset import TokenStore, open_store, read_labels
+from bertaccum.training.model import build_model
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.update import make_update
+from bertaccum.training.windows import make_window, window_rows
+
+WINDOWS = 12
+
+
+# --- Between updates --------------------------------------------------------------------
+
+
+def windows(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    """Reading a window and cutting it, against the update that then runs it."""
+    data = prepared_yelp(shared, out)
+    vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
+    _, _, update = build("float32")
+    results = []
+    for length in (128, 512):
+        store = open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
+        cut, spent = make_cut("cost", store.longest), []
+        for number in range(WINDOWS + 1):
+            start = time.perf_counter()
+            rows = window_rows(number, len(store), TARGET, 0)[1]
+            window = make_window(store, rows, MICRO_BATCH, cut)
+            made = time.perf_counter()
+            update(window)
+            spent.append((made - start, time.perf_counter() - made))
+        making, running = (statistics.median(t[1:]) for t in zip(*spent, strict=True))
+        results.append({"length": length, "window": making, "update": running})
+    rows = [
+        [
+            r["length"],
+            f"{1e3 * r['window']:.1f} ms",
+            f"{r['update']:.2f} s",
+            f"{r['window'] / r['update']:.2%}",
+        ]
+        for r in results
+    ]
+    return results, table(["length", "making a window", "update", "waiting for it"], rows)
+
+
+# --- Starting ---------------------------------------------------------------------------
+
+STARTS = 5
+
+
+def start(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    """Through the command line; the first start fills the cache and is not counted."""
+    data, seconds = prepared_yelp(shared, out), []
+    options = ["--data", data, "--init-checkpoint", "none", "--model", "bert-small"]
+    options += ["--vocab", shared / "data/vocab/vocab.txt", "--max-updates", "1000"]
+    for _ in range(STARTS + 1):
+        run = Path(tempfile.mkdtemp(dir=out)) / "run"
+        command = [sys.executable, "-m", "bertaccum", "train", "--out", run, *options]
+        begin = time.perf_counter()
+        with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL) as process:
+            metrics = run / "metrics.jsonl"
+            while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+                time.sleep(0.05)
+            seconds.append(time.perf_counter() - begin)
+            process.kill()
+    counted = seconds[1:]
+    result = {"first": seconds[0], "later": counted, "median": statistics.median(counted)}
+    rows = [[f"{seconds[0]:.0f} s", f"{result['median']:.1f} s", f"{max(counted):.1f} s"]]
+    heads = ["with an empty cache", "later, median", f"slowest of {STARTS}"]
+    return [result], table(heads, rows)
+
+
+# --- Growth -----------------------------------------------------------------------------
+
+TARGETS = (32, 128, 512, 4096)
+ROWS = (1_000, 30_000, 560_000)
+LONG_RUN = 10_000
+
+
+def growth(*_: Path) -> tuple[list[dict[str, Any]], str]:
+    """On stores of random tokens, with BERT-Tiny: so that the host is not hidden."""
+    results, rows = [], []
+    for target in TARGETS:
+        result = run_of(max(2048 // target, 3), target, rows=30_000)
+        results.append({"target_batch": target} | result)
+        rows.append([f"target batch {target}", *cells(result)])
+    for size in ROWS:
+        result = run_of(100, TARGET, rows=size)
+        results.append({"rows": size} | result)
+        rows.append([f"{size:,} rows", *cells(result)])
+    result = run_of(LONG_RUN, 4, rows=1_000, length=8)
+    results.append({"updates": LONG_RUN} | result)
+    rows.append([f"{LONG_RUN:,} updates of 4 short examples", *cells(result)])
+    heads = ["", "an example, first half", "second half", "host memory, first half", "growth"]
+    return results, table(heads, rows)
+
+
+def cells(result: dict[str, float]) -> list[str]:
+    return [
+        f"{1e3 * result['early_seconds']:.2f} ms",
+        f"{1e3 * result['late_seconds']:.2f} ms",
+        f"{result['early_mib']:.0f} MiB",
+        f"{result['late_mib'] - result['early_mib']:+.0f} MiB",
+    ]
+
+
+def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, float]:
+    """Seconds an example (median over updates) and resident MiB, in both halves of a run."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(length // 2, length + 1, rows)
+    store = TokenStore(
+        token_ids=rng.integers(1, 30_000, lengths.sum()).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        labels=(np.arange(rows) % 2).astype(np.int32),
+    )
+    config = TrainConfig(recompute="none")
+    source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)
+    model = build_model(config, source, classes=2)
+    optimizer = make_optimizer(config, 1000, max(target // MICRO_BATCH, 2))
+    update, cut = make_update(model, optimizer, 0, accumulate=True), make_cut("cost", length)
+    seconds, memory = [], []
+    for number in range(-2, updates):
+        begin = time.perf_counter()
+        chosen = window_rows(max(number, 0), rows, target, 0)[1]
+        update(make_window(store, chosen, MICRO_BATCH, cut))
+        if number >= 0:  # before that it is traced
+            seconds.append((time.perf_counter() - begin) / len(chosen))
+            memory.append(psutil.Process().memory_info().rss / 2**20)
+    half = updates // 2
+    return {
+        "early_seconds": statistics.median(seconds[:half]),
+        "late_seconds": statistics.median(seconds[half:]),
+        "early_mib": memory[half],
+        "late_mib": memory[-1],
+    }
+
+
+if __name__ == "__main__":
+    parts = {"windows": windows, "start": start, "growth": growth}
+    run_part(__doc__.splitlines()[0], "host", parts)
