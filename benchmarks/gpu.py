@@ -28,7 +28,7 @@ from tools import Results, preset_job, table
 
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.memory import device
-from bertaccum.memory.search import Trial
+from bertaccum.memory.trial import Trial
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
 from bertaccum.training.worker import Worker

@@ -25,35 +25,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import psutil
-from speed import MICRO_BATCH, TARGET, build
-from tools import prepared_yelp, run_part, table
+from speed import MICRO_BATCH, TARGET, WINDOWS, build
+from tools import prepared_yelp, run_part, table, train_command, yelp_stores
 
-from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.bert.source import ModelSource
-from bertaccum.bert.vocabulary import read_vocabulary
-from bertaccum.config import TrainConfig
 from bertaccum.memory.cut import make_cut
-from bertaccum.progress import silent
-from bertaccum.training.dataset import TokenStore, open_store, read_labels
-from bertaccum.training.model import build_model
-from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.update import make_update
+from bertaccum.training.dataset import TokenStore
 from bertaccum.training.windows import make_window, window_rows
-
-WINDOWS = 12
-
 
 # --- Between updates --------------------------------------------------------------------
 
 
 def windows(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     """Reading a window and cutting it, against the update that then runs it."""
-    data = prepared_yelp(shared, out)
-    vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
     _, _, update = build("float32")
     results = []
-    for length in (128, 512):
-        store = open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
+    for length, store in yelp_stores(shared, out, (128, 512)):
         cut, spent = make_cut("cost", store.longest), []
         for number in range(WINDOWS + 1):
             start = time.perf_counter()
@@ -84,15 +70,15 @@ STARTS = 5
 def start(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     """Through the command line; the first start fills the cache and is not counted."""
     data, seconds = prepared_yelp(shared, out), []
-    options = ["--data", data, "--init-checkpoint", "none", "--model", "bert-small"]
-    options += ["--vocab", shared / "data/vocab/vocab.txt", "--max-updates", "1000"]
     for _ in range(STARTS + 1):
         run = Path(tempfile.mkdtemp(dir=out)) / "run"
-        command = [sys.executable, "-m", "bertaccum", "train", "--out", run, *options]
+        command = [*train_command(shared, data, run, "bert-small"), "--max-updates", "1000"]
         begin = time.perf_counter()
-        with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             metrics = run / "metrics.jsonl"
-            while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+            while not (metrics.exists() and metrics.stat().st_size):
+                if process.poll() is not None:
+                    sys.exit(f"ended by itself, with {process.returncode}: {' '.join(command)}")
                 time.sleep(0.05)
             seconds.append(time.perf_counter() - begin)
             process.kill()
@@ -146,11 +132,8 @@ def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, 
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=(np.arange(rows) % 2).astype(np.int32),
     )
-    config = TrainConfig(recompute="none")
-    source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)
-    model = build_model(config, source, classes=2)
-    optimizer = make_optimizer(config, 1000, max(target // MICRO_BATCH, 2))
-    update, cut = make_update(model, optimizer, 0, accumulate=True), make_cut("cost", length)
+    _, _, update = build("float32", "bert-tiny", max(target // MICRO_BATCH, 2))
+    cut = make_cut("cost", length)
     seconds, memory = [], []
     for number in range(-2, updates):
         begin = time.perf_counter()

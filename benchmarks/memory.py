@@ -19,7 +19,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,14 @@ if __name__ == "__main__":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import numpy as np
-from tools import prepared_yelp, preset_job, run_part, table
+from tools import prepared_yelp, preset_job, run_part, say, table, train_command, vocabulary_file
 
 from bertaccum.bert.source import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.memory.cut import make_cut
 from bertaccum.memory.plan import even_micro_batches
-from bertaccum.memory.search import Task, Trial, search
+from bertaccum.memory.search import Task, search
+from bertaccum.memory.trial import Trial
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
 from bertaccum.training.dataset import read_labels
@@ -45,10 +45,6 @@ from bertaccum.training.worker import Worker
 
 MIB = 2**20
 TARGET = 32
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # --- Runs under a limit ---------------------------------------------------------------
@@ -67,11 +63,10 @@ def limits(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     for preset, length, limit in RUNS:
         say(f"{preset}, {length}, {limit}")
         run = Path(tempfile.mkdtemp(dir=out)) / "run"
-        options = ["--data", data, "--out", run, "--model", preset, "--init-checkpoint", "none"]
-        options += ["--vocab", shared / "data/vocab/vocab.txt", "--max-seq-length", length]
-        options += ["--memory-limit", limit, "--max-updates", 2, "--target-batch", TARGET]
-        command = [sys.executable, "-m", "bertaccum", "train", *map(str, options)]
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+        options = ["--max-seq-length", length, "--memory-limit", limit, "--target-batch", TARGET]
+        command = train_command(shared, data, run, preset) + list(map(str, options))
+        command += ["--max-updates", "2", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
         result = {"preset": preset, "length": length, "limit": limit}
         if done.returncode:
             say(done.stderr.strip().splitlines()[-1])
@@ -111,7 +106,7 @@ def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
             data=str(data),
             model=preset,
             init_checkpoint="none",
-            vocab=str(shared / "data/vocab/vocab.txt"),
+            vocab=str(vocabulary_file(shared)),
             max_seq_length=length,
             memory_limit=limit,
             target_batch=TARGET,

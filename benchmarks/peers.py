@@ -20,35 +20,56 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools import prepared_yelp, table
+from tools import prepared_yelp, say, table, vocabulary_file
 
 from bertaccum.bert.presets import PRESET_CONFIGS
 
 SCRIPTS = Path(__file__).parent / "peers"
 MICRO_BATCH, STEPS = 8, 4
-# Name, script, environment (None: ours), what else it is told.
-Peer = tuple[str, str, str | None, dict[str, Any]]
-# Grouping by length goes from long to short reviews through groups of so many windows (31 of 32
-# reviews, for 4,000 reviews): less than all of a group would be no average.
-GROUP, ROWS = 31, 4000
-TRAINING: list[Peer] = [
-    ("bertaccum", "ours.py", None, {}),
-    ("Hugging Face", "hf_trainer.py", "huggingface", {"sampling": "random"}),
-    ("Hugging Face, grouped", "hf_trainer.py", "huggingface", {"sampling": "group_by_length"}),
-    ("Keras 3", "keras3.py", "keras3", {}),
-    ("tf-models-official", "tf_models.py", None, {}),
-]
-TOKENIZING: list[Peer] = [
-    ("bertaccum", "our_tokenizer.py", None, {}),
-    ("Hugging Face tokenizers", "hf_tokenizer.py", "huggingface", {}),
-]
+ROWS = 4000
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+@dataclass(frozen=True)
+class Peer:
+    """Who takes part.
+
+    Args:
+      name: in the table.
+      script: in the folder of scripts.
+      environment: to run it in; None for ours.
+      told: what it is told beside the task.
+      warm: updates before any is timed.
+      timed: updates in a turn.
+    """
+
+    name: str
+    script: str
+    environment: str | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+    warm: int = 3
+    timed: int = 4
+
+
+HF, RANDOM, GROUPED = "hf_trainer.py", {"sampling": "random"}, {"sampling": "group_by_length"}
+PEERS = {
+    "training": [
+        Peer("bertaccum", "ours.py"),
+        Peer("Hugging Face", HF, "huggingface", RANDOM),
+        # Goes from long to short reviews through groups of 31 windows (of 32 reviews, where there
+        # are 4,000): less than all of a group would be no average.
+        Peer("Hugging Face, grouped", HF, "huggingface", GROUPED, warm=31, timed=31),
+        Peer("Keras 3", "keras3.py", "keras3"),
+        Peer("tf-models-official", "tf_models.py"),
+    ],
+    "tokenizing": [
+        Peer("bertaccum", "our_tokenizer.py", warm=1, timed=1),
+        Peer("Hugging Face tokenizers", "hf_tokenizer.py", "huggingface", warm=1, timed=1),
+    ],
+}
 
 
 @contextmanager
@@ -83,34 +104,26 @@ def turn(process: Any, updates: int) -> float:
 
 
 def compared(
-    peers: list[Peer], task: dict[str, Any], arguments: argparse.Namespace, warm: int, timed: int
+    peers: list[Peer], task: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Lets peers take turns: rates, and how many times as fast the first is.
-
-    Args:
-      peers: who takes part.
-      task: what they are told.
-      arguments: of the command line.
-      warm: updates before any is timed.
-      timed: updates in a turn.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name, *_ in peers}
+    """Lets peers take turns at a task: rates, and how many times as fast the first is."""
+    seconds: dict[str, list[float]] = {peer.name: [] for peer in peers}
     with ExitStack() as stack:
-        processes = {}
-        for name, script, environment, more in peers:
+        taking_part = []
+        for peer in peers:
             python = sys.executable
-            if environment is not None:
-                python = str(arguments.environments.resolve() / environment / "bin/python")
-            command = [python, str(SCRIPTS / script), json.dumps(task | more)]
-            log = arguments.out / f"{name}.log"
-            processes[name] = stack.enter_context(started(command, log))
-        for name, process in processes.items():
-            say(f"{task['length']} {task['precision']}: {name}")
-            turn(process, GROUP if "grouped" in name else warm)
+            if peer.environment is not None:
+                python = str(arguments.environments.resolve() / peer.environment / "bin/python")
+            command = [python, str(SCRIPTS / peer.script), json.dumps(task | peer.told)]
+            process = stack.enter_context(started(command, arguments.out / f"{peer.name}.log"))
+            taking_part.append((peer, process))
+        for peer, process in taking_part:
+            say(f"{task['length']} {task['precision']}: {peer.name}")
+            turn(process, peer.warm)
         for _ in range(arguments.rounds):
-            for name, process in processes.items():
-                seconds[name].append(turn(process, GROUP if "grouped" in name else timed))
-    ours = seconds[peers[0][0]]
+            for peer, process in taking_part:
+                seconds[peer.name].append(turn(process, peer.timed))
+    ours = seconds[peers[0].name]
     return {
         "length": task["length"],
         "precision": task["precision"],
@@ -137,7 +150,7 @@ def shown(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["training", "tokenizing"])
+    parser.add_argument("part", choices=PEERS)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("build/peers"))
     parser.add_argument("--environments", type=Path, default=Path("build/peers/environments"))
@@ -145,31 +158,27 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    arguments.out = arguments.out.resolve()
+    arguments.out, shared = arguments.out.resolve(), arguments.shared.resolve()
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ["BERTACCUM_CACHE"] = str(arguments.out / "cache")
     task = {
-        "train": str(prepared_yelp(arguments.shared.resolve(), arguments.out) / "train.tsv"),
-        "vocab": str(arguments.shared.resolve() / "data/vocab/vocab.txt"),
+        "train": str(prepared_yelp(shared, arguments.out) / "train.tsv"),
+        "vocab": str(vocabulary_file(shared)),
         "encoder": dataclasses.asdict(PRESET_CONFIGS["bert-small"]),
         "micro_batch": MICRO_BATCH,
         "accumulation_steps": STEPS,
+        "examples": MICRO_BATCH * STEPS,
         "rows": ROWS,
         "dropout": 0.1,
     }
-    training = arguments.part == "training"
-    if training:
-        peers, warm, timed = TRAINING, 3, 4
-        task["examples"] = MICRO_BATCH * STEPS
-    else:
-        peers, warm, timed = TOKENIZING, 1, 1
+    if arguments.part == "tokenizing":
         arguments.precisions = ["-"]
         task["examples"] = ROWS
     results = []
     for length in arguments.lengths:
         for precision in arguments.precisions:
             own = task | {"length": length, "precision": precision}
-            results.append(compared(peers, own, arguments, warm, timed))
+            results.append(compared(PEERS[arguments.part], own, arguments))
             out = arguments.out / f"peers-{arguments.part}.json"
             out.write_text(json.dumps(results, indent=2) + "\n")
     print("Examples per second; in brackets how many times as fast bertaccum is.\n")

@@ -27,17 +27,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
-from tools import prepared_yelp, run_part, table
+from tools import run_part, table, yelp_stores
 
 from bertaccum.accumulation.sums import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.source import ModelSource
-from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.memory.cut import make_cut
-from bertaccum.progress import silent
-from bertaccum.training.dataset import open_store, read_labels
 from bertaccum.training.model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.update import make_update, micro_step
@@ -65,10 +62,13 @@ def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> Timed:
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def build(precision: str, **options: Any) -> tuple[Any, Any, Any]:
-    config = TrainConfig(precision=precision, recompute="none", **options)
-    model = build_model(config, ModelSource("bert-small", ENCODER, [], None), classes=2)
-    optimizer = make_optimizer(config, 1000, TARGET // MICRO_BATCH)
+def build(
+    precision: str, preset: str = "bert-small", steps: int = TARGET // MICRO_BATCH
+) -> tuple[Any, Any, Any]:
+    """A model with two classes, its optimizer and its update of up to `steps` micro-steps."""
+    config = TrainConfig(precision=precision, recompute="none")
+    model = build_model(config, ModelSource(preset, PRESET_CONFIGS[preset], [], None), classes=2)
+    optimizer = make_optimizer(config, 1000, steps)
     return model, optimizer, make_update(model, optimizer, 0, accumulate=True)
 
 
@@ -232,12 +232,9 @@ WINDOWS = 12
 
 
 def padding(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
-    data = prepared_yelp(shared, out)
-    vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
     _, _, update = build("float32")
     results = []
-    for length in (128, 256, 512):
-        store = open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
+    for length, store in yelp_stores(shared, out, (128, 256, 512)):
         rows = [window_rows(n, len(store), TARGET, 0)[1] for n in range(WINDOWS)]
         cuts = {kind: make_cut(kind, store.longest) for kind in ("cost", "count")}
         windows = {

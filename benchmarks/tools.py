@@ -7,14 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.source import ModelSource
+from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
-from bertaccum.training.dataset import Labels
+from bertaccum.progress import silent
+from bertaccum.training.dataset import Labels, TokenStore, open_store, read_labels
 from bertaccum.training.rehearsal import Subject, worker_job
 
 Results = list[dict[str, Any]]
@@ -28,6 +30,10 @@ def table(heads: list[str], rows: list[list[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def prepared_yelp(shared: Path, out: Path) -> Path:
     """The folder of real reviews, prepared through the command line."""
     data = out / "yelp"
@@ -36,6 +42,26 @@ def prepared_yelp(shared: Path, out: Path) -> Path:
     command += ["--allow-unverified-archive", "--out", str(data)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return data
+
+
+def vocabulary_file(shared: Path) -> Path:
+    return shared / "data/vocab/vocab.txt"
+
+
+def yelp_stores(
+    shared: Path, out: Path, lengths: Sequence[int]
+) -> Iterator[tuple[int, TokenStore]]:
+    """The real reviews to train on, tokenized and cut to each of the lengths."""
+    data, vocabulary = prepared_yelp(shared, out), read_vocabulary(vocabulary_file(shared))
+    for length in lengths:
+        yield length, open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
+
+
+def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]:
+    """The command line that trains a preset from random weights into a run folder."""
+    options = ["--data", data, "--out", run, "--model", preset, "--init-checkpoint", "none"]
+    options += ["--vocab", vocabulary_file(shared)]
+    return [sys.executable, "-m", "bertaccum", "train", *map(str, options)]
 
 
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:

@@ -19,7 +19,15 @@ from typing import Any
 import click
 
 from bertaccum import __version__, report
-from bertaccum.config import AUTO, EvalConfig, PlanConfig, PrepareConfig, StepConfig, TrainConfig
+from bertaccum.config import (
+    AUTO,
+    EvalConfig,
+    PlanConfig,
+    PrepareConfig,
+    StepConfig,
+    TrainConfig,
+    field_names,
+)
 from bertaccum.config_file import read_config_file
 from bertaccum.errors import BertAccumError
 
@@ -50,10 +58,6 @@ def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return command
 
     return decorate
-
-
-def _names(config: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(config)}
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
@@ -123,7 +127,7 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
 
 
 # What a recipe of train says beyond a step; the folder that it names is not plan's file.
-_RECIPE_ONLY = frozenset(_names(TrainConfig) - _names(StepConfig))
+_RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

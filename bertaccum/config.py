@@ -61,6 +61,11 @@ def memory_limit_setting() -> Any:
     return setting(None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size.")
 
 
+def field_names(config: type) -> set[str]:
+    """Of a configuration's class."""
+    return {field.name for field in dataclasses.fields(config)}
+
+
 def check_fields(config: Any) -> None:
     """Raises ConfigError for a field that is not of its type, choices or bounds."""
     for field in dataclasses.fields(config):

@@ -10,10 +10,6 @@ import tf_keras
 
 from bertaccum.bert.dropout import keep_mask
 
-# Added to the scores of padding: their weights are exactly 0 in float32 and bfloat16.
-_NEVER = {"float16": -3e4}
-_NEVER_ELSE = -1e9
-
 
 def simplify_attention(model: tf_keras.Model) -> None:
     """Makes every multi-head attention of a model compute its gradient in closed form.
@@ -43,7 +39,8 @@ def _simplified(
             shape = tf.stack([batch, heads, queries, tf.shape(key)[1]])
             keep, scale = keep_mask(layer._dropout_layer, shape, 4)
         padding = 1 - tf.cast(attention_mask[:, tf.newaxis, :1], query.dtype)
-        bias = padding * _NEVER.get(query.dtype.name, _NEVER_ELSE)
+        # Half of the least number: nothing is added to it that overflows, and its weight is 0.
+        bias = padding * (float(query.dtype.min) / 2)
         return attention(query, key, value, bias, keep, scale), None
 
     return compute_attention

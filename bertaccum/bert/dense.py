@@ -18,8 +18,8 @@ def simplify_dense(model: tf_keras.Model) -> None:
     seen as two matrices, or that has no bias, is left as it is.
     """
     for part in model.submodules:
-        if isinstance(part, tf_keras.layers.EinsumDense) and _inner_axes(part):
-            part.call = _simplified(part)
+        if isinstance(part, tf_keras.layers.EinsumDense) and (axes := _inner_axes(part)):
+            part.call = _simplified(part, axes)
 
 
 def _inner_axes(layer: tf_keras.layers.EinsumDense) -> int:
@@ -27,31 +27,27 @@ def _inner_axes(layer: tf_keras.layers.EinsumDense) -> int:
     match = re.fullmatch(r"(?:\.\.\.)?(\w+),(\w+)->(?:\.\.\.)?(\w+)", layer.equation)
     assert match is not None
     inputs, kernel, outputs = match.groups()
-    inner = [axis for axis in kernel if axis in inputs]
-    outer = kernel[len(inner) :]
+    inner = sum(axis in inputs for axis in kernel)
     plain = (
         layer.bias is not None
-        and inputs.endswith(kernel[: len(inner)])
-        and outputs == inputs[: len(inputs) - len(inner)] + outer
-        and layer.bias.shape == layer.kernel.shape[len(inner) :]
+        and inputs.endswith(kernel[:inner])
+        and outputs == inputs[: len(inputs) - inner] + kernel[inner:]
+        and layer.bias.shape == layer.kernel.shape[inner:]
     )
-    return len(inner) if plain else 0
+    return inner if plain else 0
 
 
-def _simplified(layer: tf_keras.layers.EinsumDense) -> Callable[[tf.Tensor], tf.Tensor]:
-    axes = _inner_axes(layer)
-
+def _simplified(layer: tf_keras.layers.EinsumDense, axes: int) -> Callable[[tf.Tensor], tf.Tensor]:
     @tf.autograph.experimental.do_not_convert
     def call(inputs: tf.Tensor) -> tf.Tensor:
-        outer = layer.kernel.shape[axes:]
+        batch_axes, outer = inputs.shape.rank - axes, layer.kernel.shape[axes:]
         width = outer.num_elements()
         # The variables are converted to the compute type when they are read.
         kernel = tf.reshape(layer.kernel, [-1, width])
         rows = tf.reshape(inputs, [-1, kernel.shape[0]])
         outputs = dense(rows, kernel, tf.reshape(layer.bias, [width]))
-        batch = tf.shape(inputs)[: inputs.shape.rank - axes]
-        outputs = tf.reshape(outputs, tf.concat([batch, outer], 0))
-        outputs.set_shape([*inputs.shape[: inputs.shape.rank - axes], *outer])
+        outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:batch_axes], outer], 0))
+        outputs.set_shape([*inputs.shape[:batch_axes], *outer])
         return outputs if layer.activation is None else layer.activation(outputs)
 
     return call

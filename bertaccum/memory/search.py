@@ -1,6 +1,6 @@
 """Finding the fastest way to run a window that fits: what to measure, and what to take.
 
-Nothing here knows TensorFlow: a `Probe` runs windows and says what they took.
+Nothing here knows TensorFlow: a `Probe` runs trials and says what they took.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from bertaccum.memory.cost import Measured, MemoryCost, fit_cost
 from bertaccum.memory.cut import make_cut
 from bertaccum.memory.plan import Plan, make_plan
+from bertaccum.memory.trial import Probe, Ran, Trial
 
 # Of the memory, left for what fragmentation, evaluation and checkpoints may take.
 MARGIN = 0.04
@@ -30,38 +30,6 @@ _RECOMPUTATION_COSTS = 1.1
 _MOST_SECONDS, _CHEAP_SECONDS = 8.0, 1.0
 # Tokens of an example that takes next to nothing: what remains is the update's own peak.
 _SHORT = 8
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a window took: seconds, and the most bytes that were handed out meanwhile."""
-
-    seconds: float
-    peak_bytes: float
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One update that is run to see what it takes.
-
-    Args:
-      micro_batches: lengths of the examples of each.
-      recompute: none or layer.
-      accumulate: with accumulators.
-      thorough: also do what a run does between updates: evaluate and save.
-    """
-
-    micro_batches: Sequence[Sequence[int]]
-    recompute: str
-    accumulate: bool = True
-    thorough: bool = False
-
-
-class Probe(Protocol):
-    """Runs training steps."""
-
-    def run(self, trial: Trial) -> Ran | None:
-        """Runs one; None if it ran out of memory."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 from bertaccum import __version__
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.source import find_dimensions
-from bertaccum.config import AUTO, PlanConfig, StepConfig, size_in_bytes
+from bertaccum.config import AUTO, PlanConfig, StepConfig, field_names, size_in_bytes
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.files import json_text, read_text, write_text
 from bertaccum.memory import device
@@ -146,7 +146,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _key(subject: Subject, *ignored: str) -> str:
     """A digest of all that decides what is measured and chosen."""
-    names = {field.name for field in dataclasses.fields(StepConfig)} - set(ignored)
+    names = field_names(StepConfig) - set(ignored)
     # What these mean is in the other parts.
     names -= {"data", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
     parts = [

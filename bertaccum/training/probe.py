@@ -25,7 +25,7 @@ from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError
 from bertaccum.memory import device
-from bertaccum.memory.search import Trial
+from bertaccum.memory.trial import Trial
 from bertaccum.training.dataset import Labels, open_store
 from bertaccum.training.model import build_model
 from bertaccum.training.precision import resolved_precision

@@ -15,11 +15,12 @@ from typing import Any
 
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.source import ModelSource
-from bertaccum.config import AUTO, StepConfig, TrainConfig, size_in_bytes
+from bertaccum.config import AUTO, StepConfig, TrainConfig, field_names, size_in_bytes
 from bertaccum.memory import device
 from bertaccum.memory.advice import Situation, Size, remedies
 from bertaccum.memory.plan import Plan, even_micro_batches
-from bertaccum.memory.search import MARGIN, Candidate, Found, Ran, Task, rate, search, verified
+from bertaccum.memory.search import MARGIN, Candidate, Found, Task, rate, search, verified
+from bertaccum.memory.trial import Ran
 from bertaccum.progress import Progress
 from bertaccum.sizes import format_size
 from bertaccum.training.dataset import Labels, store_digest
@@ -72,8 +73,7 @@ class Subject:
 
     def step_config(self) -> TrainConfig:
         """The options as those of a run."""
-        names = {field.name for field in dataclasses.fields(StepConfig)}
-        return TrainConfig(**{name: getattr(self.config, name) for name in names})
+        return TrainConfig(**{name: getattr(self.config, name) for name in field_names(StepConfig)})
 
 
 def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:

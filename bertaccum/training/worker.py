@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.memory.search import Ran, Trial
+from bertaccum.memory.trial import Ran, Trial
 from bertaccum.progress import Progress
 
 _END_SECONDS = 10

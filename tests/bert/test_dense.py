@@ -6,25 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from gradients import output_and_gradients
 
 from bertaccum.bert.dense import simplify_dense
 
 EinsumDense = tf_keras.layers.EinsumDense
-
-
-def outputs(model: tf_keras.Model, x: tf.Tensor) -> list[np.ndarray]:
-    """The output, and the gradients of inputs and weights."""
-
-    @tf.function(reduce_retracing=True)
-    def run(x: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = model(x)
-            loss = tf.reduce_sum(tf.sin(y))
-        return y, tape.gradient(loss, [x, *model.trainable_variables])
-
-    y, gradients = run(x)
-    return [np.asarray(y, np.float64), *(np.asarray(g, np.float64) for g in gradients)]
 
 
 def model_of(layer: EinsumDense, inputs: list[int]) -> tf_keras.Model:
@@ -55,10 +41,10 @@ def test_values_and_gradients_are_those_of_keras(
     layer = EinsumDense(equation, output_shape, bias_axes=bias_axes, activation="tanh", dtype=dtype)
     model = model_of(layer, inputs)
     x = tf.constant(np.random.default_rng(1).normal(size=[3, 4, *inputs]), dtype)
-    theirs = outputs(model, x)
+    theirs = output_and_gradients(model, x, model)
     simplify_dense(model)
     assert "call" in vars(layer)
-    for one, other in zip(outputs(model, x), theirs, strict=True):
+    for one, other in zip(output_and_gradients(model, x, model), theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from bertaccum.memory.plan import even_micro_batches, make_plan
-from bertaccum.memory.search import MARGIN, Ran, Task, Trial, search, verified
+from bertaccum.memory.search import MARGIN, Task, search, verified
+from bertaccum.memory.trial import Ran, Trial
 
 LONGEST = 128
 

@@ -16,7 +16,7 @@ from simulated import Simulated
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.memory.search import Trial
+from bertaccum.memory.trial import Trial
 from bertaccum.progress import silent
 from bertaccum.training import planner, rehearsal
 from bertaccum.training.planner import plan, remember_out_of_memory

@@ -12,7 +12,7 @@ from test_update import CONFIG, TINY
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.source import ModelSource
-from bertaccum.memory.search import Trial
+from bertaccum.memory.trial import Trial
 from bertaccum.progress import silent
 from bertaccum.training.dataset import TokenStore
 from bertaccum.training.model import build_model
