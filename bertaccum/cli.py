@@ -7,6 +7,7 @@ configuration or input.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -30,8 +31,9 @@ from bertaccum.config import (
 )
 from bertaccum.config_file import read_config_file
 from bertaccum.errors import BertAccumError
+from bertaccum.stopping import Stopping, Terminated
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 
 class AutoOrInt(click.ParamType):
@@ -64,6 +66,9 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
     flag = "--" + field.name.replace("_", "-")
     if hint is bool:
         return click.option(flag, is_flag=True, default=field.default, help=field.metadata["help"])
+    if field.metadata["switch"]:
+        flag = f"{flag}/--no-{flag[2:]}"
+        return click.option(flag, default=field.default, help=field.metadata["help"])
     return click.option(
         flag,
         type=_option_type(field.metadata, hint),
@@ -209,9 +214,15 @@ def plan(as_json: bool, **values: Any) -> None:
 
 @cli.command()
 @config_option()
+@click.option(
+    "--resume",
+    metavar="RUN",
+    help="Run folder to go on with, as it was configured, from the last state that it saved.",
+)
 @options(TrainConfig)
 @json_option
-def train(as_json: bool, **values: Any) -> None:
+@click.pass_context
+def train(ctx: click.Context, as_json: bool, resume: str | None, **values: Any) -> None:
     """Fine-tune a classifier on prepared data.
 
     \b
@@ -219,14 +230,24 @@ def train(as_json: bool, **values: Any) -> None:
       bertaccum train --target-batch 32 --micro-batch 8
       bertaccum train --config configs/yelp.yaml --precision mixed_float16
       bertaccum train --data data/sample --model bert-tiny --init-checkpoint none
+      bertaccum train --resume runs/latest
+
+    SIGINT (Ctrl-C) and SIGTERM stop it between two updates, with its state saved; a second one
+    stops it at once.
     """
-    config = TrainConfig(**values)
+    if resume is None:
+        config = TrainConfig(**values)
+    named = {name: value for name, value in values.items() if _is_named(ctx, name)}
     _quiet_tensorflow()
     from bertaccum.training import events, loop
 
-    with report.Progress() as progress:
+    with report.Progress() as progress, Stopping(functools.partial(_leave, progress)) as stopping:
         progress.note("loading data and model")
-        for event in loop.train(config, progress):
+        if resume is None:
+            run = loop.train(config, progress, stopping)
+        else:
+            run = loop.resume(Path(resume), named, progress, stopping)
+        for event in run:
             if isinstance(event, events.Started):
                 start = event
                 progress.note(report.started(event))
@@ -236,6 +257,8 @@ def train(as_json: bool, **values: Any) -> None:
                 progress.note(report.evaluated(event))
             elif isinstance(event, events.OutOfMemory):
                 progress.note(report.out_of_memory(event))
+    if isinstance(event, events.Stopped):
+        _fail(report.stopped(event), 128 + event.signal)
     assert isinstance(event, events.Finished)
     if as_json:
         report.result_json(event.summary)
@@ -269,6 +292,21 @@ def evaluate(as_json: bool, **values: Any) -> None:
     write_evaluation(config, result)
 
 
+def _is_named(ctx: click.Context, name: str) -> bool:
+    """Whether an option was given, by a flag or a file."""
+    sources = click.core.ParameterSource
+    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
+
+
+def _leave(progress: report.Progress, number: int) -> typing.NoReturn:
+    """Ends the process while it computes: nothing that is waited for comes back."""
+    try:
+        progress.stop()
+        report.note("error: stopped at once; go on from the last saved state with --resume")
+    finally:
+        os._exit(128 + number)
+
+
 def _quiet_tensorflow() -> None:
     """Keeps TensorFlow's start-up chatter off the screen, unless the user asked for it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -284,7 +322,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         context = getattr(error, "ctx", None)
         where = f"; see `{context.command_path} --help`" if context else ""
         _fail(" ".join(error.format_message().split()).rstrip(".") + where, error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        # Click makes its own error of the signal's.
+        if isinstance(error, Terminated) or isinstance(error.__cause__, Terminated):
+            _fail("terminated", TERMINATED)
         _fail("interrupted", INTERRUPTED)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -300,5 +341,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str, code: int) -> typing.NoReturn:
-    report.note(f"error: {' '.join(message.split())}")
+    with contextlib.suppress(OSError):  # Nobody may be there to read it.
+        report.note(f"error: {' '.join(message.split())}")
     sys.exit(code)

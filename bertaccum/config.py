@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def setting(
@@ -35,6 +37,8 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     exclusive: bool = False,
+    free: bool = False,
+    switch: bool = False,
 ) -> Any:
     """A dataclass field that also knows its help text and its valid values.
 
@@ -45,6 +49,8 @@ def setting(
       minimum: smallest valid number.
       maximum: largest valid number.
       exclusive: the bounds themselves are not valid.
+      free: it does not decide the updates, so that a run may be resumed with another value.
+      switch: it can be on, off, or left to the tool, which is None.
     """
     metadata = {
         "help": help,
@@ -52,13 +58,16 @@ def setting(
         "minimum": minimum,
         "maximum": maximum,
         "exclusive": exclusive,
+        "free": free,
+        "switch": switch,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def memory_limit_setting() -> Any:
     """The field behind `--memory-limit`."""
-    return setting(None, "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size.")
+    help = "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
+    return setting(None, help, free=True)
 
 
 def field_names(config: type) -> set[str]:
@@ -82,14 +91,18 @@ def _problem(value: Any, default: Any, bounds: Any) -> str | None:
         return f"is not one of {', '.join(bounds['choices'])}"
     if numeric and value == AUTO == default:
         return None
-    if isinstance(default, bool):
+    if isinstance(default, bool) or bounds["switch"]:
         return None if isinstance(value, bool) else "is not on or off"
     if not numeric:
         return None if isinstance(value, str) else "is not text"
     number = int | float if isinstance(default, float) else int
-    if isinstance(value, bool) or not isinstance(value, number) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, number) or not _is_finite(value):
         return "is not a finite number" if number is not int else "is not a whole number"
     return _out_of_range(value, bounds)
+
+
+def _is_finite(value: float) -> bool:
+    return -math.inf < value < math.inf  # math.isfinite fails where a whole number has no float.
 
 
 def _out_of_range(value: float, bounds: Any) -> str | None:
@@ -107,6 +120,17 @@ def size_in_bytes(flag: str, value: str | None) -> int | None:
         return None if value is None else parse_size(value)
     except ValueError as error:
         raise ConfigError(f"{flag} {value} {error}") from None
+
+
+def save_interval(text: str) -> tuple[int | None, float | None]:
+    """What `--save-every` means: a number of updates, or seconds; ConfigError if neither."""
+    match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
+    if match is None:
+        raise ConfigError(
+            f"--save-every {text} is neither updates nor time", "write it as 200, 90s, 10m or 2h"
+        )
+    number, unit = int(match[1]), match[2]
+    return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
 
 
 @dataclass(frozen=True)
@@ -172,7 +196,7 @@ class PrepareConfig:
 class StepConfig:
     """What decides what a training step costs: model, batch arithmetic, precision, memory."""
 
-    data: str = setting("data/yelp_polarity", "Folder that `bertaccum prepare` wrote.")
+    data: str = setting("data/yelp_polarity", "Folder that `bertaccum prepare` wrote.", free=True)
     model: str | None = setting(
         None,
         "Encoder preset. [default: that of --init-checkpoint, else bert-small]",
@@ -187,6 +211,7 @@ class StepConfig:
     vocab: str | None = setting(
         None,
         "WordPiece vocabulary. [default: the checkpoint's, else the data folder's]",
+        free=True,
     )
     max_seq_length: int = setting(
         128, "Tokens a review is cut to, [CLS] and [SEP] included.", minimum=3
@@ -197,12 +222,14 @@ class StepConfig:
         "Examples in one forward and backward pass, what the memory must hold."
         " auto: the fastest that fits, as `bertaccum plan` measures it.",
         minimum=1,
+        free=True,
     )
     cut: str = setting(
         "cost",
         "cost: micro-batches hold no more tokens than --micro-batch of the longest examples, and"
         " are cut where that saves time; count: as many examples each.",
         choices=CUTS,
+        free=True,
     )
     dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
     precision: str = setting(
@@ -217,6 +244,7 @@ class StepConfig:
         " less memory and the same updates; none: keep everything; auto: with --micro-batch auto"
         " as planned, else none.",
         choices=RECOMPUTE,
+        free=True,
     )
     accumulator_dtype: str = setting(
         "float32",
@@ -225,7 +253,7 @@ class StepConfig:
         choices=ACCUMULATOR_DTYPES,
     )
     offload_optimizer: bool = setting(
-        False, "Keep AdamW's moments, and compute its step, in host memory."
+        False, "Keep AdamW's moments, and compute its step, in host memory.", free=True
     )
     memory_limit: str | None = memory_limit_setting()
 
@@ -249,7 +277,7 @@ class TrainConfig(StepConfig):
     """One training run: a step's options, the recipe, and where it goes."""
 
     epochs: float = setting(3.0, "Passes over train.tsv.", minimum=0, exclusive=True)
-    max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1)
+    max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1, free=True)
     learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
     warmup_fraction: float = setting(
         0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1
@@ -261,10 +289,28 @@ class TrainConfig(StepConfig):
         1.0, "Global norm the averaged gradient is clipped to.", minimum=0, exclusive=True
     )
     seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0, maximum=MAX_SEED)
+    max_nonfinite: int = setting(
+        20,
+        "Stop after this many updates in a row whose gradient is not finite, and which are"
+        " dropped; mixed_float16 needs some to find its loss scale.",
+        minimum=1,
+        free=True,
+    )
     eval_every: int | None = setting(
         None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1
     )
+    save_every: str = setting(
+        "10m", "Updates, such as 200, or time, such as 10m or 2h, between saved states.", free=True
+    )
+    keep: int = setting(2, "How many saved states to keep.", minimum=1, free=True)
+    deterministic: bool | None = setting(
+        None, "The same bits in every run on the same machine. [default: on a CPU]", switch=True
+    )
     out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        save_interval(self.save_every)
 
 
 @dataclass(frozen=True)

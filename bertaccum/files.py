@@ -9,7 +9,9 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,64 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Has the system put a file, or the names in a folder, on the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put_folder(written: Path, path: Path) -> None:
+    """Puts a finished folder where another one may be.
+
+    Two folders cannot change places in one step: a crash in between leaves the old one where
+    `standing` finds it.
+    """
+    sync(written)
+    old = _old(path)
+    if path.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+    try:
+        written.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+    sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def standing(path: Path) -> Path:
+    """Where a folder is that `put_folder` puts: elsewhere, if a crash cut that short."""
+    return path if path.exists() or not _old(path).exists() else _old(path)
+
+
+def settle(path: Path) -> None:
+    """Undoes a `put_folder` that a crash cut short; for who alone writes there."""
+    old = _old(path)
+    if not path.exists() and old.exists():
+        old.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what a process that was killed has left under the names of `beside`."""
+    for path in folder.glob(".*-*"):
+        if not re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _old(path: Path) -> Path:
+    return path.with_name(f".{path.name}-old")
 
 
 def json_text(values: dict[str, Any], indent: int | None = 2) -> str:

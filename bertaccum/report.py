@@ -17,7 +17,14 @@ from bertaccum.sizes import format_size
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from bertaccum.training.events import Evaluated, Finished, OutOfMemory, Started, Updated
+    from bertaccum.training.events import (
+        Evaluated,
+        Finished,
+        OutOfMemory,
+        Started,
+        Stopped,
+        Updated,
+    )
     from bertaccum.training.planner import Report
 
 # Seconds between lines where there is no terminal.
@@ -78,6 +85,10 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Gives the terminal back."""
         self._bars.stop()
 
     def __call__(self, what: str, done: int, total: int | None, detail: str = "") -> None:
@@ -113,12 +124,13 @@ class Progress:
 def started(event: Started) -> str:
     """What a run is about to do."""
     weights = "pretrained" if event.pretrained else "random weights, not pretrained"
+    resumed = f"going on after update {event.done:,}\n" if event.done else ""
     return (
         f"{event.model}: {event.parameters:,} parameters, {weights}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
         f"{event.plan}; {event.updates:,} updates\n"
         f"why so: {event.why}\n"
-        f"run folder: {event.folder}"
+        f"{resumed}run folder: {event.folder}"
     )
 
 
@@ -140,6 +152,14 @@ def out_of_memory(event: OutOfMemory) -> str:
     return (
         f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
         f" running it again {how}in micro-batches of {event.micro_batch}"
+    )
+
+
+def stopped(event: Stopped) -> str:
+    """That a run was stopped, and how to go on."""
+    return (
+        f"stopped by a signal after update {event.update:,}; go on from there with"
+        f" `bertaccum train --resume {event.folder}`"
     )
 
 

@@ -17,6 +17,7 @@ LOWEST = {
     "bertaccum.files",
     "bertaccum.progress",
     "bertaccum.sizes",
+    "bertaccum.stopping",
 }
 # Each part and the parts it may import, itself and the lowest ones aside.
 MAY_IMPORT = {

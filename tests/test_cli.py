@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
@@ -104,12 +105,15 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
     assert json.loads(as_json.out)["examples"] == 40
     written = sorted(path.name for path in folder.glob("eval-*"))
     assert written == ["eval-dev.json", "eval-file-train.json", "eval-test.json"]
-    state = tf.train.load_checkpoint(str(folder / "checkpoints/update-40"))
-    iterations = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
-    assert state.get_tensor(iterations) == 40
-    names = list(state.get_variable_to_shape_map())
-    weights = [n for n in names if n.startswith("model/")]
-    assert len([n for n in names if n.startswith("optimizer/")]) > 2 * len(weights) > 20
+    state = tf.train.load_checkpoint(str(folder / "checkpoints/update-40/state"))
+    names = [name.split("/")[0].split("_", 1) for name in state.get_variable_to_shape_map()]
+    held = {name[1]: "_".join(name) for name in names if len(name) == 2}
+    value = "/.ATTRIBUTES/VARIABLE_VALUE"
+    assert state.get_tensor(held["iteration_0"] + value) == 40
+    slots = [name for name in held if name.startswith("m_")]
+    assert len(slots) > 20
+    for slot in slots:  # first and second moments, and the weight
+        assert {f"v_{slot[2:]}", slot[2:]} <= set(held)
 
 
 def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -> None:
@@ -275,6 +279,7 @@ def losses(folder: str) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
+@pytest.mark.slow
 def test_stopping_early_changes_no_update_and_a_seed_changes_all(run, data: Path) -> None:
     common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
     run(*common, "--epochs", 2, "--out", "whole")
@@ -292,16 +297,21 @@ def test_best_holds_the_weights_of_the_best_evaluation(
     common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
     run(*common, "--max-updates", 3, "--out", "three")
     scores = iter([0.5, 0.9, 0.9, 0.2])
-    monkeypatch.setattr("bertaccum.training.loop.accuracy", lambda *_: next(scores))
+    monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(scores))
     run(*common, "--max-updates", 4, "--eval-every", 1, "--out", "four")
     evaluations = [json.loads(line) for line in Path("four/eval.jsonl").read_text().splitlines()]
     assert [e["best"] for e in evaluations] == [True, True, True, False]
     assert json.loads(Path("four/summary.json").read_text())["best_update"] == 3
-    name = "model/layer_with_weights-1/out_proj/kernel/.ATTRIBUTES/VARIABLE_VALUE"
-    kernels = [
-        tf.train.load_checkpoint(path).get_tensor(name)
-        for path in ("four/best/model.ckpt", "three/best/model.ckpt", "four/checkpoints/update-4")
-    ]
+
+    def kernel(path: str, name: str) -> np.ndarray:
+        reader = tf.train.load_checkpoint(path)
+        (full,) = [n for n in reader.get_variable_to_shape_map() if re.fullmatch(name, n)]
+        return reader.get_tensor(full)
+
+    out = "model/layer_with_weights-1/out_proj/kernel/.*"
+    kernels = [kernel(f"{run}/best/model.ckpt", out) for run in ("four", "three")]
+    state = "four/checkpoints/update-4/state"
+    kernels.append(kernel(state, r"v\d+_sentence_prediction_logits_kernel_0/.*"))
     assert kernels[0] == pytest.approx(kernels[1], abs=1e-6)
     assert kernels[0] != pytest.approx(kernels[2], abs=1e-6)
 

@@ -87,6 +87,12 @@ class GradientSums(tf.Module):
             tf.cast(t, compute_dtype(t)) * tf.cast(weight, compute_dtype(t)) for t in totals
         ], weight
 
+    def avoid_copies(self) -> None:
+        """Lets the sums to which rows were added be read as they are."""
+        for position in self._scattered:
+            tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
+        self._scattered.clear()
+
     def reset(self) -> tf.Operation:
         """Back to zero, by assignment: a NaN must not survive in a product with zero."""
         done: list[tf.Operation] = []

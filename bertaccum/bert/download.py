@@ -6,9 +6,11 @@ checksums, expected members) before it appears in the cache. No tensorflow here.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import shutil
+import struct
 import urllib.error
 import urllib.request
 import zipfile
@@ -28,6 +30,16 @@ MEMBERS = (
     "vocab.txt",
     "bert_model.ckpt.index",
     "bert_model.ckpt.data-00000-of-00001",
+)
+# What zipfile raises: it seeks, decodes and unpacks wherever a damaged zip tells it to.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+    OSError,
 )
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 30
@@ -96,7 +108,9 @@ def unpack(archive: Path, folder: Path) -> None:
                     # Reading to the end checks the member's CRC.
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        except _DAMAGED as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
             raise InputError(
                 f"is not a whole zip file ({error})", "download it again", path=archive
             ) from None

@@ -27,7 +27,7 @@ _SAME_SPEED = 0.98
 _RECOMPUTATION_COSTS = 1.1
 # What a single measurement of memory may take: one that is needed, and one that makes the
 # others, which scatter by a percent or two, surer.
-_MOST_SECONDS, _CHEAP_SECONDS = 8.0, 1.0
+_MOST_SECONDS, _CHEAP_SECONDS = 8.0, 2.0
 # Tokens of an example that takes next to nothing: what remains is the update's own peak.
 _SHORT = 8
 

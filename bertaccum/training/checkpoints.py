@@ -2,47 +2,260 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+import re
 import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import build_classifier, build_encoder
-from bertaccum.errors import InputError
-from bertaccum.files import beside
+from bertaccum.errors import InputError, RunError
+from bertaccum.files import (
+    beside,
+    json_text,
+    put_folder,
+    read_text,
+    sha256,
+    standing,
+    sync,
+    write_text,
+)
+from bertaccum.training.events import Evaluated
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 
 _WEIGHTS = "model.ckpt"
-# The last training states that are kept.
-_KEPT = 2
+_EVALUATION = "evaluation.json"
+_STATE, _POSITION = "state", "position.json"
+_NAME = re.compile(r"update-(\d+)")
 
 
-def state_saver(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer, folder: RunFolder
-) -> tf.train.CheckpointManager:
-    """A manager whose `save(update)` keeps weights and optimizer state in `checkpoints/`.
+@dataclass
+class Position:
+    """How far a run has come: with weights and optimizer, all that decides what follows.
+
+    What is drawn at random follows from the seed and the update's number, so that there is
+    no random state.
+
+    Args:
+      run: the run's own mark.
+      update: updates done.
+      evaluated: the last update after which dev.tsv was evaluated, as --eval-every says.
+      micro_batch, recompute: of the plan, which running out of memory may have changed.
+      best, last: the best and the last evaluation.
+      loss: of the last update.
+      examples: trained on.
+      seconds, total_seconds: spent on updates; on everything since the first one began.
+      peak_memory_bytes: the most so far; None where the device does not say.
+      shrinkings: times that memory ran out.
+      nonfinite_in_a_row: windows skipped since the last update that was applied.
+    """
+
+    run: str
+    micro_batch: int
+    recompute: str
+    update: int = 0
+    evaluated: int = 0
+    best: Evaluated | None = None
+    last: Evaluated | None = None
+    loss: float = 0.0
+    examples: int = 0
+    seconds: float = 0.0
+    total_seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    shrinkings: int = 0
+    nonfinite_in_a_row: int = 0
+
+
+class Checkpoints:
+    """The training states of a run, `checkpoints/update-N/`, each whole or not there.
 
     Saving is for between updates: the accumulators are empty then, and left out.
+
+    Args:
+      model: whose weights are saved.
+      optimizer: whose state is saved; it is built already.
+      folder: of the run.
+      keep: how many states to keep.
     """
-    state = tf.train.Checkpoint(
-        model=model, optimizer=optimizer.inner, skipped_windows=optimizer.skipped_windows
-    )
-    return tf.train.CheckpointManager(
-        state, str(folder.checkpoints), max_to_keep=_KEPT, checkpoint_name="update"
-    )
+
+    def __init__(
+        self,
+        model: tf_keras.Model,
+        optimizer: AccumulatingOptimizer,
+        folder: RunFolder,
+        keep: int,
+    ) -> None:
+        self._folder, self._keep = folder.checkpoints, keep
+        # The inner optimizer's state has the loss scale in it.
+        whole = tf.train.Checkpoint(
+            model=model, optimizer=optimizer.inner, skipped_windows=optimizer.skipped_windows
+        )
+        parts = tf.train.TrackableView(whole).descendants()
+        variables = [part for part in parts if isinstance(part, tf.Variable)]
+        self._variables = {
+            f"v{number:04d}_{re.sub('[^A-Za-z0-9]', '_', variable.name)}": variable
+            for number, variable in enumerate(variables)
+        }
+        self._state = tf.train.Checkpoint(**self._variables)
+
+    def save(self, position: Position) -> None:
+        """Saves the state, then forgets the oldest.
+
+        Raises:
+          RunError: it cannot be written; what was saved before is still there.
+        """
+        path = state_of(self._folder, position.update)
+        temporary = beside(path)
+        try:
+            temporary.mkdir()
+            self._state.write(str(temporary / _STATE))
+            files = {file.name: sha256(file) for file in sorted(temporary.iterdir())}
+            values = {"position": dataclasses.asdict(position), "files": files}
+            write_text(temporary / _POSITION, json_text(values | {"digest": _digest(values)}))
+            for file in temporary.iterdir():
+                sync(file)
+            put_folder(temporary, path)
+        except (OSError, InputError, tf.errors.OpError) as error:
+            raise RunError(
+                f"cannot be saved ({_reason(error)})",
+                "make room or mend that, then go on with --resume; what was saved before is whole",
+                path=path,
+            ) from None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Removes the oldest, but not those of the best models that resuming may go back to."""
+        states = saved_states(self._folder)
+        bests = {_best_of(path) for path in states[-self._keep :]}
+        for old in states[: -self._keep]:
+            if old.name not in bests:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def restore(self, path: Path) -> None:
+        """Gives weights and optimizer the state in `path`, which `read_position` has checked.
+
+        Raises:
+          InputError: it is that of another model.
+        """
+        try:
+            reader = tf.train.load_checkpoint(str(path / _STATE))
+            # One at a time: all at once take as much memory again as the whole state.
+            for name, variable in self._variables.items():
+                variable.assign(reader.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE"))
+        except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
+            raise _unusable(path, f"does not fit this run's model ({_reason(error)})") from None
 
 
-def save_best(model: tf_keras.Model, files: ModelFiles, folder: RunFolder) -> None:
-    """Puts the model's weights, and what they need to be used, in `best/`."""
-    temporary = beside(folder.best)
-    temporary.mkdir()
+def saved_states(folder: Path) -> list[Path]:
+    """The states in a folder of checkpoints, oldest first."""
+    found = [(int(m[1]), p) for p in folder.glob("update-*") if (m := _NAME.fullmatch(p.name))]
+    return [path for _, path in sorted(found)]
+
+
+def state_of(folder: Path, update: int) -> Path:
+    """Where the state after an update is, if it is there."""
+    return folder / f"update-{update}"
+
+
+def _best_of(path: Path) -> str | None:
+    """The name of the state that the best model of a state is in."""
     try:
+        best = json.loads(read_text(path / _POSITION))["position"]["best"]
+        return best and state_of(path.parent, best["update"]).name
+    except (InputError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def read_position(path: Path, run: str) -> Position:
+    """How far the run of a state had come, after checking every byte of the state.
+
+    Args:
+      path: the state.
+      run: the mark of the run that it should be of.
+
+    Raises:
+      InputError: the state is damaged, or another run's.
+    """
+    try:
+        values = json.loads(read_text(path / _POSITION))
+        digest = values.pop("digest")
+        if digest != _digest(values):
+            raise ValueError(f"the digest of {_POSITION} differs")
+        for name, expected in values["files"].items():
+            if sha256(path / name) != expected:
+                raise ValueError(f"the digest of {name} differs")
+        held = values["position"]
+        evaluations = {key: held[key] and Evaluated(**held[key]) for key in ("best", "last")}
+        position = Position(**held | evaluations)
+    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _unusable(path, f"is damaged ({error})") from None
+    if position.run != run:
+        raise _unusable(path, "is the state of another run")
+    return position
+
+
+def _unusable(path: Path, why: str) -> InputError:
+    states = saved_states(path.parent)
+    earlier = states[: states.index(path)] if path in states else []
+    hint = "remove it, and resuming begins anew"
+    if earlier:
+        hint = f"remove it, and resuming goes on from {earlier[-1].name}"
+    return InputError(why, hint, path=path)
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    """What the system or TensorFlow says, in a line."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error).splitlines()[0]
+
+
+def save_best(
+    model: tf_keras.Model, files: ModelFiles, evaluated: Evaluated, folder: RunFolder
+) -> None:
+    """Puts the model's weights, what they need to be used, and how good they are in `best/`.
+
+    Raises:
+      RunError: it cannot be written; what was there still is.
+    """
+    temporary = beside(folder.best)
+    try:
+        temporary.mkdir()
         files.write(temporary)
+        write_text(temporary / _EVALUATION, json_text(dataclasses.asdict(evaluated)))
         tf.train.Checkpoint(model=model).write(str(temporary / _WEIGHTS))
-        folder.replace_best(temporary)
+        for file in temporary.iterdir():
+            sync(file)
+        put_folder(temporary, folder.best)
+    except (OSError, tf.errors.OpError) as error:
+        raise RunError(
+            f"cannot be saved ({_reason(error)})",
+            "make room or mend that, then go on with --resume",
+            path=folder.best,
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def best_evaluation(folder: RunFolder) -> Evaluated | None:
+    """How good the model in `best/` is; None if there is none, or it is damaged."""
+    try:
+        return Evaluated(**json.loads(read_text(folder.best / _EVALUATION)))
+    except (InputError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def load_best(folder: RunFolder) -> tuple[tf_keras.Model, ModelFiles]:
@@ -51,18 +264,18 @@ def load_best(folder: RunFolder) -> tuple[tf_keras.Model, ModelFiles]:
     Raises:
       InputError: the run saved none, or its files are damaged.
     """
-    if not folder.best.is_dir():
+    best = standing(folder.best)
+    if not best.is_dir():
         raise InputError(
             "holds no finished model (best/)", "let its training end first", path=folder.path
         )
-    files = ModelFiles.read(folder.best)
+    files = ModelFiles.read(best)
     encoder = build_encoder(files.encoder)
     model = build_classifier(encoder, files.encoder, len(files.labels.values))
-    path = folder.best / _WEIGHTS
+    path = best / _WEIGHTS
     try:
         status = tf.train.Checkpoint(model=model).read(str(path))
         status.assert_existing_objects_matched().expect_partial()
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"cannot be loaded ({reason})", "train again", path=path) from None
+        raise InputError(f"cannot be loaded ({_reason(error)})", "train again", path=path) from None
     return model, files

@@ -11,7 +11,13 @@ from bertaccum.memory.plan import Plan
 
 @dataclass(frozen=True)
 class Started:
-    """The run's folder is there and its first update is next; `why` is the plan's."""
+    """The run's folder is there and an update is next.
+
+    Args:
+      why: the plan's.
+      updates: of the whole run.
+      done: of them, in the state that the run is resumed from.
+    """
 
     folder: Path
     model: str
@@ -22,6 +28,7 @@ class Started:
     plan: Plan
     why: str
     updates: int
+    done: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,4 +100,19 @@ class OutOfMemory:
     recompute: str
 
 
-Event = Started | Updated | Evaluated | OutOfMemory | Finished
+@dataclass(frozen=True)
+class Stopped:
+    """A signal ended the run early; what it did is saved.
+
+    Args:
+      update: the last one that was done.
+      signal: its number.
+      folder: to resume.
+    """
+
+    update: int
+    signal: int
+    folder: Path
+
+
+Event = Started | Updated | Evaluated | OutOfMemory | Finished | Stopped

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import fcntl
 import itertools
 import json
 import os
+import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,15 @@ from bertaccum.bert.presets import EncoderConfig, read_bert_config, write_bert_c
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.files import beside, json_text, read_text, write_text
+from bertaccum.files import (
+    beside,
+    json_text,
+    read_text,
+    remove_unfinished,
+    settle,
+    sync,
+    write_text,
+)
 from bertaccum.training.dataset import Labels
 
 RUNS = Path("runs")
@@ -69,12 +81,15 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # What tells its states from those of other runs.
+        self.mark = secrets.token_hex(8)
         self.config = path / "config.yaml"
         self.plan = path / "plan.json"
         self.metrics = path / "metrics.jsonl"
         self.eval = path / "eval.jsonl"
         self.summary = path / "summary.json"
         self.checkpoints = path / "checkpoints"
+        self.inputs = path / "inputs.json"
         self.best = path / "best"
 
     @staticmethod
@@ -87,7 +102,13 @@ class RunFolder:
         path = Path(out) if out else _unused_name()
         try:
             if path.exists() or path.is_symlink():
-                raise ConfigError(f"--out {path} exists", "name another folder, or remove it first")
+                resume = (path / "config.yaml").is_file()
+                raise ConfigError(
+                    f"--out {path} exists",
+                    f"go on with it by `bertaccum train --resume {path}`, or name another folder"
+                    if resume
+                    else "name another folder, or remove it first",
+                )
             parent = next(p for p in path.resolve().parents if p.exists())
         except OSError as error:
             raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
@@ -95,36 +116,101 @@ class RunFolder:
             raise ConfigError(f"--out {path} cannot be made in {parent}", "name another folder")
         return path
 
-    def create(self, config: TrainConfig) -> None:
-        """Makes the folder with its configuration, and points `runs/latest` to it.
+    def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
+        """Makes the folder with what decides the run, and points `runs/latest` to it.
+
+        Args:
+          config: the configuration, nothing left to be derived.
+          inputs: digests of the data and what else they mean.
 
         Raises:
           RunError: the folder cannot be written.
         """
+        temporary = beside(self.path)
         try:
-            self.checkpoints.mkdir(parents=True)
-            write_text(self.config, _yaml(config))
+            (temporary / self.checkpoints.name).mkdir(parents=True)
+            write_text(temporary / self.config.name, _yaml(config))
+            write_text(temporary / self.inputs.name, json_text(inputs))
+            # Whole or not there: what can be seen of it can be resumed.
+            temporary.rename(self.path)
             _point_latest_to(self.path)
         except OSError as error:
             raise RunError(
                 f"cannot be written ({error.strerror})", "choose another --out", path=self.path
             ) from None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process trains into this folder; the system ends it with ours.
+
+        Raises:
+          InputError: another one does.
+        """
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise InputError(
+                    f"process {file.read().strip()} is training into this folder",
+                    "wait for it, or stop it",
+                    path=self.path,
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def rewind(self, update: int, evaluated: int) -> None:
+        """Back to a saved state: forgets what was logged after these, and a best model of none.
+
+        Also a summary, and what a process that was killed left half written.
+        """
+        self.summary.unlink(missing_ok=True)
+        for path, last in ((self.metrics, update), (self.eval, evaluated)):
+            if path.exists():
+                kept = [line for line in _lines(path) if json.loads(line)["update"] <= last]
+                write_text(path, "".join(kept))
+        settle(self.best)
+        if not evaluated and self.best.exists():
+            self.best.rename(beside(self.best))
+        for folder in (self.path, self.checkpoints):
+            remove_unfinished(folder)
+
+    def sync_logs(self) -> None:
+        """Has the logs on the disk, so that no state is saved whose updates they lack."""
+        for path in (self.metrics, self.eval):
+            if path.exists():
+                sync(path)
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
         write_text(path, json_text(values))
 
-    def append(self, path: Path, record: dict[str, Any]) -> None:
-        """Adds one line to `metrics.jsonl` or `eval.jsonl`."""
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json_text(record, indent=None))
+    def read_plan(self) -> dict[str, Any]:
+        """What `plan.json` holds; nothing if it is not there, or damaged."""
+        try:
+            values = json.loads(read_text(self.plan))
+        except (InputError, ValueError):
+            return {}
+        return values if isinstance(values, dict) else {}
 
-    def replace_best(self, written: Path) -> None:
-        """Puts a finished folder in the place of `best`."""
-        old = self.path / ".best-old"
-        if self.best.exists():
-            self.best.rename(old)
-        written.rename(self.best)
-        shutil.rmtree(old, ignore_errors=True)
+    def append(self, path: Path, record: dict[str, Any]) -> None:
+        """Adds one line to `metrics.jsonl` or `eval.jsonl`.
+
+        Raises:
+          RunError: it cannot be written.
+        """
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json_text(record, indent=None))
+        except OSError as error:
+            raise RunError(
+                f"cannot be written ({error.strerror})",
+                "make room or mend that, then go on with --resume",
+                path=path,
+            ) from None
 
 
 def read_run_config(run: Path) -> TrainConfig:
@@ -140,9 +226,21 @@ def read_run_config(run: Path) -> TrainConfig:
         )
     try:
         return TrainConfig(**yaml.safe_load(read_text(path)))
-    except (yaml.YAMLError, ConfigError, TypeError, ValueError) as error:
+    except (yaml.YAMLError, ConfigError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"is not a run's configuration ({reason})", path=path) from None
+
+
+def _lines(path: Path) -> list[str]:
+    """The whole lines of a log that hold a record."""
+    whole = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            if line.endswith(b"\n") and isinstance(json.loads(line)["update"], int):
+                whole.append(line.decode())
+        except (ValueError, KeyError, TypeError):
+            break  # Nobody wrote anything after a torn line.
+    return whole
 
 
 def _unused_name() -> Path:

@@ -11,6 +11,7 @@ import tf_keras
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import encoder_inputs
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
+from bertaccum.memory.device import device_name
 from bertaccum.training.windows import Window
 
 # [tokens], [examples + 1], [examples], [micro_steps + 1]: the fields of a Window. Every
@@ -24,8 +25,12 @@ _SIGNATURE = [
 
 
 def make_update(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer, seed: int, accumulate: bool
-) -> Callable[[Window], dict[str, float]]:
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    seed: int,
+    accumulate: bool,
+    stopped: tf.Variable | None = None,
+) -> Callable[[Window], dict[str, Any]]:
     """Builds the update of `model` by `optimizer`.
 
     Args:
@@ -35,12 +40,19 @@ def make_update(
         example's place in the window.
       accumulate: whether windows may have several micro-batches; if not, there are no
         accumulators.
+      stopped: a bool on the host; when it turns True, no further micro-batch is begun, and
+        nothing is applied.
 
     Returns:
       A function of a Window that updates the weights and returns `loss` (mean over the
-      window), `grad_norm` (of the mean gradient, before clipping), `learning_rate` and
-      `applied` (0 if the window was dropped because a gradient was not finite).
+      window), `losses` (each micro-batch's share of it), `grad_norm` (of the mean gradient,
+      before clipping), `learning_rate`, `finished` (False if it was stopped; sums are then
+      left as they are) and `applied` (False, too, if a gradient was not finite and the window
+      was dropped).
     """
+    if stopped is None:
+        with tf.device("CPU"):
+            stopped = tf.Variable(False, trainable=False)
     _survive_lack_of_memory()
     run = _accumulated if accumulate else _single
     optimizer.build(model.trainable_variables)
@@ -52,17 +64,15 @@ def make_update(
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
         own_seed = tf.stack([tf.constant(seed, tf.int64), optimizer.iterations.read_value()])
         masks = draw_masks(model, own_seed, tf.size(labels))
-        loss, applied = run(model, optimizer, tokens, labels, cuts, masks)
-        return {
-            "loss": loss,
+        results = run(model, optimizer, tokens, labels, cuts, masks, stopped)
+        return results | {
             "grad_norm": tf.identity(optimizer.gradient_norm),
             "learning_rate": tf.identity(optimizer.learning_rate),
-            "applied": tf.cast(applied, tf.float32),
         }
 
-    def call(window: Window) -> dict[str, float]:
+    def call(window: Window) -> dict[str, Any]:
         results = update(window.token_ids, window.row_splits, window.labels, window.cuts)
-        return {name: float(value) for name, value in results.items()}
+        return {name: value.numpy().tolist() for name, value in results.items()}
 
     return call
 
@@ -80,12 +90,13 @@ def make_predict(model: tf_keras.Model) -> Callable[[Window], Any]:
 
 
 def _survive_lack_of_memory() -> None:
-    """Forgoes products fused with what follows: oneDNN's do not look whether memory was there.
+    """Forgoes oneDNN's products fused with what follows: they do not look for their memory.
 
     TensorFlow 2.20's MklFusedMatMulOp goes on with an output that could not be allocated, and
     the process dies of a segmentation fault.
     """
-    tf.config.optimizer.set_experimental_options({"remapping": False})
+    if device_name() == "CPU":
+        tf.config.optimizer.set_experimental_options({"remapping": False})
 
 
 def _accumulated(
@@ -95,9 +106,11 @@ def _accumulated(
     labels: tf.Tensor,
     cuts: tf.Tensor,
     masks: Masks,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    total = tf.constant(0.0)
-    for step in tf.range(tf.size(cuts) - 1):
+    stopped: tf.Variable,
+) -> dict[str, tf.Tensor]:
+    step, steps = tf.constant(0), tf.size(cuts) - 1
+    total, losses = tf.constant(0.0), tf.TensorArray(tf.float32, steps, element_shape=[])
+    while (step < steps) & ~stopped.read_value():
         # Side by side, two micro-batches would take the memory of both.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = cuts[step], cuts[step + 1]
@@ -107,7 +120,13 @@ def _accumulated(
             )
         optimizer.accumulate(pairs, weight=(end - start) / tf.size(labels))
         total += loss
-    return total, optimizer.apply()
+        losses = losses.write(step, loss)
+        step += 1
+    applied, finished = tf.constant(False), step == steps
+    if finished:
+        optimizer.avoid_copies()
+        applied = optimizer.apply()
+    return {"loss": total, "losses": losses.stack(), "finished": finished, "applied": applied}
 
 
 def _single(
@@ -117,11 +136,14 @@ def _single(
     labels: tf.Tensor,
     cuts: tf.Tensor,
     masks: Masks,
-) -> tuple[tf.Tensor, tf.Tensor]:
+    _: tf.Variable,
+) -> dict[str, tf.Tensor]:
     # There is one micro-batch: the window.
     with dropout_masks(masks, first=cuts[0]):
         loss, pairs = micro_step(model, optimizer, tokens, labels, tf.size(labels))
-    return loss, optimizer.apply_sums(pairs, weight=1.0)
+    applied = optimizer.apply_sums(pairs, weight=1.0)
+    finished = tf.constant(True)
+    return {"loss": loss, "losses": loss[tf.newaxis], "finished": finished, "applied": applied}
 
 
 def micro_step(

@@ -86,9 +86,8 @@ def make_window(
       micro_batch: as `cut` takes it.
       cut: a function of the sorted lengths and the micro-batch, to where micro-batches start.
     """
+    rows = by_length(store, rows)
     lengths = store.lengths(rows)
-    order = np.argsort(lengths, kind="stable")
-    rows, lengths = rows[order], lengths[order]
     starts = store.offsets[rows]
     tokens = [store.token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
     return Window(
@@ -99,9 +98,14 @@ def make_window(
     )
 
 
+def by_length(store: TokenStore, rows: np.ndarray) -> np.ndarray:
+    """The same rows, shortest examples first."""
+    return rows[np.argsort(store.lengths(rows), kind="stable")]
+
+
 def windows_by_length(store: TokenStore, batch: int) -> Iterator[tuple[np.ndarray, Window]]:
     """All examples in windows of one micro-batch, by length: for evaluation, with their rows."""
-    order = np.argsort(store.lengths(np.arange(len(store))), kind="stable")
+    order = by_length(store, np.arange(len(store)))
     for start in range(0, len(store), batch):
         rows = order[start : start + batch]
         yield rows, make_window(store, rows, batch)

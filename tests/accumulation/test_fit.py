@@ -121,18 +121,25 @@ def check_program(process: subprocess.Popen[str], scale: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "scale"), [(2, "none"), (2, "outer"), (2, "model"), (2, "loop"), (4, "inner")]
+    ("replicas", "scale"),
+    [
+        (2, "outer"),
+        (2, "loop"),
+        pytest.param(4, "inner", marks=pytest.mark.slow),
+        pytest.param(2, "none", marks=pytest.mark.slow),
+        pytest.param(2, "model", marks=pytest.mark.slow),
+    ],
 )
 def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> None:
     check_program(start_program(replicas, scale), scale)
 
 
-@pytest.mark.parametrize("scale", ["inner", "outer"])
+@pytest.mark.parametrize("scale", ["inner", pytest.param("outer", marks=pytest.mark.slow)])
 def test_an_overflow_on_the_second_replica_is_seen_by_all(scale: str) -> None:
     check_program(start_program(2, scale, "overflow"), scale)
 
 
-@pytest.mark.parametrize("scale", ["none", "loop"])
+@pytest.mark.parametrize("scale", ["loop", pytest.param("none", marks=pytest.mark.slow)])
 def test_equals_the_big_batch_on_two_workers(scale: str) -> None:
     with socket.socket() as one, socket.socket() as two:
         for free in (one, two):

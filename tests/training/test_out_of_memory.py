@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from small import write_small_model
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import TrainConfig
@@ -32,11 +33,12 @@ UPDATES = 3
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., TrainConfig]:
-    """Three updates of BERT-Tiny, in windows of eight reviews."""
+    """Three updates of a thin encoder, in windows of eight reviews."""
     folder = tmp_path / "reviews"
     folder.mkdir()
     words = ["the", "food", "was", "very", "good", "bad"]
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    encoder = write_small_model(folder / "bert_config.json", folder / "vocab.txt")
     rows = [f"{i % 2}\tthe food was {'very ' * (i % 5)}{words[4 + i % 2]}\n" for i in range(24)]
     for name in ("train", "dev"):
         (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows))
@@ -45,7 +47,7 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
         values = {"target_batch": 8, "dropout": 0.0, "learning_rate": 1e-3, "max_seq_length": 16}
         values["cut"] = "count"
         places = {"data": str(folder), "out": str(tmp_path / name)}
-        chosen = {"model": "bert-tiny", "init_checkpoint": "none", "max_updates": UPDATES}
+        chosen = {"bert_config": str(encoder), "init_checkpoint": "none", "max_updates": UPDATES}
         return TrainConfig(micro_batch=micro_batch, **(places | chosen | values | options))
 
     return make
@@ -90,7 +92,9 @@ def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("micro_batch", [8, 4, 3])
+@pytest.mark.parametrize(
+    "micro_batch", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
+)
 def test_the_updates_are_those_of_a_run_that_never_failed(
     config: Callable[..., TrainConfig], fail: Callable[..., Any], micro_batch: int
 ) -> None:

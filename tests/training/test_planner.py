@@ -185,6 +185,7 @@ def job(**changes: Any) -> dict[str, Any]:
     return values | changes
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_starts_again() -> None:
     with Worker(silent, {}) as worker:
         built = worker.build(job())
@@ -211,6 +212,7 @@ def test_a_workers_error_is_ours(tmp_path: Path) -> None:
     assert error.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_real_steps_take_what_was_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,9 @@ def train(
     return model.get_weights(), losses
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_recomputation_changes_no_update(store: TokenStore, precision: str) -> None:
     kept, losses = train(store, "none", precision)
     recomputed, same = train(store, "layer", precision)
@@ -102,7 +104,15 @@ def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
     assert per_example["layer"] <= 11 and 17 < per_example["none"] <= 21, per_example
 
 
-@pytest.mark.parametrize("cuts", [[32], [12, 12, 8], [1] * 32, [3, 29]])
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        [32],
+        [12, 12, 8],
+        pytest.param([1] * 32, marks=pytest.mark.slow),
+        pytest.param([3, 29], marks=pytest.mark.slow),
+    ],
+)
 def test_masks_belong_to_examples_and_not_to_micro_batches(
     store: TokenStore, cuts: list[int]
 ) -> None:
@@ -112,8 +122,8 @@ def test_masks_belong_to_examples_and_not_to_micro_batches(
         model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
         optimizer = make_optimizer(DROPOUT, 8, len(sizes))
         update = make_update(model, optimizer, 0, accumulate=len(sizes) > 1)
-        for number in range(3):
-            rows = np.arange(32 * number, 32 * number + 32)
+        for number in range(10):
+            rows = np.arange(32 * (number % 3), 32 * (number % 3) + 32)
             window = make_window(store, rows, 8, lambda *_, s=sizes: np.cumsum([0, *s]))
             update(window)
         weights.append(model.get_weights())

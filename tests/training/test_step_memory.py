@@ -49,10 +49,10 @@ def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
         # In mixed precision weights are there a second time, in half their size.
         assert transient < (0.75 if kind == "loss scale" else 0.5) * parameters
         if kind == "float32":
-            # A loop over 64 micro-steps takes no more than 64 windows of one. How two threads
+            # A loop over 12 micro-steps takes no more than 12 windows of one. How two threads
             # interleave moves each peak by up to 3 %: the largest of as many is compared.
-            one, many = Trial([[64] * 4], "none"), Trial([[64] * 4] * 64, "none")
-            ones = [worker.run(one).peak_bytes for _ in range(64)]
+            one, many = Trial([[64] * 4], "none"), Trial([[64] * 4] * 12, "none")
+            ones = [worker.run(one).peak_bytes for _ in range(12)]
             looped = min(worker.run(many).peak_bytes for _ in range(3))
             assert looped < 1.02 * max(ones)
             assert accumulators == parameters

@@ -1,0 +1,129 @@
+"""Dropout whose masks belong to examples: how exact that is, and what it costs.
+
+    python benchmarks/dropout.py exactness     # 4 minutes on 2 cores
+    python benchmarks/dropout.py price         # 2 minutes
+
+`exactness`: the largest difference of a weight to a window in one piece, after ten updates of
+BERT-Tiny with dropout 0.1, on random tokens; beside it the same with masks drawn anew for each
+micro-batch, as everybody else does. `price`: seconds of an update of BERT-Small, 4 x 8, length
+128, with either, in turns. Each writes dropout-<part>.json and prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from speed import PRECISIONS, TARGET, build, full_window, interleaved
+from tools import run_part, table
+
+from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.recompute import recompute_layers
+from bertaccum.bert.source import ModelSource
+from bertaccum.config import TrainConfig
+from bertaccum.training import model as model_module
+from bertaccum.training.dataset import TokenStore
+from bertaccum.training.model import build_model
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.update import make_update
+from bertaccum.training.windows import make_window, window_rows
+
+UPDATES, EXAMPLES, LENGTH = 10, 320, 64
+CUTS = {
+    "4 x 8": [8, 8, 8, 8],
+    "12 + 12 + 8": [12, 12, 8],
+    "32 x 1": [1] * 32,
+    "3 + 29": [3, 29],
+}
+
+
+@contextmanager
+def drawn_anew() -> Iterator[None]:
+    """Inside, models are built with Keras' own dropout: masks of micro-batches."""
+    with mock.patch.object(model_module, "seed_dropout"):
+        yield
+
+
+def trained(sizes: list[int], recompute: bool = False) -> list[np.ndarray]:
+    """The weights after ten updates, each window cut into these sizes."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(LENGTH // 4, LENGTH + 1, EXAMPLES)
+    store = TokenStore(
+        token_ids=rng.integers(1, 30_000, lengths.sum()).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        labels=rng.integers(0, 2, EXAMPLES).astype(np.int32),
+    )
+    config = TrainConfig(precision="float32", learning_rate=5e-4)
+    source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)
+    model = build_model(config, source, classes=2)
+    if recompute:
+        recompute_layers(model.checkpoint_items["encoder"])
+    optimizer = make_optimizer(config, 2 * UPDATES, len(sizes))
+    update = make_update(model, optimizer, 0, accumulate=len(sizes) > 1)
+    for number in range(UPDATES):
+        rows = window_rows(number, EXAMPLES, TARGET, 0)[1]
+        update(make_window(store, rows, 8, lambda *_: np.cumsum([0, *sizes])))
+    return model.get_weights()
+
+
+def difference(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+
+
+def exactness(*_: Path) -> tuple[list[dict[str, Any]], str]:
+    whole = trained([TARGET])
+    with drawn_anew():
+        other_whole = trained([TARGET])
+    results = []
+    for name, sizes in CUTS.items():
+        ours = difference(trained(sizes), whole)
+        with drawn_anew():
+            theirs = difference(trained(sizes), other_whole)
+        results.append({"cut": name, "of_examples": ours, "of_micro_batches": theirs})
+    recomputed = difference(trained([8] * 4, recompute=True), whole)
+    results.append({"cut": "4 x 8, recomputed", "of_examples": recomputed})
+    rows = [
+        [
+            r["cut"],
+            f"{r['of_examples']:.0e}",
+            f"{r['of_micro_batches']:.0e}" if "of_micro_batches" in r else "",
+        ]
+        for r in results
+    ]
+    return results, table(["cut", "masks of examples", "masks of micro-batches"], rows)
+
+
+def price(*_: Path) -> tuple[list[dict[str, Any]], str]:
+    results, window = [], full_window(128)
+    for precision in PRECISIONS:
+        _, _, ours = build(precision)
+        with drawn_anew():
+            _, _, theirs = build(precision)
+        runs = {"of_examples": partial(ours, window), "of_micro_batches": partial(theirs, window)}
+        timed = interleaved(runs, 11)
+        ratio = timed["of_examples"] / timed["of_micro_batches"]
+        results.append({"precision": precision, "ratio": ratio} | timed)
+    rows = [
+        [
+            r["precision"],
+            f"{r['of_examples']:.3f}",
+            f"{r['of_micro_batches']:.3f}",
+            f"{r['ratio']:.3f}",
+        ]
+        for r in results
+    ]
+    heads = ["precision", "masks of examples, s", "masks of micro-batches, s", "ratio"]
+    return results, table(heads, rows)
+
+
+if __name__ == "__main__":
+    parts = {"exactness": exactness, "price": price}
+    run_part(__doc__.splitlines()[0], "dropout", parts)

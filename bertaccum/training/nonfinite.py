@@ -1,0 +1,43 @@
+"""Where the numbers ceased to be numbers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertaccum.errors import RunError
+from bertaccum.training.checkpoints import Position
+from bertaccum.training.windows import Window
+from data_prep.tsv import read_tsv
+
+# So many rows of a micro-batch are named.
+_NAMED = 8
+
+
+def not_finite(
+    position: Position, tsv: Path, rows: np.ndarray, window: Window, results: dict[str, Any]
+) -> RunError:
+    """Says which update, micro-batch and rows of a TSV it was.
+
+    Args:
+      position: after the last of the updates in a row whose gradient was not finite.
+      tsv: what was trained on.
+      rows: [examples] of its window, in the window's order, counted from 0 in the store.
+      window: the window.
+      results: of its update; `losses` are the micro-batches'.
+    """
+    what = "gradient of the window"
+    bad = [number for number, loss in enumerate(results["losses"]) if not math.isfinite(loss)]
+    if bad:
+        what = f"loss of micro-batch {bad[0] + 1} of {window.micro_steps}"
+        rows = rows[window.cuts[bad[0]] : window.cuts[bad[0] + 1]]
+    lines = ", ".join(map(str, read_tsv(tsv)["row"].to_numpy()[rows[:_NAMED]]))
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return RunError(
+        f"the {what} in update {position.update} is not finite ({tsv.name}, rows {lines}{more}),"
+        f" for {position.nonfinite_in_a_row} updates in a row",
+        "try a lower --learning-rate, or --precision mixed_bfloat16 or float32",
+    )

@@ -1,0 +1,123 @@
+"""What a run began with, and whether going on with it is going on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from bertaccum.config import PRESETS, TrainConfig
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import read_text, sha256
+from bertaccum.memory.device import device_name
+from bertaccum.training.precision import resolved_precision
+from bertaccum.training.rehearsal import Subject
+from bertaccum.training.run_folder import RunFolder, read_run_config
+
+_PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
+
+
+def absolute(name: str) -> str:
+    """A path that holds from any folder; the name of a preset, or none, as it is."""
+    if name in PRESETS or not Path(name).exists():
+        return name
+    return str(Path(name).resolve())
+
+
+def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
+    """A run's own configuration, with what was asked for now where that changes no update.
+
+    Args:
+      run: its folder.
+      asked: the options that were named.
+
+    Raises:
+      ConfigError: it would be another run.
+      InputError: there is no run.
+    """
+    if "out" in asked:
+        raise ConfigError(
+            f"--resume {run} and --out {asked['out']} both name the run folder", "drop --out"
+        )
+    began, free = read_run_config(run), {}
+    other = []
+    for field in dataclasses.fields(TrainConfig):
+        if field.name not in asked:
+            continue
+        value, was = asked[field.name], getattr(began, field.name)
+        if field.metadata["free"]:
+            free[field.name] = value
+        elif _resolved(field.name, value) != _before(began, field.name):
+            other.append(f"--{field.name.replace('_', '-')} {value} (was {was})")
+    if other:
+        raise ConfigError(
+            f"--resume {run} would be another run with {', '.join(other)}",
+            "leave that out, or train anew with another --out",
+        )
+    return dataclasses.replace(began, **free, out=str(run))
+
+
+def _before(began: TrainConfig, name: str) -> Any:
+    """What an option of a run meant, also where it was left to the tool."""
+    if name == "model" and began.model is None and began.init_checkpoint in PRESETS:
+        return began.init_checkpoint
+    return _resolved(name, getattr(began, name))
+
+
+def _resolved(name: str, value: Any) -> Any:
+    if name in _PATHS:
+        return value and absolute(value)
+    if name == "deterministic":
+        return is_deterministic(value)
+    return resolved_precision(value) if name == "precision" else value
+
+
+def is_deterministic(wanted: bool | None) -> bool:
+    """What `--deterministic` means here."""
+    return device_name() == "CPU" if wanted is None else wanted
+
+
+def inputs_of(subject: Subject) -> dict[str, Any]:
+    """What a run's updates follow from besides its configuration: digests of the data and so on."""
+    vocabulary, checkpoint = "\n".join(subject.source.vocabulary), subject.source.checkpoint
+    # The index has checksums of all weights.
+    index = checkpoint and sha256(checkpoint.with_name(f"{checkpoint.name}.index"))
+    return {
+        **{tsv.name: sha256(tsv) for tsv in subject.tsvs},
+        "labels": subject.labels.values,
+        "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest(),
+        "model": dataclasses.asdict(subject.source.encoder),
+        "pretrained weights": index,
+    }
+
+
+def read_mark(folder: RunFolder) -> str:
+    """What tells the states of a run from those of others.
+
+    Raises:
+      InputError: the folder's inputs.json is damaged.
+    """
+    return str(_read_inputs(folder, ["mark"])["mark"])
+
+
+def check_inputs(folder: RunFolder, subject: Subject) -> None:
+    """Raises InputError if what the run began with is no longer what is there."""
+    now = inputs_of(subject)
+    before = _read_inputs(folder, list(now))
+    changed = [name for name, value in now.items() if value != before[name]]
+    if changed:
+        raise InputError(
+            f"{', '.join(changed)} of this run changed since it began",
+            "bring back what was there, or train anew with another --out",
+            path=folder.path,
+        )
+
+
+def _read_inputs(folder: RunFolder, names: list[str]) -> dict[str, Any]:
+    try:
+        values = json.loads(read_text(folder.inputs))
+        return {name: values[name] for name in names}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"is damaged ({error})", "train anew", path=folder.inputs) from None

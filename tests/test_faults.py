@@ -1,0 +1,159 @@
+"""Faults for real: a disk that fills up, a folder that goes away, text as people write it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from small import write_small_model
+
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.cli import main
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the program in a folder of its own: exit code, and its last line on stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as end:
+            main([str(a) for a in arguments])
+        errors = capsys.readouterr().err
+        assert "Traceback" not in errors
+        assert isinstance(end.value.code, int | None)
+        return end.value.code or 0, errors.strip().splitlines()[-1] if errors else ""
+
+    return call
+
+
+def small_model(folder: Path, vocabulary: Path) -> list[object]:
+    """Options of a run of two updates that takes a second."""
+    path = write_small_model(folder / "bert_config.json", vocabulary)
+    options = ["--bert-config", path, "--init-checkpoint", "none", "--max-seq-length", 32]
+    return [*options, "--target-batch", 8, "--micro-batch", 4]
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of this size."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs root to mount a tmpfs; tests/training/test_resume.py imitates it")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up(run: Run, tmp_path: Path) -> None:
+    assert run("prepare", "--source", "sample", "--out", "data")[0] == 0
+    options = ["--data", "data", *small_model(tmp_path, tmp_path / "data/vocab.txt")]
+    options += ["--max-updates", 40, "--save-every", 1, "--keep", 1000]
+    disk = tmp_path / "disk"
+    with small_disk(disk, "2m"):
+        code, line = run("prepare", "--source", "sample", "--out", "disk/data")
+        assert (code, len(list(disk.iterdir()))) == (0, 1)
+        code, line = run("train", *options, "--out", "disk/run")
+        assert (code, "No space left on device" in line) == (1, True), line
+        assert "--resume" in line
+        saved = sorted(p.name for p in (disk / "run/checkpoints").iterdir())
+        assert saved and not any(name.startswith(".") for name in saved)
+        # Full to the last byte: nothing can be prepared, and nothing of it is left.
+        with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
+            while file.write(b"0" * 512):
+                pass
+        before = sorted(p.name for p in disk.iterdir())
+        code, line = run("prepare", "--source", "sample", "--out", "disk/more")
+        assert (code, "No space left on device" in line) == (1, True), line
+        assert sorted(p.name for p in disk.iterdir()) == before
+        # With room again it goes on from what is there.
+        (disk / "fill").unlink()
+        shutil.rmtree(disk / "data")
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        code, _ = run("train", "--resume", "disk/run", "--keep", 1)
+        assert code == 0
+        lines = (disk / "run/metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["update"] for line in lines] == list(range(1, 41))
+
+
+AS_PEOPLE_WRITE = [
+    "😀👍🏽 five stars ✨",
+    "مطعم رائع جدا",
+    "שירות טוב 好吃 とても",
+    "bell\x07 and \x1b[31mred\x1b[0m",
+    'two\nlines, "quoted"\tand a tab',
+    "",
+    "   \t ",
+    "word " * 200_000,
+    "x" * 1_000_000,
+    "ﬁancé café ™ №5 ß",
+    "‮reversed‬ \u200bzero width\u2028line",
+    "'; DROP TABLE reviews; -- {{x}} %s $(rm) [bold]",
+]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("negative", "positive"),
+        pytest.param(("False", "True"), marks=pytest.mark.slow),
+        pytest.param((" 0", " 1"), marks=pytest.mark.slow),
+    ],
+)
+def test_text_as_people_write_it(run: Run, tmp_path: Path, names: tuple[str, str]) -> None:
+    import csv
+
+    with (tmp_path / "mine.csv").open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.writer(file)  # which ends rows with CRLF
+        writer.writerow(["label", "text"])
+        writer.writerows((names[i % 2], text) for i, text in enumerate(AS_PEOPLE_WRITE * 2))
+    arguments = ["--source", "csv", "--train-file", "mine.csv", "--dev-fraction", 0.2]
+    code, line = run("prepare", *arguments, "--out", "data")
+    assert code == 0, line
+    manifest = json.loads((tmp_path / "data/manifest.json").read_text())
+    assert [name.strip() for name in manifest["labels"]] == [name.strip() for name in names]
+    vocabulary = tmp_path / "vocab.txt"
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *letters, *(f"##{c}" for c in letters)]))
+    options = ["--data", "data", "--vocab", vocabulary, *small_model(tmp_path, vocabulary)]
+    code, line = run("train", *options, "--max-updates", 1, "--out", "run")
+    assert code == 0, line
+    assert run("eval", "--run", "run", "--split", "dev")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"1,nul \0 byte", "mine.csv, row 3: holds NUL bytes"),
+        (b"1,caf\xe9", "mine.csv, row 3: byte 0xe9 at position 6 is not UTF-8"),
+        (b",good", "mine.csv, row 3: "),
+    ],
+)
+def test_what_is_no_review_is_named_by_row(
+    run: Run, tmp_path: Path, row: bytes, message: str
+) -> None:
+    (tmp_path / "mine.csv").write_bytes(b"label,text\n0,bad\n" + row + b"\n1,good\n" * 4)
+    code, line = run("prepare", "--source", "csv", "--train-file", "mine.csv", "--out", "data")
+    assert (code, line.startswith(f"error: {message}")) == (2, True), line
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("text", ["!!python/object/apply:os.system [id]", "!x 3", "&a [*a]"])
+def test_yaml_builds_no_objects(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(f"target_batch: 8\nseed: {text}\n")
+    code, line = run("train", "--config", "recipe.yaml")
+    assert (code, line.startswith("error: recipe.yaml")) == (2, True), line
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text(f"seed: {text}\n")
+    code, line = run("train", "--resume", "run")
+    assert (code, line.startswith("error: run/config.yaml: is not a run's")) == (2, True), line

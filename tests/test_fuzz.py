@@ -1,0 +1,296 @@
+"""Damaged and hostile files: always one message that names the file, never a traceback.
+
+Inputs are made from good ones by a byte-level mutator, and drawn by hypothesis. The slow tier
+takes more than 10,000 of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertaccum.bert.checkpoint import load_google_checkpoint
+from bertaccum.bert.classifier import build_encoder
+from bertaccum.bert.download import unpack
+from bertaccum.bert.presets import EncoderConfig, read_bert_config
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from bertaccum.cli import cli
+from bertaccum.config import PrepareConfig
+from bertaccum.errors import BertAccumError
+from bertaccum.progress import silent
+from bertaccum.training.checkpoints import read_position
+from bertaccum.training.run_folder import ModelFiles, read_run_config
+from data_prep.prepare import prepare
+from data_prep.tsv import read_tsv
+
+# Bytes that mean something to one reader or another.
+TELLING = [b"\0", b"\t", b"\n", b"\r", b'"', b",", b"\xff", b"\xef\xbb\xbf", b"\xe2\x80\xa8"]
+TELLING += [
+    b"{",
+    b"[",
+    b": ",
+    b"- ",
+    b"&a ",
+    b"*a",
+    b"%",
+    b"../",
+    b"-1",
+    b"1e999",
+    b"!!python/none",
+]
+
+EDIT = st.tuples(
+    st.sampled_from(["flip", "cut", "insert", "double", "drop"]),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(1, 255),
+    st.sampled_from(TELLING),
+)
+
+
+def mutated(good: bytes, edits: list[tuple[str, float, int, bytes]]) -> bytes:
+    """The bytes after some edits, each at a relative position."""
+    for kind, position, number, telling in edits:
+        at = int(position * len(good))
+        end = at + number % 32
+        if kind == "flip" and good:
+            good = good[:at] + bytes([good[at] ^ number]) + good[at + 1 :]
+        elif kind == "cut":
+            good = good[:at]
+        elif kind == "insert":
+            good = good[:at] + telling + good[at:]
+        elif kind == "double":
+            good = good[:at] + good[at:end] + good[at:]
+        elif kind == "drop":
+            good = good[:at] + good[end:]
+    return good
+
+
+TEXT = "very good food\tand the 'service' was \"nice\", too"
+SMALL = EncoderConfig(
+    hidden_size=4,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    intermediate_size=4,
+    vocab_size=8,
+    max_position_embeddings=4,
+)
+
+Reader = Callable[[Path], object]
+
+
+def csv_case(folder: Path) -> tuple[Path, Reader]:
+    path, out = folder / "mine.csv", folder / "out"
+    with path.open("w", newline="") as file:
+        rows = [(i % 2, f"{TEXT} {i}") for i in range(6)]
+        csv.writer(file).writerows([("label", "text"), *rows])
+
+    def read(path: Path) -> object:
+        options = {"train_file": str(path), "out": str(out), "dev_fraction": 0.4}
+        try:
+            prepare(PrepareConfig(source="csv", **options), silent, list)
+        except BertAccumError:
+            assert not out.exists(), "half of the output is left"
+            raise
+        shutil.rmtree(out)
+        return None
+
+    return path, read
+
+
+def tsv_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "train.tsv"
+    path.write_text("label\ttext\n" + "1\tgood food\n0\tbad food\n" * 3)
+    return path, read_tsv
+
+
+def config_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "recipe.yaml"
+    path.write_text("# a recipe\ntarget_batch: 32\nlearning-rate: 2e-5\ndata: 'reviews'\n")
+    train = cli.commands["train"]
+    return path, lambda path: train.make_context("train", ["--config", str(path)])
+
+
+def vocabulary_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, "good", "##ly", "ß", "中"]) + "\n")
+    return path, read_vocabulary
+
+
+def dimensions_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "bert_config.json"
+    path.write_text(
+        json.dumps(
+            {
+                "hidden_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 512,
+                "vocab_size": 30522,
+                "max_position_embeddings": 512,
+                "type_vocab_size": 2,
+                "hidden_act": "gelu",
+                "initializer_range": 0.02,
+                "hidden_dropout_prob": 0.1,
+            }
+        )
+    )
+    return path, read_bert_config
+
+
+def zip_case(folder: Path) -> tuple[Path, Reader]:
+    path, out = folder / "bert.zip", folder / "unpacked"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name in ("bert_config.json", "vocab.txt"):
+            bundle.writestr(f"uncased/{name}", "something " * 9)
+        for name in ("index", "data-00000-of-00001"):
+            bundle.writestr(f"../../bert_model.ckpt.{name}", os.urandom(64))
+
+    def read(path: Path) -> object:
+        try:
+            unpack(path, out)
+        except BertAccumError:
+            assert not out.exists()
+            raise
+        finally:
+            assert {p.name for p in folder.iterdir()} <= {path.name, "unpacked"}
+        for file in out.iterdir():
+            file.unlink()
+        return out.rmdir()
+
+    return path, read
+
+
+def run_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "config.yaml"
+    path.write_text("# a run\ntarget_batch: 32\nprecision: float32\nlearning_rate: 2.0e-05\n")
+    return path, lambda path: read_run_config(path.parent)
+
+
+def labels_case(folder: Path) -> tuple[Path, Reader]:
+    from bertaccum.bert.presets import write_bert_config
+
+    path = folder / "labels.json"
+    path.write_text(json.dumps({"values": ["0", "1"], "names": ["bad", "good"]}))
+    write_bert_config(folder / "bert_config.json", SMALL)
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "b", "c"][:8]) + "\n")
+    return path, lambda path: ModelFiles.read(path.parent)
+
+
+def state_case(folder: Path) -> tuple[Path, Reader]:
+    from bertaccum.training.checkpoints import _digest
+
+    state = folder / "update-3"
+    state.mkdir()
+    position = {"run": "mark", "micro_batch": 8, "recompute": "none", "update": 3}
+    values = {"position": position | {"best": None, "last": None}, "files": {}}
+    path = state / "position.json"
+    path.write_text(json.dumps(values | {"digest": _digest(values)}))
+    return path, lambda path: read_position(path.parent, "mark")
+
+
+CASES = {
+    "csv": csv_case,
+    "tsv": tsv_case,
+    "config": config_case,
+    "vocabulary": vocabulary_case,
+    "bert_config": dimensions_case,
+    "zip": zip_case,
+    "run": run_case,
+    "labels": labels_case,
+    "state": state_case,
+}
+
+
+def attempt(read: Reader, path: Path) -> None:
+    """Reads; what cannot be read is said in one line that names the file, with exit code 2."""
+    try:
+        read(path)
+    except BertAccumError as error:
+        assert error.exit_code == 2
+        assert "\n" not in str(error)
+        assert path.name in str(error) or path.parent.name in str(error)
+    except click.UsageError as error:
+        assert error.exit_code == 2
+
+
+def hammer(case: str, folder: Path, examples: int) -> None:
+    path, read = CASES[case](folder)
+    good = path.read_bytes()
+    read(path)  # It is good.
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=examples < 1000,
+        database=None,
+    )
+    @given(st.one_of(st.lists(EDIT, min_size=1, max_size=6), st.binary(max_size=200)))
+    def test(harm: list[tuple[str, float, int, bytes]] | bytes) -> None:
+        path.write_bytes(harm if isinstance(harm, bytes) else mutated(good, harm))
+        attempt(read, path)
+
+    test()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_damaged_files_get_one_line(case: str, tmp_path: Path) -> None:
+    hammer(case, tmp_path, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_thousands_of_damaged_files_get_one_line(case: str, tmp_path: Path) -> None:
+    hammer(case, tmp_path, 1200)
+
+
+@pytest.mark.parametrize("examples", [40, pytest.param(1200, marks=pytest.mark.slow)])
+def test_damaged_checkpoints_get_one_line(examples: int, tmp_path: Path) -> None:
+    """TensorFlow's own reader, in native code: a crash would end this process."""
+    import tensorflow as tf
+    from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
+
+    encoder = build_encoder(SMALL)
+    names = {v.name.removesuffix(":0"): v for v in encoder.weights}
+    variables = {}
+    for ours, variable in names.items():
+        name = ours
+        for original, replaced in reversed(BERT_V2_NAME_REPLACEMENTS):
+            name = name.replace(replaced, original) if replaced else name
+        variables[name] = variable
+    prefix = tmp_path / "bert_model.ckpt"
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=[v.numpy() for v in variables.values()],
+    )
+    files = sorted(tmp_path.glob("bert_model.ckpt.*"))
+    good = {path: path.read_bytes() for path in files}
+    assert len(files) == 2
+
+    @settings(max_examples=examples, deadline=None, database=None, derandomize=examples < 1000)
+    @given(st.sampled_from(files), st.lists(EDIT, min_size=1, max_size=4))
+    def test(path: Path, edits: list[tuple[str, float, int, bytes]]) -> None:
+        path.write_bytes(mutated(good[path], edits))
+        before = [np.array(w) for w in encoder.get_weights()]
+        try:
+            load_google_checkpoint(encoder, prefix)
+        except BertAccumError as error:
+            assert error.exit_code == 2 and "bert_model.ckpt" in str(error)
+        finally:
+            path.write_bytes(good[path])
+            encoder.set_weights(before)
+
+    test()

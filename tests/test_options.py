@@ -1,0 +1,75 @@
+"""Every option of every command: a value that it cannot have is named, with what it can have."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from bertaccum.cli import cli
+from bertaccum.config import EvalConfig, PlanConfig, PrepareConfig, TrainConfig
+from bertaccum.errors import ConfigError
+
+CONFIGS = {"prepare": PrepareConfig, "train": TrainConfig, "plan": PlanConfig, "eval": EvalConfig}
+
+
+def wrong_values() -> Iterator[Any]:
+    """Command, flag, a value that is not valid, and what has to be said about it."""
+    for command, config in CONFIGS.items():
+        for field in dataclasses.fields(config):
+            flag, known = f"--{field.name.replace('_', '-')}", field.metadata
+            wrong: list[tuple[str, str]] = []
+            if known["choices"]:
+                wrong = [("none-such", re.escape(known["choices"][-1]))]
+            elif known["minimum"] is not None:
+                low = known["minimum"]
+                wrong = [("some", "'some' is not a valid"), (str(low - 1), f"x>=?{low}|{low}<=?x")]
+                wrong += [("1e400", "inf|not a valid"), ("nan", "not a finite|not a valid")]
+            if known["maximum"] is not None:
+                high = known["maximum"]
+                wrong.append((str(high + 1), f"<=?{high}"))
+            for value, message in wrong:
+                yield pytest.param(command, flag, value, message, id=f"{command} {flag} {value}")
+
+
+@pytest.mark.parametrize(("command", "flag", "value", "message"), wrong_values())
+def test_a_wrong_value_is_named_with_what_is_valid(
+    command: str, flag: str, value: str, message: str
+) -> None:
+    with pytest.raises((click.UsageError, ConfigError)) as error:
+        context = cli.commands[command].make_context(command, [flag, value])
+        values = {n: v for n, v in context.params.items() if n not in ("as_json", "resume")}
+        CONFIGS[command](**values)
+    text = getattr(error.value, "message", "")
+    assert flag in str(error.value) or f"'{flag}'" in getattr(error.value, "format_message", str)()
+    assert re.search(message, text), text
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "both"),
+    [
+        (TrainConfig, {"target_batch": 4, "micro_batch": 8}, ["--micro-batch 8", "batch 4"]),
+        (
+            TrainConfig,
+            {"model": "bert-tiny", "bert_config": "x"},
+            ["--model bert-tiny", "config x"],
+        ),
+        (PlanConfig, {"device_memory": "4GiB", "memory_limit": "2GiB"}, ["4GiB", "2GiB"]),
+        (PrepareConfig, {"archive": "a.tgz", "source": "csv", "train_file": "b"}, ["--archive"]),
+        (PrepareConfig, {"source": "csv"}, ["--source csv", "--train-file"]),
+        (PrepareConfig, {"train_file": "b"}, ["--train-file", "--source yelp"]),
+    ],
+    ids=str,
+)
+def test_options_that_contradict_each_other_are_both_named(
+    config: type, values: dict[str, Any], both: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(**values)
+    for part in both:
+        assert part in str(error.value)

@@ -1,0 +1,31 @@
+"""What a run leaves, in a form to compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bertaccum.training.checkpoints import saved_states
+from bertaccum.training.run_folder import RunFolder
+
+CHANGING = {"seconds", "examples_per_second", "peak_memory_bytes"}
+
+
+def result(path: Path | str | None) -> dict[str, Any]:
+    """All that a run leaves, without what clocks and allocators say."""
+    folder = RunFolder(Path(str(path)))
+    logs = {
+        log.name: [
+            {key: value for key, value in json.loads(line).items() if key not in CHANGING}
+            for line in log.read_text().splitlines()
+        ]
+        for log in (folder.metrics, folder.eval)
+        if log.exists()
+    }
+    state = saved_states(folder.checkpoints)[-1]
+    return logs | {
+        "state": (state.name, (state / "state.data-00000-of-00001").read_bytes()),
+        "best": {p.name: p.read_bytes() for p in folder.best.glob("*")},
+        "leftovers": [p.name for p in folder.path.rglob(".*") if p.name != ".lock"],
+    }

@@ -1,0 +1,161 @@
+"""Signals and kills at any moment, on the real program in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from resuming import result
+from small import write_small_model
+
+from bertaccum.bert.vocabulary import learn_vocabulary
+from bertaccum.config import PrepareConfig
+from bertaccum.files import read_text
+from bertaccum.progress import silent
+from data_prep.prepare import prepare
+
+Start = Callable[..., subprocess.Popen]
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sample of reviews, and the dimensions of a small encoder."""
+    folder = tmp_path_factory.mktemp("data") / "data"
+    prepare(PrepareConfig(source="sample", out=str(folder)), silent, learn_vocabulary)
+    write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+    return folder
+
+
+@pytest.fixture
+def start(reviews: Path, tmp_path: Path) -> Start:
+    """Starts the program in a folder of its own."""
+    (tmp_path / "data").symlink_to(reviews)
+
+    def run(*arguments: object) -> subprocess.Popen:
+        command = [sys.executable, "-m", "bertaccum", *map(str, arguments)]
+        return subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+
+    return run
+
+
+def new_run(name: str, **options: object) -> list[object]:
+    """Arguments of a small run."""
+    values = {"data": "data", "bert_config": "data/bert_config.json", "init_checkpoint": "none"}
+    values |= {"max_seq_length": 32, "target_batch": 32, "micro_batch": 8, "save_every": 1}
+    values |= {"max_updates": 1000, "eval_every": 10, "out": name}
+    flags = ((f"--{key.replace('_', '-')}", value) for key, value in (values | options).items())
+    return ["train", *(part for flag in flags for part in flag)]
+
+
+def updates_of(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def wait_for(process: subprocess.Popen, run: Path, updates: int) -> None:
+    """Until so many updates are logged, or the process ends."""
+    while process.poll() is None and updates_of(run) < updates:
+        time.sleep(0.01)
+
+
+def killed_until_through(
+    start: Start, folder: Path, new: list[object], kills: int, seed: int
+) -> int:
+    """Kills a run at random moments, as often as asked, and lets it end; how often it was."""
+    chance, run, killed = random.Random(seed), folder / "killed", 0
+    while True:
+        begun = (run / "config.yaml").exists()
+        arguments = ["train", "--resume", "killed"] if begun else new
+        process, before = start(*arguments), updates_of(run)
+        if killed < kills:
+            # In some it has not begun, in others it is about to save, evaluate or log.
+            wait_for(process, run, before + chance.choice([0, 1, 1, 2]))
+            time.sleep(chance.random() * 0.1)
+            process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate()
+        if process.returncode == 0:
+            return killed
+        assert process.returncode == -signal.SIGKILL, errors
+        killed += 1
+
+
+@pytest.mark.parametrize(
+    ("kills", "updates"), [(3, 40), pytest.param(25, 200, marks=pytest.mark.slow)]
+)
+def test_killed_at_random_it_ends_as_if_it_never_had_been(
+    start: Start, tmp_path: Path, kills: int, updates: int
+) -> None:
+    whole = start(*new_run("whole", max_updates=updates))
+    killed = new_run("killed", max_updates=updates)
+    assert killed_until_through(start, tmp_path, killed, kills, seed=kills) == kills
+    _, errors = whole.communicate()
+    assert whole.returncode == 0, errors
+    assert result(tmp_path / "killed") == result(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
+def test_a_signal_stops_a_long_window_saves_and_says_how_to_go_on(
+    start: Start, tmp_path: Path, number: int, code: int
+) -> None:
+    # Windows of hundreds of micro-steps take longer than they may to stop.
+    long = {"target_batch": 800, "micro_batch": 1, "cut": "count", "epochs": 100}
+    process = start(*new_run("run", **long, save_every=1000))
+    wait_for(process, tmp_path / "run", 1)
+    begin = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert time.monotonic() - begin < 10
+    assert process.returncode == code, errors
+    done = updates_of(tmp_path / "run")
+    message = f"error: stopped by a signal after update {done}; go on from there with"
+    assert errors.splitlines()[-1] == f"{message} `bertaccum train --resume run`"
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [f"update-{done}"]
+
+
+@pytest.mark.slow
+def test_a_second_signal_stops_at_once(start: Start, tmp_path: Path) -> None:
+    """While one micro-batch is computed that takes seconds."""
+    long = {"target_batch": 128, "micro_batch": 128, "epochs": 100, "eval_every": 1000}
+    arguments = new_run("run", **long)
+    at = arguments.index("--bert-config")
+    arguments[at : at + 2] = ["--model", "bert-small"]
+    process = start(*arguments)
+    wait_for(process, tmp_path / "run", 1)
+    while not list((tmp_path / "run/checkpoints").glob("update-1")):
+        time.sleep(0.01)
+    saved = {p.name: p.read_bytes() for p in (tmp_path / "run/checkpoints/update-1").iterdir()}
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert time.monotonic() - begin < 1
+    assert process.returncode == 130
+    last = errors.splitlines()[-1]
+    assert last == "error: stopped at once; go on from the last saved state with --resume"
+    folder = tmp_path / "run/checkpoints"
+    assert {p.name: p.read_bytes() for p in (folder / "update-1").iterdir()} == saved
+    assert "digest" in read_text(folder / "update-1/position.json")
+
+
+def test_while_it_prepares_a_signal_ends_it_and_nothing_is_left(
+    start: Start, tmp_path: Path
+) -> None:
+    process = start(*new_run("run"))
+    assert process.stderr is not None
+    process.stderr.readline()
+    os.kill(process.pid, signal.SIGTERM)
+    _, errors = process.communicate()
+    assert (process.returncode, errors.splitlines()[-1]) == (143, "error: terminated")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,411 @@
+"""Resuming: as if the run had never ended, to the last bit."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from resuming import result
+from small import write_small_model
+
+from bertaccum import files
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.config import TrainConfig, save_interval
+from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
+from bertaccum.progress import silent
+from bertaccum.stopping import Stopping
+from bertaccum.training import checkpoints, loop
+from bertaccum.training import update as update_module
+from bertaccum.training.checkpoints import saved_states
+from bertaccum.training.events import Event, Finished, Stopped, Updated
+from bertaccum.training.run_folder import RunFolder
+
+# Twenty examples in windows of eight, two epochs: the third and the sixth window are short.
+EXAMPLES, UPDATES = 20, 6
+
+Make = Callable[..., TrainConfig]
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, and the dimensions of a thin encoder."""
+    folder = tmp_path_factory.mktemp("data") / "reviews"
+    folder.mkdir()
+    words = ["the", "food", "was", "very", "good", "bad"]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+    rows = [f"{i % 2}\tthe food was {'very ' * (i % 5)}{words[4 + i % 2]}\n" for i in range(30)]
+    for name, count in (("train", EXAMPLES), ("dev", 10)):
+        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows[:count]))
+    return folder
+
+
+def made(data: Path, out: Path, **options: object) -> TrainConfig:
+    """Six updates over two epochs, with dropout."""
+    values = {
+        "data": str(data),
+        "out": str(out),
+        "bert_config": str(data / "bert_config.json"),
+        "init_checkpoint": "none",
+        "max_seq_length": 16,
+        "target_batch": 8,
+        "micro_batch": 3,
+        "cut": "count",
+        "epochs": 2.0,
+        "eval_every": 2,
+        "learning_rate": 1e-2,
+        "save_every": "1",
+    }
+    return TrainConfig(**(values | options))
+
+
+@pytest.fixture
+def config(reviews: Path, tmp_path: Path) -> Make:
+    """Configurations of runs in a folder of the test's own, with data of its own."""
+    data = tmp_path / "reviews"
+    shutil.copytree(reviews, data)
+    return lambda name, **options: made(data, tmp_path / name, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a run leaves that was never stopped."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    list(loop.train(made(reviews, out), silent))
+    return result(out)
+
+
+def run_until(events: Any, update: int) -> None:
+    """Takes events up to those of an update, and lets go: as if the process were killed."""
+    for event in events:
+        if isinstance(event, Updated) and event.update == update:
+            break
+    events.close()
+
+
+def stopped_after(config: TrainConfig, update: int) -> Event:
+    """Trains, and asks it to stop when an update is done; what it said last."""
+    stopping = Stopping()
+    for event in loop.train(config, silent, stopping):
+        if isinstance(event, Updated) and event.update == update:
+            stopping.requested = signal.SIGTERM
+    return event
+
+
+@pytest.mark.parametrize(
+    ("options", "kills"),
+    [
+        ({}, [1, 4]),
+        pytest.param({}, [1, 2, 3, 4, 5], marks=pytest.mark.slow),
+        pytest.param({"precision": "mixed_float16"}, [1, 2, 5], marks=pytest.mark.slow),
+        pytest.param({"accumulator_dtype": "bfloat16"}, [3], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_killed_after_any_update_it_ends_as_if_it_never_had_been(
+    config: Make, whole: dict[str, Any], options: dict[str, Any], kills: list[int]
+) -> None:
+    if options:
+        other = config("whole", **options)
+        list(loop.train(other, silent))
+        whole = result(other.out)
+    killed = config("killed", **options)
+    run_until(loop.train(killed, silent), kills[0])
+    for update in kills[1:]:
+        run_until(loop.resume(Path(str(killed.out)), {}, silent), update)
+    *_, last = loop.resume(Path(str(killed.out)), {}, silent)
+    assert isinstance(last, Finished)
+    assert last.summary["updates"] == UPDATES
+    assert last.summary["examples"] == 2 * EXAMPLES
+    assert result(killed.out) == whole
+
+
+def test_stopped_it_drops_the_window_saves_and_goes_on(config: Make, whole: dict[str, Any]) -> None:
+    stopped = config("stopped", save_every="100")
+    last = stopped_after(stopped, 3)
+    assert last == Stopped(3, signal.SIGTERM, Path(str(stopped.out)))
+    *_, last = loop.resume(Path(str(stopped.out)), {}, silent)
+    assert isinstance(last, Finished)
+    assert result(stopped.out) == whole
+
+
+def test_a_stop_in_the_middle_of_a_window_changes_nothing(
+    config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request comes while TensorFlow computes the first micro-batch of the third window."""
+    passes, plain = [], update_module._logits
+    stopping = Stopping()
+
+    def counted() -> float:
+        passes.append(1)
+        if len(passes) == 7:
+            stopping.requested = signal.SIGINT
+            assert stopping._request is not None
+            stopping._request()
+        return 0.0
+
+    def logits(model: Any, tokens: Any, training: bool) -> Any:
+        if not training:
+            return plain(model, tokens, training)
+        with tf.control_dependencies([tf.numpy_function(counted, [], tf.float64)]):
+            return tf.identity(plain(model, tokens, training))
+
+    monkeypatch.setattr(update_module, "_logits", logits)
+    stopped = config("stopped")
+    *_, last = loop.train(stopped, silent, stopping)
+    assert len(passes) == 7
+    assert last == Stopped(2, signal.SIGINT, Path(str(stopped.out)))
+    monkeypatch.setattr(update_module, "_logits", plain)
+    list(loop.resume(Path(str(stopped.out)), {}, silent))
+    assert result(stopped.out) == whole
+
+
+def test_more_updates_than_at_first(config: Make, whole: dict[str, Any]) -> None:
+    """At its first end it was evaluated, and was the best: a longer run never would have been."""
+    short = config("short", max_updates=3)
+    *_, last = loop.train(short, silent)
+    assert last.summary["best_update"] == 3
+    list(loop.resume(Path(str(short.out)), {"max_updates": UPDATES}, silent))
+    assert result(short.out) == whole
+
+
+def test_what_changes_no_update_may_be_changed(config: Make, whole: dict[str, Any]) -> None:
+    cut = config("cut")
+    run_until(loop.train(cut, silent), 2)
+    asked = {"micro_batch": 8, "keep": 1, "save_every": "10m", "seed": 0}
+    *_, last = loop.resume(Path(str(cut.out)), asked, silent)
+    assert last.summary["micro_batch"] == 8
+    mine, theirs = result(cut.out), whole
+    assert len(saved_states(RunFolder(Path(str(cut.out))).checkpoints)) == 1
+    for one, other in zip(mine["metrics.jsonl"], theirs["metrics.jsonl"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+
+
+def test_what_changes_the_updates_is_refused(config: Make) -> None:
+    run_config = config("run")
+    run_until(loop.train(run_config, silent), 3)
+    run = Path(str(run_config.out))
+    before = result(run)
+    with pytest.raises(ConfigError, match=r"--target-batch 4 \(was 8\), --seed 1 \(was 0\)"):
+        list(loop.resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
+    with pytest.raises(ConfigError, match=r"both name the run folder; drop --out"):
+        list(loop.resume(run, {"out": "elsewhere"}, silent))
+    data = Path(run_config.data)
+    for name, text in (("train.tsv", "1\tbad food\n"), ("dev.tsv", "0\tgood\n")):
+        whole = (data / name).read_text()
+        (data / name).write_text(whole + text)
+        with pytest.raises(InputError, match=rf"run: {name} of this run changed since it began"):
+            list(loop.resume(run, {}, silent))
+        (data / name).write_text(whole)
+    vocabulary = (data / "vocab.txt").read_text()
+    (data / "vocab.txt").write_text(vocabulary.replace("good", "tasty"))
+    with pytest.raises(InputError, match=r"run: vocabulary of this run changed since it began"):
+        list(loop.resume(run, {}, silent))
+    (data / "vocab.txt").write_text(vocabulary)
+    assert result(run) == before
+
+
+def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> None:
+    run_config = config("run", max_updates=2)
+    list(loop.train(run_config, silent))
+    run = Path(str(run_config.out))
+    expected = result(run)
+    first, last = saved_states(run / "checkpoints")
+    data, position = last / "state.data-00000-of-00001", last / "position.json"
+
+    def bit_flipped(raw: bytes) -> bytes:
+        return raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:]
+
+    hint = "remove it, and resuming goes on from update-1"
+    for path, harm, message in (
+        (data, lambda raw: raw[:-1], r"the digest of state.data-\S+ differs"),
+        (data, bit_flipped, r"the digest of state.data-\S+ differs"),
+        (position, lambda raw: raw.replace(b'"update": 2', b'"update": 3'), "digest of position"),
+        (position, lambda raw: raw[: len(raw) // 2], "is damaged"),
+        (position, lambda _: b"[]", "is damaged"),
+        (position, lambda _: b"{}", "is damaged"),
+    ):
+        raw = path.read_bytes()
+        path.write_bytes(harm(raw))
+        with pytest.raises(InputError, match=f"update-2: .*{message}.*; {hint}"):
+            list(loop.resume(run, {}, silent))
+        path.write_bytes(raw)
+    position.rename(run / "away")
+    with pytest.raises(InputError, match=f"update-2: .*no such file.*; {hint}"):
+        list(loop.resume(run, {}, silent))
+    shutil.rmtree(last)
+    list(loop.resume(run, {}, silent))
+    (run / "away").unlink()
+    assert result(run) == expected
+    for state in saved_states(run / "checkpoints"):
+        (state / "position.json").unlink()
+    shutil.rmtree(first, ignore_errors=True)
+    with pytest.raises(InputError, match=r"update-2: .*; remove it, and resuming begins anew"):
+        list(loop.resume(run, {}, silent))
+
+
+def test_the_state_that_is_offered_can_be_resumed_also_before_the_last_best_model(
+    config: Make, whole: dict[str, Any]
+) -> None:
+    run_config = config("run", max_updates=4)
+    list(loop.train(run_config, silent))
+    run = Path(str(run_config.out))
+    lines = (run / "eval.jsonl").read_text().splitlines()
+    assert [json.loads(line)["best"] for line in lines] == [True, True], "a test of two bests"
+    states = saved_states(run / "checkpoints")
+    assert [p.name for p in states] == ["update-2", "update-3", "update-4"]
+    (states[-1] / "position.json").write_text("{}")
+    with pytest.raises(InputError, match=r"update-4.*goes on from update-3"):
+        list(loop.resume(run, {}, silent))
+    shutil.rmtree(states[-1])
+    list(loop.resume(run, {"max_updates": UPDATES}, silent))
+    assert result(run) == whole
+
+
+def test_a_state_of_another_run_is_named(config: Make) -> None:
+    run_config, foreign = config("run", max_updates=1), config("other", max_updates=1, seed=1)
+    list(loop.train(run_config, silent))
+    list(loop.train(foreign, silent))
+    run = Path(str(run_config.out))
+    shutil.rmtree(run / "checkpoints/update-1")
+    shutil.copytree(Path(str(foreign.out)) / "checkpoints/update-1", run / "checkpoints/update-1")
+    with pytest.raises(InputError, match=r"update-1: is the state of another run; remove it"):
+        list(loop.resume(run, {}, silent))
+
+
+def test_latest_may_move_on_meanwhile(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_config = config("runs/one", max_updates=3)
+    monkeypatch.chdir(Path(str(run_config.out)).parents[1])
+    run_until(loop.train(run_config, silent), 1)
+    link = Path("runs/latest")
+    assert link.resolve().name == "one"
+    events = loop.resume(link, {}, silent)
+    assert next(events).folder == Path("runs/one")  # type: ignore[union-attr]
+    link.unlink()
+    link.symlink_to("two")
+    assert isinstance([*events][-1], Finished)
+    assert not Path("runs/two").exists()
+
+
+@pytest.mark.slow
+def test_a_state_of_another_model_is_named(config: Make) -> None:
+    both = run_config, foreign = config("run", max_updates=1), config("other", max_updates=1)
+    list(loop.train(run_config, silent))
+    path = Path(str(foreign.bert_config))
+    path.write_text(path.read_text().replace('"intermediate_size": 16', '"intermediate_size": 24'))
+    list(loop.train(foreign, silent))
+    path.write_text(path.read_text().replace('"intermediate_size": 24', '"intermediate_size": 16'))
+    run = Path(str(run_config.out))
+    # As if somebody had made it look like one of this run.
+    shutil.rmtree(run / "checkpoints/update-1")
+    shutil.copytree(Path(str(foreign.out)) / "checkpoints/update-1", run / "checkpoints/update-1")
+    marks = [json.loads((Path(str(c.out)) / "inputs.json").read_text())["mark"] for c in both]
+    inputs = run / "inputs.json"
+    inputs.write_text(inputs.read_text().replace(*marks))
+    with pytest.raises(InputError, match=r"update-1: does not fit this run's model"):
+        list(loop.resume(run, {}, silent))
+
+
+def test_a_run_folder_that_goes_away(config: Make, whole: dict[str, Any]) -> None:
+    run_config = config("run")
+    run, events = Path(str(run_config.out)), loop.train(run_config, silent)
+    for event in events:
+        if isinstance(event, Updated) and event.update == 3:
+            run.rename(run.with_name("away"))
+            break
+    with pytest.raises(RunError, match=r"run/\S+: cannot be \w+ \(No such file or directory\)"):
+        list(events)
+    run.with_name("away").rename(run)
+    list(loop.resume(run, {}, silent))
+    assert result(run) == whole
+
+
+def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
+    run_config = config("run")
+    events = loop.train(run_config, silent)
+    for event in events:
+        if isinstance(event, Updated):
+            break
+    message = f"process {os.getpid()} is training into this folder; wait for it, or stop it"
+    with pytest.raises(InputError, match=message):
+        list(loop.resume(Path(str(run_config.out)), {}, silent))
+    events.close()
+    with RunFolder(Path(str(run_config.out))).locked():
+        pass  # The lock went with who had it.
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [(checkpoints, "write_text")],
+        pytest.param([(checkpoints, "sync"), (files, "sync")], marks=pytest.mark.slow),
+    ],
+    ids=["while a file is written", "while files are put on the disk"],
+)
+def test_where_it_cannot_save_what_was_saved_is_whole(
+    config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch, places: list[Any]
+) -> None:
+    """A disk that fills up: at any of the files of a state."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run_config = config("run")
+    run_until(loop.train(run_config, silent), 2)
+    run = Path(str(run_config.out))
+    for where, what in places:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what, full)
+            with pytest.raises(BertAccumError, match=r"No space left on device.*--resume") as error:
+                list(loop.resume(run, {}, silent))
+            assert isinstance(error.value, RunError)
+    list(loop.resume(run, {}, silent))
+    assert result(run) == whole
+
+
+def test_nonfinite_updates_in_a_row_end_the_run(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = update_module._logits
+
+    def logits(model: Any, tokens: Any, training: bool) -> Any:
+        # Those of the longest review, which are the last of a window, are not numbers.
+        bad = tf.reduce_max(tokens.row_lengths()) >= 8
+        return plain(model, tokens, training) + tf.where(bad & training, float("nan"), 0.0)
+
+    monkeypatch.setattr(update_module, "_logits", logits)
+    run_config = config("run", max_nonfinite=2, cut="count")
+    message = (
+        r"the loss of micro-batch [23] of 3 in update 2 is not finite \(train.tsv, rows"
+        r" (\d+(?:, \d+)*)\), for 2 updates in a row; try a lower"
+    )
+    with pytest.raises(RunError, match=message) as error:
+        list(loop.train(run_config, silent))
+    rows = re.search(message, str(error.value))
+    assert rows is not None
+    lines = (Path(run_config.data) / "train.tsv").read_text().splitlines()
+    longest = {lines[int(row) - 1].count("very") for row in rows[1].split(", ")}
+    assert max(longest) in (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [("200", (200, None)), ("90s", (None, 90.0)), ("10m", (None, 600.0)), ("2 h", (None, 7200.0))],
+)
+def test_save_every(text: str, meaning: tuple[int | None, float | None]) -> None:
+    assert save_interval(text) == meaning
+
+
+@pytest.mark.parametrize("text", ["0", "", "-1", "1.5", "10d", "m", "0m", "1e3", "٣"])
+def test_save_every_is_updates_or_time(text: str) -> None:
+    with pytest.raises(ConfigError, match="is neither updates nor time; write it as"):
+        save_interval(text)
