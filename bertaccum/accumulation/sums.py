@@ -91,7 +91,6 @@ class GradientSums(tf.Module):
         """Lets the sums to which rows were added be read as they are."""
         for position in self._scattered:
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
-        self._scattered.clear()
 
     def reset(self) -> tf.Operation:
         """Back to zero, by assignment: a NaN must not survive in a product with zero."""

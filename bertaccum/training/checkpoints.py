@@ -147,10 +147,23 @@ class Checkpoints:
           InputError: it is that of another model.
         """
         try:
-            reader = tf.train.load_checkpoint(str(path / _STATE))
-            # One at a time: all at once take as much memory again as the whole state.
+            # One at a time: all at once take as much memory again as the whole state. Without
+            # numpy: made from its arrays, a tensor that does not fit is a segmentation fault.
             for name, variable in self._variables.items():
-                variable.assign(reader.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE"))
+                with tf.device("CPU"):
+                    (value,) = tf.raw_ops.RestoreV2(
+                        prefix=str(path / _STATE),
+                        tensor_names=[f"{name}/.ATTRIBUTES/VARIABLE_VALUE"],
+                        shape_and_slices=[""],
+                        dtypes=[variable.dtype],
+                    )
+                variable.assign(value)
+        except tf.errors.ResourceExhaustedError:
+            raise RunError(
+                "does not fit into memory",
+                "raise --memory-limit, or lower --micro-batch",
+                path=path,
+            ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise _unusable(path, f"does not fit this run's model ({_reason(error)})") from None
 
