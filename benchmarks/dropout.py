@@ -23,14 +23,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 from speed import PRECISIONS, TARGET, build, full_window, interleaved
-from tools import run_part, table
+from tools import random_store, run_part, table
 
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.training import model as model_module
-from bertaccum.training.dataset import TokenStore
 from bertaccum.training.model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.update import make_update
@@ -54,13 +53,7 @@ def drawn_anew() -> Iterator[None]:
 
 def trained(sizes: list[int], recompute: bool = False) -> list[np.ndarray]:
     """The weights after ten updates, each window cut into these sizes."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(LENGTH // 4, LENGTH + 1, EXAMPLES)
-    store = TokenStore(
-        token_ids=rng.integers(1, 30_000, lengths.sum()).astype(np.int32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        labels=rng.integers(0, 2, EXAMPLES).astype(np.int32),
-    )
+    store = random_store(EXAMPLES, LENGTH)
     config = TrainConfig(precision="float32", learning_rate=5e-4)
     source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)
     model = build_model(config, source, classes=2)

@@ -23,13 +23,11 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np
 import psutil
 from speed import MICRO_BATCH, TARGET, WINDOWS, build
-from tools import prepared_yelp, run_part, table, train_command, yelp_stores
+from tools import prepared_yelp, random_store, run_part, table, train_command, yelp_stores
 
 from bertaccum.memory.cut import make_cut
-from bertaccum.training.dataset import TokenStore
 from bertaccum.training.windows import make_window, window_rows
 
 # --- Between updates --------------------------------------------------------------------
@@ -125,13 +123,7 @@ def cells(result: dict[str, float]) -> list[str]:
 
 def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, float]:
     """Seconds an example (median over updates) and resident MiB, in both halves of a run."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(length // 2, length + 1, rows)
-    store = TokenStore(
-        token_ids=rng.integers(1, 30_000, lengths.sum()).astype(np.int32),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        labels=(np.arange(rows) % 2).astype(np.int32),
-    )
+    store = random_store(rows, length)
     _, _, update = build("float32", "bert-tiny", max(target // MICRO_BATCH, 2))
     cut = make_cut("cost", length)
     seconds, memory = [], []

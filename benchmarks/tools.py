@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.source import ModelSource
 from bertaccum.bert.vocabulary import read_vocabulary
@@ -55,6 +57,17 @@ def yelp_stores(
     data, vocabulary = prepared_yelp(shared, out), read_vocabulary(vocabulary_file(shared))
     for length in lengths:
         yield length, open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
+
+
+def random_store(rows: int, length: int) -> TokenStore:
+    """Examples of random tokens, half to all of the length, in two classes."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(length // 2, length + 1, rows)
+    return TokenStore(
+        token_ids=rng.integers(1, 30_000, lengths.sum()).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        labels=(np.arange(rows) % 2).astype(np.int32),
+    )
 
 
 def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]:

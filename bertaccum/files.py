@@ -56,6 +56,15 @@ def read_text(path: Path) -> str:
         raise InputError("is not UTF-8", "save it as UTF-8 text", path=path, row=row) from error
 
 
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    """What a JSON file of ours holds; None if it is not there, or damaged."""
+    try:
+        values = json.loads(read_text(path))
+    except (InputError, ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes `path` so that a reader, or a crash, sees the old contents or the new, never half."""
     temporary = beside(path)
@@ -84,7 +93,8 @@ def put_folder(written: Path, path: Path) -> None:
     Two folders cannot change places in one step: a crash in between leaves the old one where
     `standing` finds it.
     """
-    sync(written)
+    for part in [*written.iterdir(), written]:
+        sync(part)
     old = _old(path)
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertaccum.errors import RunError
+from bertaccum.files import sync
 
 # Where the marker waits while the files it vouches for are being replaced: a
 # folder with this name in it and no marker was interrupted at that moment.
@@ -55,12 +55,12 @@ def staged(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Path]
 
 def _publish(temporary: Path, folder: Path, marker: str, replaced: Iterable[str]) -> None:
     for path in [*temporary.iterdir(), temporary]:
-        _to_disk(path)
+        sync(path)
     if not folder.exists():
         temporary.rename(folder)
     else:
         _replace(temporary, folder, marker, replaced)
-    _to_disk(folder.parent)
+    sync(folder.parent)
 
 
 def _replace(temporary: Path, folder: Path, marker: str, replaced: Iterable[str]) -> None:
@@ -72,15 +72,7 @@ def _replace(temporary: Path, folder: Path, marker: str, replaced: Iterable[str]
         (temporary / name).replace(folder / name)
     for name in set(replaced) - names - {marker}:
         (folder / name).unlink(missing_ok=True)
-    _to_disk(folder)
+    sync(folder)
     (temporary / marker).replace(folder / marker)
     away.unlink(missing_ok=True)
-    _to_disk(folder)
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(folder)

@@ -1,10 +1,11 @@
-"""A model that trains in no time."""
+"""A model, and a task for it, that trains in no time."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from bertaccum.bert.presets import EncoderConfig, write_bert_config
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 
 
 def write_small_model(path: Path, vocabulary: Path, **dimensions: int) -> Path:
@@ -19,3 +20,16 @@ def write_small_model(path: Path, vocabulary: Path, **dimensions: int) -> Path:
     }
     write_bert_config(path, EncoderConfig(vocab_size=words, **(values | dimensions)))
     return path
+
+
+def write_small_task(folder: Path, **rows: int) -> Path:
+    """Makes a folder of TSVs of so many reviews, a vocabulary and a model's bert_config.json."""
+    folder.mkdir()
+    words = ["the", "food", "was", "very", "good", "bad"]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    for name, count in rows.items():
+        lines = [
+            f"{i % 2}\tthe food was {'very ' * (i % 5)}{words[4 + i % 2]}" for i in range(count)
+        ]
+        (folder / f"{name}.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
+    return write_small_model(folder / "bert_config.json", folder / "vocab.txt")

@@ -7,6 +7,8 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,6 @@ from bertaccum.files import (
     read_text,
     sha256,
     standing,
-    sync,
     write_text,
 )
 from bertaccum.training.events import Evaluated
@@ -46,9 +47,8 @@ class Position:
     Args:
       run: the run's own mark.
       update: updates done.
-      evaluated: the last update after which dev.tsv was evaluated, as --eval-every says.
       micro_batch, recompute: of the plan, which running out of memory may have changed.
-      best, last: the best and the last evaluation.
+      best, last: the best and the last evaluation of those that --eval-every asks for.
       loss: of the last update.
       examples: trained on.
       seconds, total_seconds: spent on updates; on everything since the first one began.
@@ -61,7 +61,6 @@ class Position:
     micro_batch: int
     recompute: str
     update: int = 0
-    evaluated: int = 0
     best: Evaluated | None = None
     last: Evaluated | None = None
     loss: float = 0.0
@@ -71,6 +70,11 @@ class Position:
     peak_memory_bytes: int | None = None
     shrinkings: int = 0
     nonfinite_in_a_row: int = 0
+
+    @property
+    def evaluated(self) -> int:
+        """The update that was evaluated last; 0 if there is none."""
+        return self.last.update if self.last is not None else 0
 
 
 class Checkpoints:
@@ -111,25 +115,11 @@ class Checkpoints:
         Raises:
           RunError: it cannot be written; what was saved before is still there.
         """
-        path = state_of(self._folder, position.update)
-        temporary = beside(path)
-        try:
-            temporary.mkdir()
-            self._state.write(str(temporary / _STATE))
-            files = {file.name: sha256(file) for file in sorted(temporary.iterdir())}
+        with _saved(state_of(self._folder, position.update)) as folder:
+            self._state.write(str(folder / _STATE))
+            files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
             values = {"position": dataclasses.asdict(position), "files": files}
-            write_text(temporary / _POSITION, json_text(values | {"digest": _digest(values)}))
-            for file in temporary.iterdir():
-                sync(file)
-            put_folder(temporary, path)
-        except (OSError, InputError, tf.errors.OpError) as error:
-            raise RunError(
-                f"cannot be saved ({_reason(error)})",
-                "make room or mend that, then go on with --resume; what was saved before is whole",
-                path=path,
-            ) from None
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            write_text(folder / _POSITION, json_text(values | {"digest": _digest(values)}))
         self._forget()
 
     def _forget(self) -> None:
@@ -166,6 +156,24 @@ class Checkpoints:
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise _unusable(path, f"does not fit this run's model ({_reason(error)})") from None
+
+
+@contextmanager
+def _saved(path: Path) -> Iterator[Path]:
+    """A folder to write to, which then appears as `path`, whole, or not at all."""
+    temporary = beside(path)
+    try:
+        temporary.mkdir()
+        yield temporary
+        put_folder(temporary, path)
+    except (OSError, InputError, tf.errors.OpError) as error:
+        raise RunError(
+            f"cannot be saved ({_reason(error)})",
+            "make room or mend that, then go on with --resume; what was saved before is whole",
+            path=path,
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def saved_states(folder: Path) -> list[Path]:
@@ -244,23 +252,10 @@ def save_best(
     Raises:
       RunError: it cannot be written; what was there still is.
     """
-    temporary = beside(folder.best)
-    try:
-        temporary.mkdir()
-        files.write(temporary)
-        write_text(temporary / _EVALUATION, json_text(dataclasses.asdict(evaluated)))
-        tf.train.Checkpoint(model=model).write(str(temporary / _WEIGHTS))
-        for file in temporary.iterdir():
-            sync(file)
-        put_folder(temporary, folder.best)
-    except (OSError, tf.errors.OpError) as error:
-        raise RunError(
-            f"cannot be saved ({_reason(error)})",
-            "make room or mend that, then go on with --resume",
-            path=folder.best,
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _saved(folder.best) as written:
+        files.write(written)
+        write_text(written / _EVALUATION, json_text(dataclasses.asdict(evaluated)))
+        tf.train.Checkpoint(model=model).write(str(written / _WEIGHTS))
 
 
 def best_evaluation(folder: RunFolder) -> Evaluated | None:

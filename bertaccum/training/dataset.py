@@ -102,7 +102,7 @@ def open_store(
     Raises:
       InputError: the TSV cannot be read, has no labels or one that is not in `labels`.
     """
-    digest = digest or store_digest(tsv, labels, vocabulary, max_seq_length)
+    digest = digest or store_digest(sha256(tsv), labels, vocabulary, max_seq_length)
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
         _make_store(folder, tsv, labels, Tokenizer(vocabulary, max_seq_length), progress)
@@ -113,9 +113,9 @@ def open_store(
     )
 
 
-def store_digest(tsv: Path, labels: Labels, vocabulary: list[str], max_seq_length: int) -> str:
-    """What a token store's contents follow from, as a name for it."""
-    key = json.dumps([_FORMAT, sha256(tsv), labels.values, max_seq_length, vocabulary])
+def store_digest(tsv: str, labels: Labels, vocabulary: list[str], max_seq_length: int) -> str:
+    """What a token store's contents follow from (of the TSV the digest), as a name for it."""
+    key = json.dumps([_FORMAT, tsv, labels.values, max_seq_length, vocabulary])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 

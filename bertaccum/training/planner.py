@@ -20,7 +20,7 @@ from bertaccum.bert.download import cache_folder
 from bertaccum.bert.source import find_dimensions
 from bertaccum.config import AUTO, PlanConfig, StepConfig, field_names, size_in_bytes
 from bertaccum.errors import ConfigError, RunError
-from bertaccum.files import json_text, read_text, write_text
+from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.memory import device
 from bertaccum.memory.plan import Plan
 from bertaccum.progress import Progress
@@ -109,7 +109,7 @@ def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Re
     if fresh:
         path.unlink(missing_ok=True)
         learned.unlink(missing_ok=True)
-    values = _read(path)
+    values = read_mapping(path)
     cached = values is not None
     if values is None:
         values = rehearse(subject, progress)
@@ -117,14 +117,14 @@ def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Re
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json_text(values))
     if subject.config.micro_batch == AUTO:
-        values = _heed(values, _read(learned))
+        values = _heed(values, read_mapping(learned))
     return Report(values, cached)
 
 
 def remember_out_of_memory(subject: Subject, micro_batch: int, recompute: str) -> None:
     """Keeps in mind that so many examples were too many, for all plans to come."""
     path = _learned_path(subject)
-    values = _read(path) or {}
+    values = read_mapping(path) or {}
     values[recompute] = min(micro_batch, values.get(recompute, micro_batch))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json_text(values))
@@ -132,16 +132,7 @@ def remember_out_of_memory(subject: Subject, micro_batch: int, recompute: str) -
 
 def learned_limits(subject: Subject) -> dict[str, int]:
     """The micro-batches that have run out of memory, by kind of recomputation."""
-    return _read(_learned_path(subject)) or {}
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A file of our cache; None if it is not there, or damaged."""
-    try:
-        values = json.loads(read_text(path)) if path.is_file() else None
-    except ValueError:
-        return None
-    return values if isinstance(values, dict) else None
+    return read_mapping(_learned_path(subject)) or {}
 
 
 def _key(subject: Subject, *ignored: str) -> str:

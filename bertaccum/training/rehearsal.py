@@ -16,6 +16,7 @@ from typing import Any
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import AUTO, StepConfig, TrainConfig, field_names, size_in_bytes
+from bertaccum.files import sha256
 from bertaccum.memory import device
 from bertaccum.memory.advice import Situation, Size, remedies
 from bertaccum.memory.plan import Plan, even_micro_batches
@@ -66,10 +67,15 @@ class Subject:
         return limit
 
     @functools.cached_property
-    def store_digests(self) -> list[str]:
+    def tsv_digests(self) -> list[str]:
         """What the data are, as digests."""
+        return [sha256(tsv) for tsv in self.tsvs]
+
+    @functools.cached_property
+    def store_digests(self) -> list[str]:
+        """The names of the data's token stores."""
         length, words = self.config.max_seq_length, self.source.vocabulary
-        return [store_digest(tsv, self.labels, words, length) for tsv in self.tsvs]
+        return [store_digest(tsv, self.labels, words, length) for tsv in self.tsv_digests]
 
     def step_config(self) -> TrainConfig:
         """The options as those of a run."""

@@ -19,11 +19,26 @@ from bertaccum.training.run_folder import RunFolder, read_run_config
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
 
 
-def absolute(name: str) -> str:
+def _absolute(name: str) -> str:
     """A path that holds from any folder; the name of a preset, or none, as it is."""
     if name in PRESETS or not Path(name).exists():
         return name
     return str(Path(name).resolve())
+
+
+def resolved_config(config: TrainConfig, model: str, eval_every: int) -> TrainConfig:
+    """A configuration with nothing left to be derived, and good in any folder.
+
+    Args:
+      config: of a run.
+      model: the name of its model, whose weights it begins with unless it says otherwise.
+      eval_every: updates between its evaluations.
+    """
+    checkpoint = config.init_checkpoint or config.model or model
+    config = dataclasses.replace(config, init_checkpoint=checkpoint, eval_every=eval_every)
+    names = (*_PATHS, "precision")
+    resolved = {name: _resolved(name, getattr(config, name)) for name in names}
+    return dataclasses.replace(config, **resolved)
 
 
 def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
@@ -68,7 +83,7 @@ def _before(began: TrainConfig, name: str) -> Any:
 
 def _resolved(name: str, value: Any) -> Any:
     if name in _PATHS:
-        return value and absolute(value)
+        return value and _absolute(value)
     if name == "deterministic":
         return is_deterministic(value)
     return resolved_precision(value) if name == "precision" else value
@@ -85,7 +100,7 @@ def inputs_of(subject: Subject) -> dict[str, Any]:
     # The index has checksums of all weights.
     index = checkpoint and sha256(checkpoint.with_name(f"{checkpoint.name}.index"))
     return {
-        **{tsv.name: sha256(tsv) for tsv in subject.tsvs},
+        **{t.name: d for t, d in zip(subject.tsvs, subject.tsv_digests, strict=True)},
         "labels": subject.labels.values,
         "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest(),
         "model": dataclasses.asdict(subject.source.encoder),

@@ -42,9 +42,8 @@ from bertaccum.training.events import (
 )
 from bertaccum.training.nonfinite import not_finite
 from bertaccum.training.planner import Subject, learned_limits, remember_out_of_memory
-from bertaccum.training.precision import resolved_precision
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.resuming import absolute, inputs_of
+from bertaccum.training.resuming import inputs_of, resolved_config
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 from bertaccum.training.update import make_predict, make_update
 from bertaccum.training.windows import (
@@ -103,7 +102,8 @@ class Run:
     def create_folder(self) -> None:
         """Makes the run's folder, with all that decides it."""
         inputs = inputs_of(self.subject) | {"mark": self.position.run}
-        self.folder.create(self._resolved_config(), inputs)
+        config = resolved_config(self.config, self.source.name, self.eval_every)
+        self.folder.create(config, inputs)
 
     def restore(self, path: Path, position: Position) -> None:
         """Goes back to a saved state, and to what was the best model then."""
@@ -131,7 +131,7 @@ class Run:
             self._save()
             # Where it would not have been evaluated had it gone on, the state does not know of it.
             last = self.position.last
-            if last is None or last.update < self.position.update:
+            if last is None or self.position.evaluated < self.position.update:
                 yield (last := self._evaluate())
         except _StoppedEarlyError:
             self._save()
@@ -147,7 +147,7 @@ class Run:
         """One evaluation or one update; saves where that is due."""
         if self._evaluation_is_due():
             evaluated = self._evaluate()
-            self.position.evaluated, self.position.last = evaluated.update, evaluated
+            self.position.last = evaluated
             if evaluated.best:
                 self.position.best = evaluated
                 self._save()
@@ -177,19 +177,6 @@ class Run:
             self.folder.sync_logs()
             self.checkpoints.save(self.position)
         self.saved, self.saved_at = self.position.update, time.monotonic()
-
-    def _resolved_config(self) -> TrainConfig:
-        """The configuration with nothing left to be derived, and good in any folder."""
-        config = self.config
-        return dataclasses.replace(
-            config,
-            data=absolute(config.data),
-            init_checkpoint=absolute(config.init_checkpoint or config.model or self.source.name),
-            bert_config=config.bert_config and absolute(config.bert_config),
-            vocab=config.vocab and absolute(config.vocab),
-            precision=resolved_precision(config.precision),
-            eval_every=self.eval_every,
-        )
 
     def _started(self) -> Started:
         return Started(

@@ -24,6 +24,7 @@ from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.files import (
     beside,
     json_text,
+    read_mapping,
     read_text,
     remove_unfinished,
     settle,
@@ -190,11 +191,7 @@ class RunFolder:
 
     def read_plan(self) -> dict[str, Any]:
         """What `plan.json` holds; nothing if it is not there, or damaged."""
-        try:
-            values = json.loads(read_text(self.plan))
-        except (InputError, ValueError):
-            return {}
-        return values if isinstance(values, dict) else {}
+        return read_mapping(self.plan) or {}
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl` or `eval.jsonl`.

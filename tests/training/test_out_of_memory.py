@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import write_small_model
+from small import write_small_task
 
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
 from bertaccum.progress import silent
@@ -35,13 +34,7 @@ UPDATES = 3
 def config(tmp_path: Path) -> Callable[..., TrainConfig]:
     """Three updates of a thin encoder, in windows of eight reviews."""
     folder = tmp_path / "reviews"
-    folder.mkdir()
-    words = ["the", "food", "was", "very", "good", "bad"]
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
-    encoder = write_small_model(folder / "bert_config.json", folder / "vocab.txt")
-    rows = [f"{i % 2}\tthe food was {'very ' * (i % 5)}{words[4 + i % 2]}\n" for i in range(24)]
-    for name in ("train", "dev"):
-        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows))
+    encoder = write_small_task(folder, train=24, dev=24)
 
     def make(micro_batch: int, name: str, **options: object) -> TrainConfig:
         values = {"target_batch": 8, "dropout": 0.0, "learning_rate": 1e-3, "max_seq_length": 16}

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from resuming import result
-from small import write_small_model
+from small import write_small_task
 
 from bertaccum import files
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import TrainConfig, save_interval
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.progress import silent
@@ -39,13 +38,7 @@ Make = Callable[..., TrainConfig]
 def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data, and the dimensions of a thin encoder."""
     folder = tmp_path_factory.mktemp("data") / "reviews"
-    folder.mkdir()
-    words = ["the", "food", "was", "very", "good", "bad"]
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
-    write_small_model(folder / "bert_config.json", folder / "vocab.txt")
-    rows = [f"{i % 2}\tthe food was {'very ' * (i % 5)}{words[4 + i % 2]}\n" for i in range(30)]
-    for name, count in (("train", EXAMPLES), ("dev", 10)):
-        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows[:count]))
+    write_small_task(folder, train=EXAMPLES, dev=10)
     return folder
 
 
@@ -353,7 +346,7 @@ def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
     "places",
     [
         [(checkpoints, "write_text")],
-        pytest.param([(checkpoints, "sync"), (files, "sync")], marks=pytest.mark.slow),
+        pytest.param([(files, "sync"), (checkpoints, "put_folder")], marks=pytest.mark.slow),
     ],
     ids=["while a file is written", "while files are put on the disk"],
 )
