@@ -97,7 +97,7 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
         for step in tf.range(tf.size(cuts) - 1):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             a, b = cuts[step], cuts[step + 1]
-            with dropout_masks(masks, first=a):
+            with dropout_masks(masks.of_micro_batch(a)):
                 loss, pairs = micro_step(model, optimizer, tokens[a:b], labels[a:b], TARGET)
             # What nobody takes would not be computed.
             taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g, _ in pairs]

@@ -24,6 +24,7 @@ SPLITS = ("train", "dev", "test")
 AUTO = "auto"
 RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
+DROPOUT_STREAMS = ("example", "micro-batch")
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -232,6 +233,12 @@ class StepConfig:
         free=True,
     )
     dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
+    dropout_stream: str = setting(
+        "example",
+        "What dropout's masks belong to. example: the same updates, however windows are cut;"
+        " micro-batch: drawn anew for each, as elsewhere, and the cut decides the updates.",
+        choices=DROPOUT_STREAMS,
+    )
     precision: str = setting(
         AUTO,
         "Arithmetic of the model. auto: on a GPU mixed_bfloat16 from compute capability 8 on,"

@@ -35,28 +35,29 @@ class Masks:
       pools: for each rate, [rows, width] booleans, true where something is kept.
       examples: [window] int32, each example's own offset into the rows.
       first: the position in the window of the micro-batch's first example.
+      stream: "example", or "micro-batch" for masks that belong to micro-batches instead.
     """
 
     seed: tf.Tensor
     pools: dict[float, tf.Tensor]
     examples: tf.Tensor
     first: Any = 0
+    stream: str = "example"
+
+    def of_micro_batch(self, first: Any) -> Masks:
+        """Those of the micro-batch whose first example has this position in the window."""
+        seed = self.seed
+        if self.stream == "micro-batch":
+            seed = tf.random.experimental.stateless_fold_in(seed, first)
+        return dataclasses.replace(self, seed=seed, first=first)
 
 
 _MASKS: ContextVar[Masks | None] = ContextVar("masks", default=None)
 
 
 @contextmanager
-def dropout_masks(masks: Masks | None, first: Any = None) -> Iterator[None]:
-    """Inside, forward passes of models that `seed_dropout` was given drop by these masks.
-
-    Args:
-      masks: of the update.
-      first: the position in the window of the first example that is passed; by default as
-        the masks say already.
-    """
-    if masks is not None and first is not None:
-        masks = dataclasses.replace(masks, first=first)
+def dropout_masks(masks: Masks | None) -> Iterator[None]:
+    """Inside, forward passes of models that `seed_dropout` was given drop by these masks."""
     token = _MASKS.set(masks)
     try:
         yield
@@ -101,13 +102,16 @@ def keep_mask(
     return tf.random.uniform(shape) >= layer.rate, 1 / (1 - layer.rate)
 
 
-def draw_masks(model: tf_keras.Model, seed: tf.Tensor, examples: tf.Tensor) -> Masks:
+def draw_masks(
+    model: tf_keras.Model, seed: tf.Tensor, examples: tf.Tensor, stream: str = "example"
+) -> Masks:
     """The masks of an update.
 
     Args:
       model: what `seed_dropout` was given.
       seed: [2] integers.
       examples: how many there are in the window.
+      stream: what a mask belongs to, "example" or "micro-batch".
     """
     layers = [part for part in _dropouts(model) if isinstance(_generator(part), _SeededMasks)]
     width = max((_generator(layer).width for layer in layers), default=0)
@@ -117,7 +121,7 @@ def draw_masks(model: tf_keras.Model, seed: tf.Tensor, examples: tf.Tensor) -> M
     }
     own = tf.random.experimental.stateless_fold_in(seed, -1)
     offsets = tf.random.stateless_uniform([examples], own, 0, _ROWS, tf.int32)
-    return Masks(seed, pools, offsets)
+    return Masks(seed, pools, offsets, stream=stream)
 
 
 def _dropouts(model: tf_keras.Model) -> list[tf_keras.layers.Dropout]:

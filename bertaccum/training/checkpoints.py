@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from bertaccum.training.run_folder import ModelFiles, RunFolder
 _WEIGHTS = "model.ckpt"
 _EVALUATION = "evaluation.json"
 _STATE, _POSITION = "state", "position.json"
+_PIECE_BYTES = 4 * 2**20
 _NAME = re.compile(r"update-(\d+)")
 
 
@@ -137,17 +139,8 @@ class Checkpoints:
           InputError: it is that of another model.
         """
         try:
-            # One at a time: all at once take as much memory again as the whole state. Without
-            # numpy: made from its arrays, a tensor that does not fit is a segmentation fault.
             for name, variable in self._variables.items():
-                with tf.device("CPU"):
-                    (value,) = tf.raw_ops.RestoreV2(
-                        prefix=str(path / _STATE),
-                        tensor_names=[f"{name}/.ATTRIBUTES/VARIABLE_VALUE"],
-                        shape_and_slices=[""],
-                        dtypes=[variable.dtype],
-                    )
-                variable.assign(value)
+                _restore_variable(variable, path / _STATE, f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "does not fit into memory",
@@ -156,6 +149,31 @@ class Checkpoints:
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise _unusable(path, f"does not fit this run's model ({_reason(error)})") from None
+
+
+def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
+    """Gives a variable what a state has under this name, piece by piece, and where it is.
+
+    Assigning takes the variable's memory a second time, and leaves a hole where it was. numpy
+    is avoided: made from its arrays, a tensor that does not fit is a segmentation fault.
+    """
+    with tf.device("CPU"):
+        (value,) = tf.raw_ops.RestoreV2(
+            prefix=str(state), tensor_names=[name], shape_and_slices=[""], dtypes=[variable.dtype]
+        )
+    value.shape.assert_is_compatible_with(variable.shape)
+    if not value.shape.rank:
+        variable.assign(value)
+        return
+    rows = max(_PIECE_BYTES // (variable.dtype.size * math.prod(value.shape[1:])), 1)
+    for first in range(0, value.shape[0], rows):
+        with tf.device("CPU"):
+            piece = value[first : first + rows]
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=variable.handle, indices=first + tf.range(len(piece)), updates=piece
+        )
+    # Scattering has every read make a copy from then on.
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from bertaccum.training.rehearsal import Subject
 from bertaccum.training.run_folder import RunFolder, read_run_config
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
+# How windows are cut, which decides the updates where dropout's masks belong to micro-batches.
+_CUTTING = ("micro_batch", "cut")
 
 
 def _absolute(name: str) -> str:
@@ -58,11 +60,12 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
         )
     began, free = read_run_config(run), {}
     other = []
+    cut_decides = began.dropout_stream == "micro-batch"
     for field in dataclasses.fields(TrainConfig):
         if field.name not in asked:
             continue
         value, was = asked[field.name], getattr(began, field.name)
-        if field.metadata["free"]:
+        if field.metadata["free"] and not (cut_decides and field.name in _CUTTING):
             free[field.name] = value
         elif _resolved(field.name, value) != _before(began, field.name):
             other.append(f"--{field.name.replace('_', '-')} {value} (was {was})")

@@ -193,8 +193,15 @@ class Run:
         )
 
     def _make_update(self) -> Callable[[Window], dict[str, Any]]:
-        accumulate, seed = self.plan.accumulation_steps > 1, self.config.seed
-        return make_update(self.model, self.optimizer, seed, accumulate, self.stopped)
+        accumulate, config = self.plan.accumulation_steps > 1, self.config
+        return make_update(
+            self.model,
+            self.optimizer,
+            config.seed,
+            accumulate,
+            self.stopped,
+            config.dropout_stream,
+        )
 
     def _run_update(self, number: int) -> Generator[Event, None, Updated]:
         self._stop_if_asked()

@@ -30,6 +30,7 @@ def make_update(
     seed: int,
     accumulate: bool,
     stopped: tf.Variable | None = None,
+    dropout_stream: str = "example",
 ) -> Callable[[Window], dict[str, Any]]:
     """Builds the update of `model` by `optimizer`.
 
@@ -42,6 +43,7 @@ def make_update(
         accumulators.
       stopped: a bool on the host; when it turns True, no further micro-batch is begun, and
         nothing is applied.
+      dropout_stream: what a mask of dropout belongs to, "example" or "micro-batch".
 
     Returns:
       A function of a Window that updates the weights and returns `loss` (mean over the
@@ -63,7 +65,7 @@ def make_update(
     ) -> dict[str, tf.Tensor]:
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
         own_seed = tf.stack([tf.constant(seed, tf.int64), optimizer.iterations.read_value()])
-        masks = draw_masks(model, own_seed, tf.size(labels))
+        masks = draw_masks(model, own_seed, tf.size(labels), dropout_stream)
         results = run(model, optimizer, tokens, labels, cuts, masks, stopped)
         return results | {
             "grad_norm": tf.identity(optimizer.gradient_norm),
@@ -114,7 +116,7 @@ def _accumulated(
         # Side by side, two micro-batches would take the memory of both.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = cuts[step], cuts[step + 1]
-        with dropout_masks(masks, first=start):
+        with dropout_masks(masks.of_micro_batch(start)):
             loss, pairs = micro_step(
                 model, optimizer, tokens[start:end], labels[start:end], tf.size(labels)
             )
@@ -139,7 +141,7 @@ def _single(
     _: tf.Variable,
 ) -> dict[str, tf.Tensor]:
     # There is one micro-batch: the window.
-    with dropout_masks(masks, first=cuts[0]):
+    with dropout_masks(masks.of_micro_batch(cuts[0])):
         loss, pairs = micro_step(model, optimizer, tokens, labels, tf.size(labels))
     applied = optimizer.apply_sums(pairs, weight=1.0)
     finished = tf.constant(True)

@@ -20,6 +20,7 @@ from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.update import make_update
 from bertaccum.training.windows import make_window
 
+GOLDEN = ["11011111", "11110001", "10111111", "11111110", "01111111", "11100010"]
 DROPOUT = dataclasses.replace(CONFIG, dropout=0.3, learning_rate=1e-2, warmup_fraction=0.0)
 
 
@@ -135,13 +136,42 @@ def test_masks_belong_to_examples_and_not_to_micro_batches(
     assert moved > 0.01
 
 
+def test_masks_never_change() -> None:
+    """Golden: another machine, device or TensorFlow must drop the same."""
+    model = tf_keras.Sequential([tf_keras.Input([3, 8]), tf_keras.layers.Dropout(0.25)])
+    seed_dropout(model, 8)
+    masks = draw_masks(model, tf.constant([3, 4], tf.int64), tf.constant(4))
+    with dropout_masks(masks.of_micro_batch(1)):
+        kept = model(tf.ones([2, 3, 8]), training=True).numpy() > 0
+    assert ["".join(str(int(k)) for k in row) for row in kept.reshape(6, 8)] == GOLDEN
+
+
+def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) -> None:
+    """Then they differ from one to the next, are repeated in every run, and the cut decides."""
+    losses: dict[str, list[list[float]]] = {"example": [], "micro-batch": []}
+    window = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 8, 16, 24, 32]))
+    other = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 12, 24, 32]))
+    for stream, found in losses.items():
+        for cut in (window, window, other):
+            model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+            optimizer = make_optimizer(DROPOUT, 8, 4)
+            update = make_update(model, optimizer, 0, True, dropout_stream=stream)
+            found.append(update(cut)["losses"])
+    ours, theirs = losses["example"], losses["micro-batch"]
+    assert ours[0] == ours[1] and theirs[0] == theirs[1]
+    assert sum(ours[2]) == pytest.approx(sum(ours[0]), abs=1e-5)
+    assert abs(sum(theirs[2]) - sum(theirs[0])) > 1e-4
+    assert theirs[0][1:] != ours[0][1:]
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_masks_drop_at_their_rate_and_are_not_alike(rate: float) -> None:
     layer = tf_keras.layers.Dropout(rate)
     model = tf_keras.Sequential([tf_keras.Input([64, 512]), layer, tf_keras.layers.Dropout(rate)])
     seed_dropout(model, 512)
     ones = tf.ones([16, 64, 512])
-    with dropout_masks(draw_masks(model, tf.constant([3, 4]), tf.constant(32)), first=8):
+    masks = draw_masks(model, tf.constant([3, 4]), tf.constant(32))
+    with dropout_masks(masks.of_micro_batch(8)):
         dropped = layer(ones, training=True).numpy()
         other = model.layers[1](ones, training=True).numpy()
     kept = dropped > 0

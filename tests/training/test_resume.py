@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import datetime
 import errno
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,7 @@ from resuming import result
 from small import write_small_task
 
 from bertaccum import files
+from bertaccum.cli import main
 from bertaccum.config import TrainConfig, save_interval
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.progress import silent
@@ -198,6 +205,10 @@ def test_what_changes_the_updates_is_refused(config: Make) -> None:
         list(loop.resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
     with pytest.raises(ConfigError, match=r"both name the run folder; drop --out"):
         list(loop.resume(run, {"out": "elsewhere"}, silent))
+    drawn = config("drawn", dropout_stream="micro-batch", max_updates=1)
+    list(loop.train(drawn, silent))
+    with pytest.raises(ConfigError, match=r"--micro-batch 2 \(was 3\), --cut cost \(was count\)"):
+        list(loop.resume(Path(str(drawn.out)), {"micro_batch": 2, "cut": "cost"}, silent))
     data = Path(run_config.data)
     for name, text in (("train.tsv", "1\tbad food\n"), ("dev.tsv", "0\tgood\n")):
         whole = (data / name).read_text()
@@ -326,6 +337,66 @@ def test_a_run_folder_that_goes_away(config: Make, whole: dict[str, Any]) -> Non
     run.with_name("away").rename(run)
     list(loop.resume(run, {}, silent))
     assert result(run) == whole
+
+
+def test_a_run_folder_that_becomes_read_only(
+    config: Make, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_config = config("run")
+    run, events = Path(str(run_config.out)), loop.train(run_config, silent)
+    with contextlib.ExitStack() as stack:
+        for event in events:
+            if isinstance(event, Updated) and event.update == 3:
+                stack.enter_context(read_only(run))
+                break
+        with pytest.raises(RunError, match=r"run/\S+: cannot be \w+ \(Read-only file system\)"):
+            list(events)
+        with pytest.raises(SystemExit) as end:
+            main(["train", "--resume", str(run)])
+        assert end.value.code == 1
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert re.fullmatch(rf"error: {run}\S*: .*Read-only file system.*", line), line
+    list(loop.resume(run, {}, silent))
+    assert result(run) == whole
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing in the folder can be written any more, not even by root."""
+    for options in (["--bind", str(folder)], ["-o", "remount,bind,ro"]):
+        done = subprocess.run(["mount", *options, str(folder)], capture_output=True)
+        if done.returncode:
+            pytest.skip("needs root to mount a folder read-only")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_clock_that_jumps_back(
+    config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an hour, whenever somebody looks."""
+    hours = itertools.count()
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Clock:
+            return cls.fromtimestamp(2e9 - 3600 * next(hours), tz)
+
+    run_config = dataclasses.replace(config("run"), out=None)
+    monkeypatch.chdir(Path(run_config.data).parent)
+    monkeypatch.setattr(datetime, "datetime", Clock)
+    monkeypatch.setattr(time, "time", lambda: 2e9 - 3600 * next(hours))
+    list(loop.train(dataclasses.replace(run_config, max_updates=1), silent))
+    older = Path("runs/latest").resolve()
+    run_until(loop.train(run_config, silent), 3)
+    assert Path("runs/latest").resolve().name < older.name
+    *updates, _, last = loop.resume(Path("runs/latest"), {}, silent)
+    assert min(event.seconds for event in updates if isinstance(event, Updated)) > 0
+    assert isinstance(last, Finished)
+    assert last.summary["total_seconds"] >= last.summary["training_seconds"] > 0
+    assert result("runs/latest") == whole
 
 
 def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:

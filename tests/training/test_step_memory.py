@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,3 +86,50 @@ def test_gradients_of_embeddings_stay_sparse_until_they_are_summed(
     make_update(model, make_optimizer(CONFIG, 8, 4), 0, True)(make_window(store, np.arange(8), 2))
     (words,) = [g for name, g in seen.items() if "word_embeddings" in name]
     assert isinstance(words, tf.IndexedSlices)
+
+
+RESTORING = """
+import itertools, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+from pathlib import Path
+from bertaccum.memory import device
+device.limit_memory(200 * 2**20)
+import tensorflow as tf, tf_keras
+from bertaccum.config import TrainConfig
+from bertaccum.training.checkpoints import Checkpoints, Position, state_of
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.run_folder import RunFolder
+model = tf_keras.Sequential([tf_keras.layers.Embedding(40_000, 128), tf_keras.layers.Dense(2)])
+model.build([None, 8])
+optimizer = make_optimizer(TrainConfig(), 8, 4)
+optimizer.build(model.trainable_variables)
+states = Checkpoints(model, optimizer, RunFolder(Path(sys.argv[1])), 1)
+states.save(Position("", 1, "none"))
+def largest():
+    # Upwards: what does not fit is waited for.
+    sizes = itertools.takewhile(lambda mib: device._can_have(mib * 2**20), itertools.count(1))
+    return list(sizes)[-1]
+before, used = largest(), device.used_bytes()
+states.restore(state_of(Path(sys.argv[1]) / "checkpoints", 0))
+assert device.used_bytes() - used < 2**20, device.used_bytes() - used
+@tf.function
+def read():
+    return tf.reduce_sum(tf.gather(model.weights[0].read_value(), [0]))
+read()
+device.reset_peak_memory()
+read()
+used = device.used_bytes()
+print(before, device.peak_memory_bytes() - used, device._can_have(before * 2**20))
+"""
+
+
+def test_restoring_leaves_the_memory_as_it_was(tmp_path: Path) -> None:
+    """What is free is one piece as before, and reading restored weights makes no copy of them."""
+    (tmp_path / "checkpoints").mkdir()
+    command = [sys.executable, "-c", RESTORING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, copied, still_in_one_piece = done.stdout.split()
+    assert int(before) > 60
+    assert int(copied) < 2**20
+    assert still_in_one_piece == "True"
