@@ -3,12 +3,14 @@
     python benchmarks/speed.py accumulation                    # 2 minutes on 2 cores
     python benchmarks/speed.py matmul                          # 3 minutes
     python benchmarks/speed.py cuts                            # 3 minutes
+    python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 15 minutes
 
 `accumulation`: a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) against its four
 bare forward and backward passes. `matmul`: the floating-point operations per second that the
 model needs (its last layer computes one token) against those of a large square matrix product.
 `cuts`: what a micro-step of each shape takes, and the price list that --cut cost goes by.
+`determinism`: a window with --deterministic, which CPUs do by default, and without.
 `padding`: windows of real reviews cut by cost, by count, and padded to the maximum. All with
 BERT-Small; each writes speed-<part>.json and prints a Markdown table.
 """
@@ -27,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.config import disable_op_determinism
 from tools import run_part, table, yelp_stores
 
 from bertaccum.accumulation.sums import values_of
@@ -189,7 +192,7 @@ SHAPES = [(n, length) for n in (1, 2, 4, 8, 16) for length in (16, 64, 128, 256,
 
 
 def cuts(*_: Path) -> tuple[list[dict[str, Any]], str]:
-    _, _, update = build("float32", max_seq_length=512)
+    _, _, update = build("float32")
     shapes = [(n, length) for n, length in SHAPES if n * length <= 2048]
     runs = {
         f"{n} x {length}": partial(update, full_window(length, 2 * n, n)) for n, length in shapes
@@ -224,6 +227,30 @@ def cuts(*_: Path) -> tuple[list[dict[str, Any]], str]:
         f" {1e3 * apply:.0f} ms."
     )
     return [prices, *results], text
+
+
+# --- Determinism ------------------------------------------------------------------------
+
+
+def determinism(*_: Path) -> tuple[list[dict[str, Any]], str]:
+    results, window = [], full_window(128)
+    for precision in PRECISIONS:
+        runs: dict[str, Callable[[], Any]] = {}
+        for kind, switch in {
+            "with": tf.config.experimental.enable_op_determinism,
+            "without": disable_op_determinism,
+        }.items():
+            switch()
+            _, _, update = build(precision)
+            runs[kind] = lambda switch=switch, update=update: (switch(), update(window))
+        timed = interleaved(runs, 15)
+        ratio = timed["with"] / timed["without"]
+        results.append({"precision": precision, "ratio": ratio} | timed)
+    rows = [
+        [r["precision"], f"{r['with']:.3f}", f"{r['without']:.3f}", f"{r['ratio']:.3f}"]
+        for r in results
+    ]
+    return results, table(["precision", "--deterministic, s", "without, s", "ratio"], rows)
 
 
 # --- Padding ----------------------------------------------------------------------------
@@ -269,5 +296,11 @@ def padding(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 if __name__ == "__main__":
-    parts = {"accumulation": accumulation, "matmul": matmul, "cuts": cuts, "padding": padding}
+    parts = {
+        "accumulation": accumulation,
+        "matmul": matmul,
+        "cuts": cuts,
+        "determinism": determinism,
+        "padding": padding,
+    }
     run_part(__doc__.splitlines()[0], "speed", parts)
