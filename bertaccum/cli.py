@@ -244,26 +244,52 @@ def train(ctx: click.Context, as_json: bool, resume: str | None, **values: Any) 
     with report.Progress() as progress, Stopping(functools.partial(_leave, progress)) as stopping:
         progress.note("loading data and model")
         if resume is None:
-            run = loop.train(config, progress, stopping)
+            run = loop.train(config, progress, stopping, named)
         else:
             run = loop.resume(Path(resume), named, progress, stopping)
         for event in run:
             if isinstance(event, events.Started):
                 start = event
+            if isinstance(event, events.OutOfMemory):
+                progress.note(report.out_of_memory(event))
+            elif start.worker > 0:
+                continue  # The chief says it for all.
+            elif isinstance(event, events.Started):
                 progress.note(report.started(event))
             elif isinstance(event, events.Updated):
                 progress("training", event.update, start.updates, report.updated(event))
             elif isinstance(event, events.Evaluated):
                 progress.note(report.evaluated(event))
-            elif isinstance(event, events.OutOfMemory):
-                progress.note(report.out_of_memory(event))
     if isinstance(event, events.Stopped):
         _fail(report.stopped(event), 128 + event.signal)
     assert isinstance(event, events.Finished)
+    if start.worker > 0:
+        return
     if as_json:
         report.result_json(event.summary)
     else:
         report.result(report.finished(event, str(start.folder)))
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--workers", type=click.IntRange(min=2), required=True, help="How many processes.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def launch(workers: int, command: tuple[str, ...]) -> None:
+    """Train with several workers on this machine.
+
+    They are processes that talk over the loopback interface, on ports that are free. Each line
+    on stderr begins with its worker's number. If one fails, all are ended; the same command,
+    started again, goes on from the last saved state.
+
+    \b
+    Example:
+      bertaccum launch --workers 2 -- train --target-batch 32 --out runs/together
+    """
+    if command[0] != "train":
+        raise click.UsageError(f"launch starts train, not {command[0]}")
+    from bertaccum.distribution.launch import launch as run
+
+    sys.exit(run(workers, command))
 
 
 @cli.command("eval")

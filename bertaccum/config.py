@@ -22,6 +22,7 @@ SOURCES = ("yelp", "sample", "csv")
 LAYOUTS = ("plain", "cola")
 SPLITS = ("train", "dev", "test")
 AUTO = "auto"
+STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
 DROPOUT_STREAMS = ("example", "micro-batch")
@@ -132,6 +133,14 @@ def save_interval(text: str) -> tuple[int | None, float | None]:
         )
     number, unit = int(match[1]), match[2]
     return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
+
+
+def timeout_seconds(text: str) -> float:
+    """The seconds that `--collective-timeout` means; ConfigError if it is no time."""
+    match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
+    if match is None:
+        raise ConfigError(f"--collective-timeout {text} is no time", "write it as 90s, 10m or 2h")
+    return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 @dataclass(frozen=True)
@@ -313,11 +322,39 @@ class TrainConfig(StepConfig):
     deterministic: bool | None = setting(
         None, "The same bits in every run on the same machine. [default: on a CPU]", switch=True
     )
+    strategy: str = setting(
+        AUTO,
+        "Which devices share a window. one: the first; mirrored: several of this process;"
+        " multi-worker: those of several processes, as TF_CONFIG, Slurm or `bertaccum launch`"
+        " describes them; auto: as described, else all GPUs.",
+        choices=STRATEGIES,
+        free=True,
+    )
+    replicas: int | None = setting(
+        None,
+        "Devices of this process; without GPUs the CPU is cut into so many. [default: all GPUs]",
+        minimum=1,
+        free=True,
+    )
+    collective_timeout: str = setting(
+        "10m", "How long workers wait for each other, such as 90s or 10m.", free=True
+    )
     out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         save_interval(self.save_every)
+        timeout_seconds(self.collective_timeout)
+        if self.strategy == "one" and self.replicas not in (None, 1):
+            raise ConfigError(
+                f"--strategy one and --replicas {self.replicas} contradict each other",
+                "drop one of the two",
+            )
+        if self.replicas is not None and self.replicas > self.target_batch:
+            raise ConfigError(
+                f"--replicas {self.replicas} is above --target-batch {self.target_batch}",
+                "lower the first or raise the second",
+            )
 
 
 @dataclass(frozen=True)

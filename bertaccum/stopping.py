@@ -41,10 +41,16 @@ class Stopping:
         self._leave, self._grace = leave, grace_seconds
         self._request: Callable[[], Any] | None = None
         self._saving = False
+        self._handlers: dict[int, Any] = {}
 
     def heed(self, request: Callable[[], Any]) -> None:
         """From now on a signal calls `request`, in another thread, and changes `requested`."""
         self._request = request
+
+    def hear_again(self) -> None:
+        """Takes the signals back, from whoever has taken them since this context began."""
+        for number in self._handlers:
+            signal.signal(number, self._handle)
 
     @contextlib.contextmanager
     def saving(self) -> Any:

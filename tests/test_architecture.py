@@ -24,8 +24,10 @@ MAY_IMPORT = {
     "bertaccum.accumulation": set(),
     "bertaccum.memory": set(),
     "bertaccum.bert": set(),
+    "bertaccum.distribution": set(),
     "bertaccum.training": {
         "bertaccum.accumulation",
+        "bertaccum.distribution",
         "bertaccum.memory",
         "bertaccum.bert",
         "data_prep",

@@ -38,20 +38,30 @@ class OneUpdate(OptimizerWrapper):
         weight: tf.Tensor,
         candidates: list[frozenset[int]],
         touched: tf.Tensor,
-    ) -> tf.Tensor:
+        report: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Reduces over replicas, once; divides; checks; hands the result to the inner one.
 
         What is updated is the first of the `candidates` that has all variables `touched`.
+
+        Returns:
+          Whether it was applied; and the reports' sum.
         """
         used = sorted(frozenset.union(*candidates))
-        sums, weight = sum_over_replicas([sums[i] for i in used], weight)
+        numbers = weight[tf.newaxis]
+        if report is not None:
+            numbers = tf.concat([numbers, tf.cast(report, tf.float64)], axis=0)
+        sums, numbers = sum_over_replicas([sums[i] for i in used], numbers)
+        weight = numbers[0]
+        agreed = tf.equal(numbers[1], 0) if report is not None else tf.constant(True)
         factor = tf.ones_like(weight) if self.reduction == "sum" else 1 / weight
         variables = [self._model_variables[i] for i in used]
         pairs, factor, norm = self._gradients(sums, variables, factor)
         self.gradient_norm.assign(tf.cast(norm, tf.float32))
         which = _first_covering(candidates, touched)
-        allowed = self._allowed(tf.math.is_finite(norm))
-        return self._apply_inner(pairs, factor, allowed, candidates, which)
+        allowed = self._allowed(tf.math.is_finite(norm) | ~agreed)
+        applied = self._apply_inner(pairs, factor, (agreed, allowed), candidates, which)
+        return applied, numbers[1:]
 
     def _gradients(
         self, sums: list[tf.Tensor], variables: list[tf.Variable], factor: tf.Tensor
@@ -86,10 +96,11 @@ class OneUpdate(OptimizerWrapper):
         self,
         pairs: list[Any],
         factor: tf.Tensor,
-        allowed: tf.Tensor,
+        if_so: tuple[tf.Tensor, tf.Tensor],
         candidates: list[frozenset[int]],
         which: tf.Tensor,
     ) -> tf.Tensor:
+        """Updates if all replicas agreed and if it is allowed to, `if_so`."""
         gradients, variables = (list(part) for part in zip(*pairs, strict=True))
 
         def update(chosen: frozenset[int], gradients: Any, factor: tf.Tensor) -> None:
@@ -100,7 +111,7 @@ class OneUpdate(OptimizerWrapper):
                 self.inner.apply_gradients(own, skip_gradients_aggregation=True)
 
         def merged(
-            strategy: tf.distribute.Strategy, gradients: Any, factor: Any, allowed: Any, which: Any
+            strategy: tf.distribute.Strategy, gradients: Any, factor: Any, if_so: Any, which: Any
         ) -> tf.Tensor:
             def one(chosen: frozenset[int]) -> tf.Tensor:
                 strategy.extended.call_for_each_replica(update, args=(chosen, gradients, factor))
@@ -110,14 +121,15 @@ class OneUpdate(OptimizerWrapper):
                 steps = [functools.partial(one, chosen) for chosen in candidates]
                 return steps[0]() if len(steps) == 1 else tf.switch_case(first(which), steps)
 
-            return self._branch(first(allowed), step)
+            agreed, allowed = (first(value) for value in if_so)
+            return tf.cond(agreed, lambda: self._branch(allowed, step), lambda: tf.constant(False))
 
-        with tf.control_dependencies([allowed]):
+        with tf.control_dependencies(if_so):
             begun = self.half_updated.assign(True)
         with tf.control_dependencies([begun]):
-            allowed = tf.identity(allowed)
+            if_so = (tf.identity(if_so[0]), tf.identity(if_so[1]))
         context = tf.distribute.get_replica_context()
-        applied = context.merge_call(merged, args=(gradients, factor, allowed, which))
+        applied = context.merge_call(merged, args=(gradients, factor, if_so, which))
         with tf.control_dependencies([applied]):
             self.half_updated.assign(False)
         return applied

@@ -180,7 +180,7 @@ class AccumulatingOptimizer(KerasFace):
             self._accumulators().add(gradients, tf.cast(weight, tf.float64))
             self._step.assign_add(1)
 
-    def apply(self) -> tf.Tensor:
+    def apply(self, report: tf.Tensor | None = None) -> Any:
         """Updates the variables from what all replicas accumulated; starts a new window.
 
         Variables without a gradient in the window are left alone, decay and moments, too.
@@ -189,24 +189,31 @@ class AccumulatingOptimizer(KerasFace):
         have between them: trace the micro-steps first. In other windows a variable without
         gradient is taken to have one of zero.
 
+        Args:
+          report: [n] numbers of this replica's, to be added up over replicas on the way. If the
+            first sum is not 0, somebody objects: the window is forgotten by all, and nothing
+            else changes.
+
         Returns:
           True if the update was applied, False if its gradient was not finite and the
-          window was skipped.
+          window was skipped; with a report, that and [n] float64, the sum of all replicas'.
 
         Raises:
           ValueError: nothing was accumulated.
         """
         if tf.distribute.in_cross_replica_context():
-            return first(tf.distribute.get_strategy().run(self.apply))
+            results = tf.distribute.get_strategy().run(self.apply, args=(report,))
+            return tf.nest.map_structure(first, results)
         if self._sums is None or (tf.executing_eagerly() and not self._step > 0):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
         alone = self.reduction != "sum" and replicas_in_sync() == 1
         sums, weight = self._sums.read(alone)
-        applied = self._update(sums, weight, self._candidates(), tf.identity(self._sums.touched))
+        touched = tf.identity(self._sums.touched)
+        applied, total = self._update(sums, weight, self._candidates(), touched, report)
         with tf.control_dependencies([applied]):
             self._sums.reset()
             self._step.assign(0)
-        return applied
+        return applied if report is None else (applied, total)
 
     def avoid_copies(self) -> None:
         """Before `apply`, in functions that XLA does not compile: saves it time.
@@ -242,7 +249,7 @@ class AccumulatingOptimizer(KerasFace):
         ]
         touched = tf.constant([g is not None for g in gradients])
         own = frozenset(_positions_of(gradients))
-        return self._update(dense, weight, [own], touched)
+        return self._update(dense, weight, [own], touched)[0]
 
     def flush(self) -> tf.Tensor:
         """Applies the window as far as it has come, exactly weighted.

@@ -46,28 +46,28 @@ def replicas_in_sync() -> int:
 
 
 def sum_over_replicas(
-    tensors: list[tf.Tensor], weight: tf.Tensor
+    tensors: list[tf.Tensor], numbers: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Adds up over replicas, all in one reduction (one a type, should there be several).
 
     Args:
       tensors: this replica's.
-      weight: float64 scalar, this replica's. It travels with the tensors, in their type: as
+      numbers: [n] float64, this replica's. They travel with the tensors, in their type: as
         exact as they are.
 
     Returns:
       The sums of both.
     """
     if replicas_in_sync() == 1:
-        return tensors, weight
+        return tensors, numbers
     context = tf.distribute.get_replica_context()
     summed_up: dict[int, tf.Tensor] = {}
     # What was read from a variable has no device yet, and several workers need one.
-    values = [tf.identity(value) for value in (*tensors, tf.cast(weight, tensors[0].dtype))]
+    values = [tf.identity(value) for value in (*tensors, tf.cast(numbers, tensors[0].dtype))]
     for dtype in sorted({value.dtype for value in values}, key=lambda dtype: dtype.name):
         of_type = [i for i, value in enumerate(values) if value.dtype == dtype]
         group = [values[i] for i in of_type]
         reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, group)
         summed_up.update(zip(of_type, reduced, strict=True))
-    *sums, total = (summed_up[i] for i in range(len(values)))
-    return sums, tf.cast(total, weight.dtype)
+    *sums, totals = (summed_up[i] for i in range(len(values)))
+    return sums, tf.cast(totals, numbers.dtype)

@@ -33,22 +33,24 @@ class Masks:
     Args:
       seed: [2] integers, that all follows from.
       pools: for each rate, [rows, width] booleans, true where something is kept.
-      examples: [window] int32, each example's own offset into the rows.
-      first: the position in the window of the micro-batch's first example.
+      positions: [examples] int32, where examples stand in the window.
+      examples: [examples] int32, each example's own offset into the rows.
+      first: the number of the micro-batch's first example among these.
       stream: "example", or "micro-batch" for masks that belong to micro-batches instead.
     """
 
     seed: tf.Tensor
     pools: dict[float, tf.Tensor]
+    positions: tf.Tensor
     examples: tf.Tensor
     first: Any = 0
     stream: str = "example"
 
     def of_micro_batch(self, first: Any) -> Masks:
-        """Those of the micro-batch whose first example has this position in the window."""
+        """Those of the micro-batch that begins with this example."""
         seed = self.seed
         if self.stream == "micro-batch":
-            seed = tf.random.experimental.stateless_fold_in(seed, first)
+            seed = tf.random.experimental.stateless_fold_in(seed, self.positions[first])
         return dataclasses.replace(self, seed=seed, first=first)
 
 
@@ -103,7 +105,11 @@ def keep_mask(
 
 
 def draw_masks(
-    model: tf_keras.Model, seed: tf.Tensor, examples: tf.Tensor, stream: str = "example"
+    model: tf_keras.Model,
+    seed: tf.Tensor,
+    examples: tf.Tensor,
+    positions: tf.Tensor | None = None,
+    stream: str = "example",
 ) -> Masks:
     """The masks of an update.
 
@@ -111,6 +117,7 @@ def draw_masks(
       model: what `seed_dropout` was given.
       seed: [2] integers.
       examples: how many there are in the window.
+      positions: [share] int32, of those that are dropped from here; by default all.
       stream: what a mask belongs to, "example" or "micro-batch".
     """
     layers = [part for part in _dropouts(model) if isinstance(_generator(part), _SeededMasks)]
@@ -121,7 +128,9 @@ def draw_masks(
     }
     own = tf.random.experimental.stateless_fold_in(seed, -1)
     offsets = tf.random.stateless_uniform([examples], own, 0, _ROWS, tf.int32)
-    return Masks(seed, pools, offsets, stream=stream)
+    if positions is None:
+        positions = tf.range(examples)
+    return Masks(seed, pools, positions, tf.gather(offsets, positions), stream=stream)
 
 
 def _dropouts(model: tf_keras.Model) -> list[tf_keras.layers.Dropout]:

@@ -31,6 +31,7 @@ RESERVE_OF_SMALL_BYTES = 225 * 2**20
 RESERVE_BYTES = 500 * 2**20
 _GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _limits: list[int] = []
+_unclaimed: list[int] = []
 
 
 def limit_memory(limit_bytes: int | None) -> None:
@@ -42,6 +43,17 @@ def limit_memory(limit_bytes: int | None) -> None:
     Raises:
       ConfigError: too small, more than there is, or TensorFlow has started already.
     """
+    announce_limit(limit_bytes)
+    claim_memory()
+
+
+def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
+    """Sets the limit of each device, for TensorFlow to heed when it starts.
+
+    Args:
+      limit_bytes: as for `limit_memory`, which does this and `claim_memory`.
+      devices: that the CPU is cut into; what they may hand out, they have in common.
+    """
     if limit_bytes is None:
         return
     check_limit(limit_bytes)
@@ -49,10 +61,21 @@ def limit_memory(limit_bytes: int | None) -> None:
         raise _too_late()
     if not _limits:
         try:
-            _limit_gpus(limit_bytes) if _gpus() else _limit_cpu(limit_bytes)
+            _limit_gpus(limit_bytes) if _gpus() else _limit_cpu(limit_bytes * devices)
         except RuntimeError:
             raise _too_late() from None
         _limits.append(limit_bytes)
+
+
+def claim_memory() -> None:
+    """Starts TensorFlow and sees that there is what the limit of a CPU allows.
+
+    In one piece, as a GPU has it, and not in pieces as the need grows.
+    """
+    if _unclaimed and not _can_have(_unclaimed.pop() - _TAKEN_BYTES):
+        raise ConfigError(
+            f"this machine has no {format_size(_limits[-1])} for a memory limit", "set a lower one"
+        )
 
 
 def peak_memory_bytes() -> int | None:
@@ -156,11 +179,7 @@ def _limit_cpu(limit_bytes: int) -> None:
     # Read when TensorFlow starts its devices.
     os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
     os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_bytes // 2**20)
-    # In one piece, as a GPU has it, and not in pieces as the need grows.
-    if not _can_have(limit_bytes - _TAKEN_BYTES):
-        raise ConfigError(
-            f"this machine has no {format_size(limit_bytes)} for a memory limit", "set a lower one"
-        )
+    _unclaimed.append(limit_bytes)
 
 
 def _can_have(size_bytes: int) -> bool:

@@ -13,7 +13,7 @@ class Plan:
     Args:
       target_batch: examples in one update.
       micro_batch: examples in one forward and backward pass, at most.
-      accumulation_steps: micro-steps in a window of the longest examples.
+      accumulation_steps: micro-steps of a replica in a window of the longest examples.
       replicas: devices that share a window.
       recompute: `layer` if encoder layers recompute their activations, else `none`.
       cut: `cost` if windows are cut where it costs the least, `count` if into equal counts.
@@ -36,15 +36,26 @@ class Plan:
         elif short:
             cut = f"{whole} of {self.micro_batch} and one of {short}"
         recomputed = ", with recomputation" if self.recompute == "layer" else ""
+        if self.replicas > 1:
+            cut = f"on {self.replicas} replicas, each in micro-batches of {self.micro_batch}"
         return f"{self.target_batch} examples an update: {cut}{recomputed}"
 
 
 def make_plan(
-    target_batch: int, micro_batch: int, recompute: str = "none", cut: str = "count"
+    target_batch: int,
+    micro_batch: int,
+    recompute: str = "none",
+    cut: str = "count",
+    replicas: int = 1,
 ) -> Plan:
     """Derives accumulation_steps."""
-    steps = math.ceil(target_batch / micro_batch)
-    return Plan(target_batch, micro_batch, steps, recompute=recompute, cut=cut)
+    steps = math.ceil(largest_share(target_batch, replicas) / micro_batch)
+    return Plan(target_batch, micro_batch, steps, replicas, recompute, cut)
+
+
+def largest_share(target_batch: int, replicas: int) -> int:
+    """Examples of a window that a replica gets, at most."""
+    return math.ceil(target_batch / replicas)
 
 
 def even_micro_batches(target_batch: int) -> list[int]:

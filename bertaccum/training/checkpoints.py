@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import build_classifier, build_encoder
+from bertaccum.distribution.exchange import sum_over_workers
+from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError
 from bertaccum.files import (
     beside,
@@ -72,6 +75,18 @@ class Position:
     peak_memory_bytes: int | None = None
     shrinkings: int = 0
     nonfinite_in_a_row: int = 0
+
+    @staticmethod
+    def of(values: dict[str, Any] | None) -> Position | None:
+        """What `dataclasses.asdict` made of one.
+
+        Raises:
+          TypeError, KeyError, AttributeError: of none.
+        """
+        if values is None:
+            return None
+        evaluations = {key: values[key] and Evaluated(**values[key]) for key in ("best", "last")}
+        return Position(**values | evaluations)
 
     @property
     def evaluated(self) -> int:
@@ -132,6 +147,16 @@ class Checkpoints:
             if old.name not in bests:
                 shutil.rmtree(old, ignore_errors=True)
 
+    def share(self, topology: Topology) -> None:
+        """Gives all workers the chief's state; all have to call it."""
+        for variable in self._variables.values():
+            for part in _components(variable):
+                value = part.numpy()
+                given = value if topology.chief else np.zeros_like(value)
+                value = sum_over_workers(topology, given)
+                if not topology.chief:
+                    part.assign(value)
+
     def restore(self, path: Path) -> None:
         """Gives weights and optimizer the state in `path`, which `read_position` has checked.
 
@@ -140,7 +165,8 @@ class Checkpoints:
         """
         try:
             for name, variable in self._variables.items():
-                _restore_variable(variable, path / _STATE, f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
+                for part in _components(variable):
+                    _restore_variable(part, path / _STATE, f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "does not fit into memory",
@@ -149,6 +175,11 @@ class Checkpoints:
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise _unusable(path, f"does not fit this run's model ({_reason(error)})") from None
+
+
+def _components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
+    """What a variable consists of on this worker's replicas."""
+    return tuple(getattr(variable, "values", (variable,)))
 
 
 def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
@@ -232,9 +263,8 @@ def read_position(path: Path, run: str) -> Position:
         for name, expected in values["files"].items():
             if sha256(path / name) != expected:
                 raise ValueError(f"the digest of {name} differs")
-        held = values["position"]
-        evaluations = {key: held[key] and Evaluated(**held[key]) for key in ("best", "last")}
-        position = Position(**held | evaluations)
+        position = Position.of(dict(values["position"]))
+        assert position is not None
     except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unusable(path, f"is damaged ({error})") from None
     if position.run != run:

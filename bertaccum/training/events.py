@@ -17,6 +17,7 @@ class Started:
       why: the plan's.
       updates: of the whole run.
       done: of them, in the state that the run is resumed from.
+      worker: whose event it is.
     """
 
     folder: Path
@@ -29,6 +30,7 @@ class Started:
     why: str
     updates: int
     done: int = 0
+    worker: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,37 +10,48 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.bert.source import find_model
-from bertaccum.config import AUTO, TrainConfig, size_in_bytes
-from bertaccum.memory.device import limit_memory
-from bertaccum.memory.plan import make_plan
+from bertaccum.config import AUTO, TrainConfig, size_in_bytes, timeout_seconds
+from bertaccum.distribution.exchange import told_by_chief
+from bertaccum.distribution.topology import Topology, make_topology
+from bertaccum.distribution.watch import Watch
+from bertaccum.errors import ConfigError
+from bertaccum.memory.device import announce_limit, claim_memory
+from bertaccum.memory.plan import largest_share, make_plan
 from bertaccum.progress import Progress
 from bertaccum.stopping import Stopping
-from bertaccum.training.checkpoints import read_position, saved_states
+from bertaccum.training.checkpoints import Position, read_position, saved_states
 from bertaccum.training.dataset import open_store, read_labels
 from bertaccum.training.events import Event
 from bertaccum.training.model import build_model
 from bertaccum.training.planner import Subject, make_report
 from bertaccum.training.resuming import (
+    check_agreement,
     check_inputs,
     is_deterministic,
     read_mark,
     resumed_config,
 )
 from bertaccum.training.run import Parts, Run
-from bertaccum.training.run_folder import RunFolder
+from bertaccum.training.run_folder import Bystander, RunFolder
 
 
 def train(
-    config: TrainConfig, progress: Progress, stopping: Stopping | None = None
+    config: TrainConfig,
+    progress: Progress,
+    stopping: Stopping | None = None,
+    named: dict[str, Any] | None = None,
 ) -> Iterator[Event]:
     """Trains one run; it goes on as long as the events are taken.
 
-    Everything that can be wrong with the input is found before the run folder is made.
+    Everything that can be wrong with the input is found before the run folder is made. Several
+    workers that are started again with the same --out go on with that run: a cluster's manager
+    knows one command.
 
     Args:
       config: the whole recipe.
       progress: called during long preparations with what, how much is done, and the total.
       stopping: what to ask, and be told by, whether to stop.
+      named: the options that were not left at their defaults; by default all.
 
     Yields:
       `Started`, then `Updated` and `Evaluated` as they happen, then `Finished` or `Stopped`.
@@ -49,12 +60,25 @@ def train(
       ConfigError, InputError: an option or file cannot be used.
       RunError: it came to an end that it was not meant to have.
     """
-    folder = RunFolder(RunFolder.new_path(config.out))
-    parts = _prepare(config, progress)
-    run = Run(parts, folder, stopping or Stopping())
-    run.create_folder()
-    with folder.locked():
-        yield from run.events()
+    stopping = stopping or Stopping()
+    topology = _connect(config, stopping)
+    watch = Watch(topology)
+    if topology.workers == 1:
+        yield from _begin(config, topology, watch, progress, stopping)
+        return
+    if config.out is None:
+        raise ConfigError(
+            "--strategy multi-worker needs --out",
+            "name the run folder: the same command, started again, goes on with it",
+        )
+    with watch.watched():
+        path = Path(config.out)
+        if told_by_chief(topology, lambda: (path / "config.yaml").is_file()):
+            given = dataclasses.asdict(config) if named is None else named
+            asked = {name: value for name, value in given.items() if name != "out"}
+            yield from _go_on(path, asked, topology, watch, progress, stopping)
+        else:
+            yield from _begin(config, topology, watch, progress, stopping)
 
 
 def resume(
@@ -63,63 +87,123 @@ def resume(
     """Goes on with a run from the last state that it saved, as `train`.
 
     Args:
-      path: the run folder.
+      path: the run folder; of several workers only the chief reads it.
       asked: options to change; only such as change no update.
       progress, stopping: as for `train`.
     """
     # `latest` may be another run's by the time that this one ends.
     path = path.parent / path.readlink() if path.is_symlink() else path
-    folder = RunFolder(path)
-    config = resumed_config(path, asked)
+    there = (path / "config.yaml").is_file()
+    config = resumed_config(path, asked) if there else TrainConfig(**asked)
+    stopping = stopping or Stopping()
+    topology = _connect(config, stopping)
+    watch = Watch(topology)
+    with watch.watched():
+        yield from _go_on(path, asked, topology, watch, progress, stopping)
+
+
+def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
+    """Sets the memory limit, which TensorFlow heeds when it starts, and finds the devices."""
+    limit = size_in_bytes("--memory-limit", config.memory_limit)
+    announce_limit(limit, config.replicas or 1)
+    timeout = timeout_seconds(config.collective_timeout)
+    topology = make_topology(config.strategy, config.replicas, timeout)
+    claim_memory()
+    # TensorFlow's server has a use of its own for SIGTERM.
+    stopping.hear_again()
+    return topology
+
+
+def _begin(
+    config: TrainConfig, topology: Topology, watch: Watch, progress: Progress, stopping: Stopping
+) -> Iterator[Event]:
+    path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
+    folder = RunFolder(path) if topology.chief else Bystander(path)
+    parts = _prepare(config, topology, watch, progress)
+    run = Run(parts, folder, stopping)
+    told_by_chief(topology, run.create_folder)
     with folder.locked():
-        folder.mark = read_mark(folder)
+        yield from run.events()
+
+
+def _go_on(
+    path: Path,
+    asked: dict[str, Any],
+    topology: Topology,
+    watch: Watch,
+    progress: Progress,
+    stopping: Stopping,
+) -> Iterator[Event]:
+    folder = RunFolder(path) if topology.chief else Bystander(path)
+
+    def find() -> dict[str, Any]:
+        config = resumed_config(path, asked)
         states = saved_states(folder.checkpoints)
-        position = read_position(states[-1], folder.mark) if states else None
+        position = read_position(states[-1], read_mark(folder)) if states else None
+        return {
+            "config": dataclasses.asdict(config),
+            "mark": read_mark(folder),
+            "state": str(states[-1]) if states else None,
+            "position": position and dataclasses.asdict(position),
+        }
+
+    with folder.locked():
+        told = told_by_chief(topology, find)
+        config, position = TrainConfig(**told["config"]), Position.of(told["position"])
+        folder.mark = told["mark"]
         if position is not None:
             learned = {key: getattr(position, key) for key in ("micro_batch", "recompute")}
             kept = {key: value for key, value in learned.items() if key not in asked}
             config = dataclasses.replace(config, **kept)
-        parts = _prepare(config, progress)
-        check_inputs(folder, parts.subject)
+        parts = _prepare(config, topology, watch, progress)
+        told_by_chief(topology, lambda: check_inputs(folder, parts.subject))
         if "micro_batch" not in asked:
             # Why it is planned so was found out when it began.
             parts = dataclasses.replace(parts, planned=parts.planned | folder.read_plan())
-        run = Run(parts, folder, stopping or Stopping())
+        run = Run(parts, folder, stopping)
         if position is None:
             folder.rewind(0, 0)
         else:
-            run.restore(states[-1], position)
+            told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))
+            run.share_state(position)
         yield from run.events()
 
 
-def _prepare(config: TrainConfig, progress: Progress) -> Parts:
-    limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
+def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Progress) -> Parts:
     data = Path(config.data)
     labels = read_labels(data)
     source = find_model(config, progress)
     tsvs = [data / f"{split}.tsv" for split in ("train", "dev")]
     subject = Subject(config, source, labels, tsvs)
-    planned = _plan(subject, progress)
+    check_agreement(topology, config, subject)
+    watch.doing("planning")
+    planned = _plan(subject, topology.replicas, progress)
     config = dataclasses.replace(
         config, micro_batch=planned["micro_batch"], recompute=planned["recompute"]
     )
-    stores = [
+    watch.doing("reading data and weights")
+    train_store, dev_store = (
         open_store(tsv, labels, source.vocabulary, config.max_seq_length, progress, digest)
         for tsv, digest in zip(tsvs, subject.store_digests, strict=True)
-    ]
+    )
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
-    model = build_model(config, source, len(labels.values))
-    return Parts(config, subject, planned, model, *stores)
+    with topology.strategy.scope():
+        model = build_model(config, source, len(labels.values))
+    return Parts(config, subject, planned, model, train_store, dev_store, topology, watch)
 
 
-def _plan(subject: Subject, progress: Progress) -> dict[str, Any]:
+def _plan(subject: Subject, replicas: int, progress: Progress) -> dict[str, Any]:
     """What goes into `plan.json`: as measured, or as the user said."""
     config = subject.config
     if config.micro_batch == AUTO:
-        report = make_report(subject, progress)
+        # Each replica has its share of the window, and on each worker's card as fits there.
+        share = largest_share(config.target_batch, replicas)
+        own = dataclasses.replace(subject, config=dataclasses.replace(config, target_batch=share))
+        report = make_report(own, progress)
         report.taken()
-        return report.values
+        return report.values | {"target_batch": config.target_batch, "replicas": replicas}
     kind = "none" if config.recompute == AUTO else config.recompute
-    plan = make_plan(config.target_batch, int(config.micro_batch), kind, config.cut)
+    size = int(config.micro_batch)
+    plan = make_plan(config.target_batch, size, kind, config.cut, replicas)
     return dataclasses.asdict(plan) | {"why": "as --micro-batch says"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,22 +17,28 @@ _NAMED = 8
 
 
 def not_finite(
-    position: Position, tsv: Path, rows: np.ndarray, window: Window, results: dict[str, Any]
+    position: Position,
+    tsv: Path,
+    rows: np.ndarray,
+    windows: list[Window],
+    losses: list[list[float]],
 ) -> RunError:
     """Says which update, micro-batch and rows of a TSV it was.
 
     Args:
       position: after the last of the updates in a row whose gradient was not finite.
       tsv: what was trained on.
-      rows: [examples] of its window, in the window's order, counted from 0 in the store.
-      window: the window.
-      results: of its update; `losses` are the micro-batches'.
+      rows: [examples] of the whole window, in its order, counted from 0 in the store.
+      windows: this worker's shares of it.
+      losses: of their micro-batches.
     """
     what = "gradient of the window"
-    bad = [number for number, loss in enumerate(results["losses"]) if not math.isfinite(loss)]
-    if bad:
-        what = f"loss of micro-batch {bad[0] + 1} of {window.micro_steps}"
-        rows = rows[window.cuts[bad[0]] : window.cuts[bad[0] + 1]]
+    for window, own in zip(windows, losses, strict=True):
+        bad = [number for number, loss in enumerate(own) if not math.isfinite(loss)]
+        if bad:
+            what = f"loss of micro-batch {bad[0] + 1} of {window.micro_steps}"
+            rows = rows[window.positions[window.cuts[bad[0]] : window.cuts[bad[0] + 1]]]
+            break
     lines = ", ".join(map(str, read_tsv(tsv)["row"].to_numpy()[rows[:_NAMED]]))
     more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
     return RunError(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
 
+from bertaccum import __version__
 from bertaccum.config import PRESETS, TrainConfig
+from bertaccum.distribution.exchange import differences, exchange
+from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text, sha256
 from bertaccum.memory.device import device_name
@@ -130,6 +134,24 @@ def check_inputs(folder: RunFolder, subject: Subject) -> None:
             f"{', '.join(changed)} of this run changed since it began",
             "bring back what was there, or train anew with another --out",
             path=folder.path,
+        )
+
+
+def check_agreement(topology: Topology, config: TrainConfig, subject: Subject) -> None:
+    """Raises ConfigError if workers were not given the same data, options or versions."""
+    if topology.workers == 1:
+        return
+    config = resolved_config(config, subject.source.name, config.eval_every or 1)
+    deciding = [f.name for f in dataclasses.fields(config) if not f.metadata["free"]]
+    values = {f"--{n.replace('_', '-')}": getattr(config, n) for n in deciding}
+    paths = {f"--{name.replace('_', '-')}" for name in _PATHS}
+    values = {n: v for n, v in values.items() if n not in (*paths, "--out", "--eval-every")}
+    versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "tf_keras")}
+    told = exchange(topology, values | inputs_of(subject) | versions | {"bertaccum": __version__})
+    if found := differences(told):
+        raise ConfigError(
+            f"the workers do not agree: {', '.join(found)}",
+            "start the same command on the same data everywhere",
         )
 
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from bertaccum import __version__
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.config import EvalConfig, TrainConfig, save_interval
+from bertaccum.distribution.topology import Topology
+from bertaccum.distribution.watch import Watch
 from bertaccum.errors import RunError
 from bertaccum.memory.cut import Cut, make_cut
 from bertaccum.memory.device import peak_memory_bytes, reset_peak_memory
-from bertaccum.memory.plan import make_plan
+from bertaccum.memory.plan import Plan, make_plan
 from bertaccum.stopping import Stopping
 from bertaccum.training.checkpoints import (
     Checkpoints,
@@ -45,6 +49,7 @@ from bertaccum.training.planner import Subject, learned_limits, remember_out_of_
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.resuming import inputs_of, resolved_config
 from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.shared_update import SharedUpdate
 from bertaccum.training.update import make_predict, make_update
 from bertaccum.training.windows import (
     Window,
@@ -65,6 +70,8 @@ class Parts:
     model: tf_keras.Model
     train_store: TokenStore
     dev_store: TokenStore
+    topology: Topology
+    watch: Watch
 
 
 class _StoppedEarlyError(Exception):
@@ -76,20 +83,24 @@ class Run:
 
     def __init__(self, parts: Parts, folder: RunFolder, stopping: Stopping) -> None:
         config, subject, model = parts.config, parts.subject, parts.model
+        self.topology, self.watch = parts.topology, parts.watch
         self.config, self.subject, self.model, self.folder = config, subject, model, folder
         self.train_store, self.dev_store = parts.train_store, parts.dev_store
         self.source, self.stopping = subject.source, stopping
         self.files = ModelFiles(self.source.encoder, self.source.vocabulary, subject.labels)
         self.planned = parts.planned
         assert isinstance(config.micro_batch, int)
-        self.plan = make_plan(config.target_batch, config.micro_batch, config.recompute, config.cut)
+        self.plan = self._plan(config.micro_batch, config.recompute)
         self.per_epoch = per_epoch = updates_per_epoch(len(self.train_store), config.target_batch)
         # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
         scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
         # The schedule does not know of --max-updates: stopping early changes no update.
         self.updates = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
-        self.optimizer = make_optimizer(config, scheduled, self.plan.accumulation_steps)
+        with self.topology.strategy.scope():
+            # Replicas always accumulate, so that a lack of memory is each one's own.
+            steps = max(self.plan.accumulation_steps, min(self.topology.replicas, 2))
+            self.optimizer = make_optimizer(config, scheduled, steps)
         with tf.device("CPU"):
             self.stopped = tf.Variable(False, trainable=False)
         self.update = self._make_update()
@@ -115,6 +126,11 @@ class Run:
             self.checkpoints.restore(of_best)
             save_best(self.model, self.files, best, self.folder)
         self.checkpoints.restore(path)
+
+    def share_state(self, position: Position) -> None:
+        """Gives all workers the state that the chief went back to."""
+        if self.topology.workers > 1:
+            self.checkpoints.share(self.topology)
         self.position = dataclasses.replace(
             position, micro_batch=self.plan.micro_batch, recompute=self.plan.recompute
         )
@@ -135,8 +151,9 @@ class Run:
                 yield (last := self._evaluate())
         except _StoppedEarlyError:
             self._save()
-            assert self.stopping.requested is not None
-            yield Stopped(self.position.update, self.stopping.requested, self.folder.path)
+            # Another worker may have been asked.
+            number = self.stopping.requested or signal.SIGTERM
+            yield Stopped(self.position.update, number, self.folder.path)
             return
         self.position.total_seconds = time.perf_counter() - self.started
         summary = self._summary(last)
@@ -170,7 +187,7 @@ class Run:
     def _save(self) -> None:
         # A state that is there is not touched again: what it does not know of is an evaluation,
         # which resuming repeats.
-        if self.saved == self.position.update:
+        if self.saved == self.position.update or not self.topology.chief:
             return
         self.position.total_seconds = time.perf_counter() - self.started
         with self.stopping.saving():
@@ -190,18 +207,29 @@ class Run:
             why=self.planned["why"],
             updates=self.updates,
             done=self.position.update,
+            worker=self.topology.worker,
         )
 
-    def _make_update(self) -> Callable[[Window], dict[str, Any]]:
-        accumulate, config = self.plan.accumulation_steps > 1, self.config
-        return make_update(
-            self.model,
-            self.optimizer,
-            config.seed,
-            accumulate,
-            self.stopped,
-            config.dropout_stream,
-        )
+    def _plan(self, micro_batch: int, recompute: str) -> Plan:
+        config, replicas = self.config, self.topology.replicas
+        return make_plan(config.target_batch, micro_batch, recompute, config.cut, replicas)
+
+    def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
+        """A function of the shares of this worker's replicas."""
+        config, several = self.config, self.topology.replicas > 1
+        parts = self.model, self.optimizer, config.seed
+        if several:
+            return SharedUpdate(
+                *parts, config.dropout_stream, self.stopped, self.topology, self.watch
+            )
+        accumulate = self.plan.accumulation_steps > 1
+        alone = make_update(*parts, accumulate, self.stopped, config.dropout_stream)
+
+        def update(windows: list[Window]) -> dict[str, Any]:
+            results = alone(windows[0])
+            return results | _sizes(windows) | {"losses": [results["losses"]]}
+
+        return update
 
     def _run_update(self, number: int) -> Generator[Event, None, Updated]:
         self._stop_if_asked()
@@ -210,9 +238,9 @@ class Run:
         config = self.config
         epoch, rows = window_rows(number, len(self.train_store), config.target_batch, config.seed)
         while True:
-            window = make_window(self.train_store, rows, self.plan.micro_batch, self._cut())
+            windows = self._shares(rows)
             try:
-                results = self.update(window)
+                results = self.update(windows)
                 if not results["finished"]:
                     raise _StoppedEarlyError
                 break
@@ -224,14 +252,14 @@ class Run:
             update=number + 1,
             epoch=epoch + 1,
             loss=results["loss"],
-            examples=window.examples,
-            micro_steps=window.micro_steps,
-            padded_tokens=window.padded_tokens,
-            tokens=len(window.token_ids),
+            examples=len(rows),
+            micro_steps=int(results["micro_steps"]),
+            padded_tokens=int(results["padded_tokens"]),
+            tokens=int(self.train_store.lengths(rows).sum()),
             learning_rate=results["learning_rate"],
             grad_norm=results["grad_norm"],
             seconds=seconds,
-            examples_per_second=window.examples / seconds,
+            examples_per_second=len(rows) / seconds,
             skipped=not results["applied"],
             peak_memory_bytes=peak,
         )
@@ -239,8 +267,15 @@ class Run:
         self._count(updated)
         if self.position.nonfinite_in_a_row >= config.max_nonfinite:
             rows = by_length(self.train_store, rows)
-            raise not_finite(self.position, self.subject.tsvs[0], rows, window, results)
+            raise not_finite(self.position, self.subject.tsvs[0], rows, windows, results["losses"])
         return updated
+
+    def _shares(self, rows: np.ndarray) -> list[Window]:
+        """The windows of this worker's replicas, of which each is a share of the rows."""
+        first, replicas = self.topology.first_replica, self.topology.replicas
+        own = range(first, first + self.topology.local_replicas)
+        size, cut = self.plan.micro_batch, self._cut()
+        return [make_window(self.train_store, rows, size, cut, r, replicas) for r in own]
 
     def _count(self, updated: Updated) -> None:
         position = self.position
@@ -253,7 +288,8 @@ class Run:
 
     def _cut(self) -> Cut:
         # One micro-step has no accumulators, and stays one.
-        kind = "count" if self.plan.accumulation_steps == 1 else self.plan.cut
+        alone = self.plan.accumulation_steps == 1 and self.topology.replicas == 1
+        kind = "count" if alone else self.plan.cut
         return make_cut(kind, self.train_store.longest)
 
     def _shrink(self, update: int) -> OutOfMemory:
@@ -267,7 +303,8 @@ class Run:
                 f"out of memory while the weights of update {update} were being changed",
                 "lower --micro-batch or raise --memory-limit, and go on with --resume",
             )
-        self.optimizer.drop()
+        with self.topology.strategy.scope():
+            self.optimizer.drop()
         failed, kind = self.plan.micro_batch, self.plan.recompute
         remember_out_of_memory(self.subject, failed, kind)
         if failed == 1 and kind == "layer":
@@ -280,7 +317,7 @@ class Run:
             kind = "layer"
         accumulated = self.plan.accumulation_steps > 1
         smaller = max(failed // 2, 1)
-        self.plan = make_plan(self.config.target_batch, smaller, kind, self.config.cut)
+        self.plan = self._plan(smaller, kind)
         if failed == 1 or not accumulated:
             self.update = self._make_update()
         self.position.shrinkings += 1
@@ -297,11 +334,13 @@ class Run:
         self.folder.write_json(self.folder.plan, values)
 
     def _stop_if_asked(self, *_: Any) -> None:
-        if self.stopping.requested is not None:
+        # Several workers stop together, in an update: `SharedUpdate` has all hear of it.
+        if self.topology.workers == 1 and self.stopping.requested is not None:
             raise _StoppedEarlyError
 
     def _evaluate(self) -> Evaluated:
         update = self.position.update
+        self.watch.doing(f"evaluating after update {update}")
         # What did not fit once is not tried again.
         logits, self.eval_batch = predict_store(
             self.predict, self.dev_store, self.eval_batch, self._stop_if_asked
@@ -316,7 +355,7 @@ class Run:
                 f"the loss on dev.tsv is no longer finite at update {update}",
                 "try a lower --learning-rate, or --precision mixed_bfloat16 or float32",
             )
-        if best:
+        if best and self.topology.chief:
             with self.stopping.saving():
                 save_best(self.model, self.files, evaluated, self.folder)
         self.folder.append(self.folder.eval, dataclasses.asdict(evaluated))
@@ -350,3 +389,10 @@ class Run:
                 "tf_keras": tf_keras.__version__,
             },
         }
+
+
+def _sizes(windows: list[Window]) -> dict[str, int]:
+    return {
+        "micro_steps": sum(window.micro_steps for window in windows),
+        "padded_tokens": sum(window.padded_tokens for window in windows),
+    }

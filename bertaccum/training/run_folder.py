@@ -210,6 +210,34 @@ class RunFolder:
             ) from None
 
 
+class Bystander(RunFolder):
+    """The run folder as workers have it that are not the chief: nothing is written or read."""
+
+    def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
+        """Nothing."""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nothing is locked."""
+        yield
+
+    def rewind(self, update: int, evaluated: int) -> None:
+        """Nothing."""
+
+    def sync_logs(self) -> None:
+        """Nothing."""
+
+    def write_json(self, path: Path, values: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def read_plan(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def append(self, path: Path, record: dict[str, Any]) -> None:
+        """Nothing."""
+
+
 def read_run_config(run: Path) -> TrainConfig:
     """The configuration of an existing run.
 

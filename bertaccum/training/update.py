@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.accumulation.replicas import here
 from bertaccum.bert.classifier import encoder_inputs
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.memory.device import device_name
 from bertaccum.training.windows import Window
 
-# [tokens], [examples + 1], [examples], [micro_steps + 1]: the fields of a Window. Every
-# size is open, so that all windows share one trace.
-_SIGNATURE = [
+# [tokens], [examples + 1], [examples], [micro_steps + 1], [examples], []: what `fields` gives.
+# Every size is open, so that all windows share one trace.
+SIGNATURE = [
     tf.TensorSpec([None], tf.int32),
     tf.TensorSpec([None], tf.int64),
     tf.TensorSpec([None], tf.int32),
     tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([], tf.int32),
 ]
+
+
+def fields(window: Window) -> tuple[Any, ...]:
+    """What the update is given of a window: as in `SIGNATURE`."""
+    return (
+        window.token_ids,
+        window.row_splits,
+        window.labels,
+        window.cuts,
+        window.positions,
+        np.int32(window.window_examples),
+    )
 
 
 def make_update(
@@ -55,35 +72,70 @@ def make_update(
     if stopped is None:
         with tf.device("CPU"):
             stopped = tf.Variable(False, trainable=False)
-    _survive_lack_of_memory()
+    survive_lack_of_memory()
     run = _accumulated if accumulate else _single
     optimizer.build(model.trainable_variables)
 
-    @tf.function(input_signature=_SIGNATURE)
-    def update(
-        token_ids: tf.Tensor, row_splits: tf.Tensor, labels: tf.Tensor, cuts: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-        own_seed = tf.stack([tf.constant(seed, tf.int64), optimizer.iterations.read_value()])
-        masks = draw_masks(model, own_seed, tf.size(labels), dropout_stream)
-        results = run(model, optimizer, tokens, labels, cuts, masks, stopped)
-        return results | {
-            "grad_norm": tf.identity(optimizer.gradient_norm),
-            "learning_rate": tf.identity(optimizer.learning_rate),
-        }
+    @tf.function(input_signature=SIGNATURE)
+    def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
+        share = open_share(model, optimizer, seed, dropout_stream, window)
+        return run(model, optimizer, share, stopped) | of_update(optimizer)
 
-    def call(window: Window) -> dict[str, Any]:
-        results = update(window.token_ids, window.row_splits, window.labels, window.cuts)
-        return {name: value.numpy().tolist() for name, value in results.items()}
+    return lambda window: in_python(update(*fields(window)))
 
-    return call
+
+def of_update(optimizer: AccumulatingOptimizer) -> dict[str, tf.Tensor]:
+    """What the optimizer knows of the last update."""
+    return {
+        "grad_norm": tf.identity(optimizer.gradient_norm),
+        "learning_rate": tf.identity(optimizer.learning_rate),
+    }
+
+
+def in_python(results: dict[str, tf.Tensor]) -> dict[str, Any]:
+    """Numbers and lists of them."""
+    return {name: value.numpy().tolist() for name, value in results.items()}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A window, or a replica's share of it, as tensors; its masks are drawn.
+
+    Args:
+      tokens: [examples, (length)] int32.
+      labels: [examples] int32.
+      cuts: [micro_steps + 1] int32.
+      masks: of these examples.
+      window_examples: int32 scalar, examples in the whole window.
+    """
+
+    tokens: tf.RaggedTensor
+    labels: tf.Tensor
+    cuts: tf.Tensor
+    masks: Masks
+    window_examples: tf.Tensor
+
+
+def open_share(
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    seed: int,
+    dropout_stream: str,
+    window: tuple[tf.Tensor, ...],
+) -> Share:
+    """The share that `fields` were given of, in the update that comes next."""
+    token_ids, row_splits, labels, cuts, positions, examples = window
+    tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+    own_seed = tf.stack([tf.constant(seed, tf.int64), here(optimizer.iterations).read_value()])
+    masks = draw_masks(model, own_seed, examples, positions, dropout_stream)
+    return Share(tokens, labels, cuts, masks, examples)
 
 
 def make_predict(model: tf_keras.Model) -> Callable[[Window], Any]:
     """Builds the forward pass: a Window to logits [examples, classes], float32."""
-    _survive_lack_of_memory()
+    survive_lack_of_memory()
 
-    @tf.function(input_signature=_SIGNATURE[:2])
+    @tf.function(input_signature=SIGNATURE[:2])
     def predict(token_ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
         return _logits(model, tokens, training=False)
@@ -91,7 +143,7 @@ def make_predict(model: tf_keras.Model) -> Callable[[Window], Any]:
     return lambda window: predict(window.token_ids, window.row_splits).numpy()
 
 
-def _survive_lack_of_memory() -> None:
+def survive_lack_of_memory() -> None:
     """Forgoes oneDNN's products fused with what follows: they do not look for their memory.
 
     TensorFlow 2.20's MklFusedMatMulOp goes on with an output that could not be allocated, and
@@ -102,47 +154,44 @@ def _survive_lack_of_memory() -> None:
 
 
 def _accumulated(
-    model: tf_keras.Model,
-    optimizer: AccumulatingOptimizer,
-    tokens: tf.RaggedTensor,
-    labels: tf.Tensor,
-    cuts: tf.Tensor,
-    masks: Masks,
-    stopped: tf.Variable,
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, stopped: tf.Variable
 ) -> dict[str, tf.Tensor]:
-    step, steps = tf.constant(0), tf.size(cuts) - 1
+    results = accumulate_share(model, optimizer, share, stopped)
+    applied = tf.constant(False)
+    if results["finished"]:
+        optimizer.avoid_copies()
+        applied = optimizer.apply()
+    return results | {"applied": applied}
+
+
+def accumulate_share(
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, stopped: tf.Variable
+) -> dict[str, tf.Tensor]:
+    """All micro-steps of a share, or those until it is stopped; communicates nothing."""
+    step, steps = tf.constant(0), tf.size(share.cuts) - 1
     total, losses = tf.constant(0.0), tf.TensorArray(tf.float32, steps, element_shape=[])
     while (step < steps) & ~stopped.read_value():
         # Side by side, two micro-batches would take the memory of both.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-        start, end = cuts[step], cuts[step + 1]
-        with dropout_masks(masks.of_micro_batch(start)):
-            loss, pairs = micro_step(
-                model, optimizer, tokens[start:end], labels[start:end], tf.size(labels)
-            )
-        optimizer.accumulate(pairs, weight=(end - start) / tf.size(labels))
+        start, end = share.cuts[step], share.cuts[step + 1]
+        tokens, labels = share.tokens[start:end], share.labels[start:end]
+        with dropout_masks(share.masks.of_micro_batch(start)):
+            loss, pairs = micro_step(model, optimizer, tokens, labels, share.window_examples)
+        optimizer.accumulate(pairs, weight=(end - start) / share.window_examples)
         total += loss
         losses = losses.write(step, loss)
         step += 1
-    applied, finished = tf.constant(False), step == steps
-    if finished:
-        optimizer.avoid_copies()
-        applied = optimizer.apply()
-    return {"loss": total, "losses": losses.stack(), "finished": finished, "applied": applied}
+    return {"loss": total, "losses": losses.stack(), "finished": step == steps}
 
 
 def _single(
-    model: tf_keras.Model,
-    optimizer: AccumulatingOptimizer,
-    tokens: tf.RaggedTensor,
-    labels: tf.Tensor,
-    cuts: tf.Tensor,
-    masks: Masks,
-    _: tf.Variable,
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, _: tf.Variable
 ) -> dict[str, tf.Tensor]:
     # There is one micro-batch: the window.
-    with dropout_masks(masks.of_micro_batch(cuts[0])):
-        loss, pairs = micro_step(model, optimizer, tokens, labels, tf.size(labels))
+    with dropout_masks(share.masks.of_micro_batch(share.cuts[0])):
+        loss, pairs = micro_step(
+            model, optimizer, share.tokens, share.labels, share.window_examples
+        )
     applied = optimizer.apply_sums(pairs, weight=1.0)
     finished = tf.constant(True)
     return {"loss": loss, "losses": loss[tf.newaxis], "finished": finished, "applied": applied}

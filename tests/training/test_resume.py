@@ -205,8 +205,8 @@ def test_what_changes_the_updates_is_refused(config: Make) -> None:
         list(loop.resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
     with pytest.raises(ConfigError, match=r"both name the run folder; drop --out"):
         list(loop.resume(run, {"out": "elsewhere"}, silent))
-    drawn = config("drawn", dropout_stream="micro-batch", max_updates=1)
-    list(loop.train(drawn, silent))
+    drawn = config("drawn", dropout_stream="micro-batch")
+    RunFolder(Path(str(drawn.out))).create(drawn, {})
     with pytest.raises(ConfigError, match=r"--micro-batch 2 \(was 3\), --cut cost \(was count\)"):
         list(loop.resume(Path(str(drawn.out)), {"micro_batch": 2, "cut": "cost"}, silent))
     data = Path(run_config.data)

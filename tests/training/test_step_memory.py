@@ -63,6 +63,7 @@ def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
             assert accumulators == parameters / 2
 
 
+@pytest.mark.slow
 def test_one_micro_step_needs_no_accumulators() -> None:
     with Worker(silent, {}) as worker:
         built = worker.build(job(encoder=WIDE, accumulation_steps=1))

@@ -39,6 +39,36 @@ def test_every_epoch_holds_every_example_once(examples: int, target: int) -> Non
         assert sorted(rows) == list(range(examples))
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("examples", [1, 2, 10, 32])
+def test_shares_are_a_window(store: TokenStore, replicas: int, examples: int) -> None:
+    rows = permutation(3, 0, len(store))[:examples]
+    whole = make_window(store, rows, 4)
+    parts = [make_window(store, rows, 4, replica=r, replicas=replicas) for r in range(replicas)]
+    positions = np.concatenate([part.positions for part in parts])
+    assert sorted(positions) == list(range(examples))
+    sizes = [part.examples for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    for part in parts:
+        assert part.window_examples == whole.window_examples == examples
+        assert part.micro_steps == -(-part.examples // 4)
+        for own, place in enumerate(part.positions):
+            mine = part.token_ids[part.row_splits[own] : part.row_splits[own + 1]]
+            a, b = whole.row_splits[place : place + 2]
+            np.testing.assert_array_equal(mine, whole.token_ids[a:b])
+            assert part.labels[own] == whole.labels[place]
+
+
+def test_shares_have_about_as_many_tokens(store: TokenStore) -> None:
+    """Dealt out back and forth: no replica always gets the longer one of two."""
+    rows = permutation(3, 0, len(store))[:32]
+    tokens = [len(make_window(store, rows, 8, replica=r, replicas=4).token_ids) for r in range(4)]
+    longest = int(store.lengths(rows).max())
+    assert max(tokens) - min(tokens) < longest
+    plain = [int(store.lengths(np.sort(rows))[r::4].sum()) for r in range(4)]
+    assert sum(plain) == sum(tokens)
+
+
 @pytest.mark.parametrize(
     ("micro_batch", "cuts"), [(8, [0, 8, 16, 24, 32]), (12, [0, 12, 24, 32]), (32, [0, 32])]
 )

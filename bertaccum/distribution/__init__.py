@@ -1,0 +1,1 @@
+"""Several devices and several processes as one run, on tf.distribute."""

@@ -1,0 +1,89 @@
+"""What workers tell each other beside gradients: small values, all at once, by one reduction."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertaccum.distribution.topology import Topology
+from bertaccum.errors import BertAccumError, InputError, RunError
+
+
+def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
+    """Adds up an array of the same shape and type on all workers; all have to call it."""
+    if topology.workers == 1:
+        return value
+    kind = np.int32 if value.dtype == bool else value.dtype
+    flat = _reduction(topology, tf.as_dtype(kind))(value.astype(kind).reshape(-1))
+    return np.asarray(flat.numpy()).astype(value.dtype).reshape(value.shape)
+
+
+@functools.cache
+def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf.Tensor]:
+    """A function of [n] numbers."""
+    strategy = topology.strategy
+
+    @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
+    def reduced(value: tf.Tensor) -> tf.Tensor:
+        def one() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            own = tf.identity(value) if topology.present_replica() == 0 else tf.zeros_like(value)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        return strategy.experimental_local_results(strategy.run(one))[0]
+
+    return reduced
+
+
+def exchange(topology: Topology, value: Any) -> list[Any]:
+    """What each worker gave, in their order; anything that JSON knows. All have to call it."""
+    text = json.dumps(value).encode()
+    lengths = np.zeros(topology.workers, np.int32)
+    lengths[topology.worker] = len(text)
+    lengths = sum_over_workers(topology, lengths)
+    ends = np.cumsum(lengths)
+    whole = np.zeros(ends[-1], np.int32)
+    whole[ends[topology.worker] - len(text) : ends[topology.worker]] = np.frombuffer(text, np.uint8)
+    told = sum_over_workers(topology, whole).astype(np.uint8).tobytes()
+    return [json.loads(told[end - n : end]) for n, end in zip(lengths, ends, strict=True)]
+
+
+def from_chief(topology: Topology, value: Any) -> Any:
+    """The chief's value, whatever the others gave."""
+    return exchange(topology, value if topology.chief else None)[0]
+
+
+def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:
+    """What the chief finds; if it finds an error, that ends all workers.
+
+    Args:
+      find: called on the chief alone, and gives what JSON knows.
+    """
+    if topology.workers == 1:
+        return find()
+    told, mine = {}, None
+    if topology.chief:
+        try:
+            told = {"value": find()}
+        except BertAccumError as error:
+            told, mine = {"message": str(error), "exit_code": error.exit_code}, error
+    told = from_chief(topology, told)
+    if "message" in told:
+        kind = InputError if told["exit_code"] == InputError.exit_code else RunError
+        raise mine or kind(f"worker 0: {told['message']}")
+    return told["value"]
+
+
+def differences(told: list[dict[str, Any]]) -> list[str]:
+    """In what workers differ from the chief: name, whose value and the chief's."""
+    return [
+        f"{name} ({value} on worker {worker}, {told[0].get(name)} on worker 0)"
+        for worker, values in enumerate(told)
+        for name, value in values.items()
+        if value != told[0].get(name)
+    ]

@@ -1,0 +1,129 @@
+"""Several workers on this machine, as processes: started, prefixed, and ended together.
+
+Standard library only: the workers load TensorFlow, the launcher does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import IO
+
+# When one worker has failed, the others find out whose fault it was; then they are asked to
+# stop, and then they are ended.
+FIND_OUT_SECONDS = 12.0
+STOP_SECONDS = 10.0
+_HOST = "127.0.0.1"
+
+
+def launch(workers: int, arguments: Sequence[str]) -> int:
+    """Runs `bertaccum` with these arguments as so many workers of one run.
+
+    What they write on stderr comes out on ours, each line after the worker's number; stdout is
+    the chief's. SIGINT and SIGTERM are passed on.
+
+    Returns:
+      0, or the exit code of the first worker that failed.
+    """
+    addresses = [f"{_HOST}:{port}" for port in _free_ports(workers)]
+    processes: list[subprocess.Popen[str]] = []
+    readers = []
+    with _passed_on(processes):
+        for number in range(workers):
+            process = _start(number, addresses, arguments)
+            processes.append(process)
+            assert process.stderr is not None
+            reader = threading.Thread(target=_prefix, args=(number, process.stderr), daemon=True)
+            reader.start()
+            readers.append(reader)
+        try:
+            code = _wait(processes)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+    for reader in readers:
+        reader.join()
+    return code
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on; all are held until the last is found."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((_HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _start(number: int, addresses: list[str], arguments: Sequence[str]) -> subprocess.Popen[str]:
+    task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
+    environment = os.environ | {"TF_CONFIG": json.dumps(task)}
+    gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    if gpus:  # Two processes cannot both have all of a GPU.
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[number :: len(addresses)])
+    return subprocess.Popen(
+        [sys.executable, "-m", "bertaccum", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=None if number == 0 else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        # The terminal's Ctrl-C is for us, and passed on.
+        start_new_session=True,
+    )
+
+
+def _prefix(number: int, lines: IO[str]) -> None:
+    for line in lines:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"[{number}] {line}")
+            sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
+    """Inside, the signals that ask to stop go to the workers."""
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    handlers = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _wait(processes: list[subprocess.Popen[str]]) -> int:
+    """Until all have ended; the first exit code that is not 0."""
+    failed, since, asked = 0, 0.0, False
+    while any(process.poll() is None for process in processes):
+        time.sleep(0.05)
+        codes = [process.poll() for process in processes]
+        if not failed and (bad := [code for code in codes if code]):
+            failed, since = bad[0], time.monotonic()
+        waited = time.monotonic() - since if failed else 0.0
+        if waited > FIND_OUT_SECONDS and not asked:
+            asked = True
+            for process in processes:
+                process.terminate()
+        if waited > FIND_OUT_SECONDS + STOP_SECONDS:
+            for process in processes:
+                process.kill()
+    failed = failed or next((code for code in (p.returncode for p in processes) if code), 0)
+    return failed if failed >= 0 else 128 - failed

@@ -1,0 +1,217 @@
+"""One run on several replicas and workers, real processes: the same updates, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small import write_small_task
+
+from bertaccum.distribution.launch import _free_ports
+from bertaccum.training.checkpoints import saved_states
+
+Start = Callable[..., subprocess.Popen]
+UPDATES = 10
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reviews and a thin encoder; windows of ten, which neither three nor four divide."""
+    folder = tmp_path_factory.mktemp("together")
+    write_small_task(folder / "reviews", train=47, dev=10)
+    return folder
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """Starts `train`, alone or launched; what is left of it at the end is ended."""
+    started: list[subprocess.Popen] = []
+
+    def run(name: str, workers: int = 1, **options: object) -> subprocess.Popen:
+        values = {"data": "reviews", "bert_config": "reviews/bert_config.json", "out": name}
+        values |= {"init_checkpoint": "none", "max_seq_length": 16, "target_batch": 10}
+        values |= {"micro_batch": 2, "max_updates": UPDATES, "eval_every": 4, "save_every": 1}
+        values |= {"learning_rate": 5e-4, "epochs": 100}
+        flags = ((f"--{k.replace('_', '-')}", v) for k, v in (values | options).items())
+        train = ["train", *(str(part) for flag in flags for part in flag)]
+        command = [sys.executable, "-m", "bertaccum"]
+        if workers > 1:
+            command += ["launch", "--workers", str(workers), "--"]
+        process = subprocess.Popen(
+            [*command, *train],
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate()
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str]:
+    """The exit code, and the lines on stderr that say errors."""
+    _, errors = process.communicate()
+    lines = [line for line in errors.splitlines() if re.match(r"(\[\d\] )?error: ", line)]
+    return process.returncode, "\n".join(lines)
+
+
+def state(run: Path) -> dict[str, np.ndarray]:
+    """Weights, moments and counts of a run's last state."""
+    last = saved_states(run / "checkpoints")[-1]
+    assert last.name == f"update-{UPDATES}"
+    reader = tf.train.load_checkpoint(str(last / "state"))
+    names = [name for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name]
+    return {name: reader.get_tensor(name).astype(np.float64) for name in names}
+
+
+def difference(run: Path, other: Path) -> float:
+    one, two = state(run), state(other)
+    assert one.keys() == two.keys()
+    return max(float(np.abs(one[name] - two[name]).max()) for name in one)
+
+
+def processes_of(launcher: subprocess.Popen) -> list[int]:
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    return [int(number) for number in children.read_text().split()]
+
+
+def wait_for(process: subprocess.Popen, run: Path, updates: int) -> None:
+    log = run / "metrics.jsonl"
+    while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < updates):
+        time.sleep(0.01)
+
+
+def test_any_topology_gives_the_same_updates(folder: Path, start: Start) -> None:
+    alone, mirrored = start("alone"), start("mirrored", replicas=2, micro_batch=3)
+    assert ended(alone) == (0, "")
+    assert ended(mirrored) == (0, "")
+    assert ended(start("workers", workers=2)) == (0, "")
+    for other in ("mirrored", "workers"):
+        assert difference(folder / "alone", folder / other) < 1e-5
+        for log in ("metrics.jsonl", "eval.jsonl"):
+            ours, theirs = (
+                [json.loads(line) for line in (folder / name / log).read_text().splitlines()]
+                for name in ("alone", other)
+            )
+            assert [o["update"] for o in ours] == [t["update"] for t in theirs]
+            for one, two in zip(ours, theirs, strict=True):
+                assert one["loss"] == pytest.approx(two["loss"], abs=1e-6)
+                assert one.get("examples") == two.get("examples")
+    summary = json.loads((folder / "workers/summary.json").read_text())
+    plan = json.loads((folder / "workers/plan.json").read_text())
+    assert (summary["updates"], plan["replicas"], plan["accumulation_steps"]) == (UPDATES, 2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_replicas_workers_and_micro_batches_in_all_ways(
+    folder: Path, start: Start, dropout: float
+) -> None:
+    name = f"all-{dropout}"
+    assert ended(start(name, dropout=dropout, micro_batch=10)) == (0, "")
+    for micro_batch in (1, 4):
+        for replicas in (1, 2, 4):
+            other = f"{name}-r{replicas}-m{micro_batch}"
+            options = {"dropout": dropout, "micro_batch": micro_batch, "replicas": replicas}
+            assert ended(start(other, **options)) == (0, "")
+            assert difference(folder / name, folder / other) < (1e-5 if dropout else 1e-6)
+        for workers in (2, 3):
+            other = f"{name}-w{workers}-m{micro_batch}"
+            options = {"dropout": dropout, "micro_batch": micro_batch}
+            assert ended(start(other, workers=workers, **options)) == (0, "")
+            assert difference(folder / name, folder / other) < (1e-5 if dropout else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        (0, signal.SIGKILL),
+        pytest.param(1, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGSTOP, marks=pytest.mark.slow),
+        pytest.param(0, signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
+def test_a_worker_that_dies_or_hangs_is_named_and_the_same_command_goes_on(
+    folder: Path, start: Start, victim: int, number: int
+) -> None:
+    name = f"lost-{victim}-{int(number)}"
+    long = {"workers": 2, "collective_timeout": "4s"}
+    process = start(name, **long)
+    wait_for(process, folder / name, 3)
+    os.kill(processes_of(process)[victim], number)
+    code, errors = ended(process)
+    assert code == (137 if number == signal.SIGKILL else 1)
+    what = "has ended" if number == signal.SIGKILL else "does not answer"
+    assert f"[{1 - victim}] error: worker {victim} (127.0.0.1:" in errors
+    assert f") {what}" in errors and "start the same command again" in errors
+    assert ended(start(name, workers=2)) == (0, "")
+    if not (folder / "workers/summary.json").exists():
+        assert ended(start("workers", workers=2)) == (0, "")
+    assert difference(folder / name, folder / "workers") == 0
+
+
+@pytest.mark.slow
+def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
+    chance, kills = np.random.default_rng(0), 0
+    assert ended(start("whole", workers=2)) == (0, "")
+    while kills < 6:
+        process = start("random", workers=2, collective_timeout="20s")
+        run = folder / "random"
+        begun = (run / "metrics.jsonl").read_bytes().count(b"\n") if run.exists() else 0
+        wait_for(process, run, begun + int(chance.integers(0, 3)))
+        time.sleep(float(chance.random()) * 0.3)
+        victims = processes_of(process)
+        if len(victims) == 2:
+            os.kill(victims[int(chance.integers(2))], signal.SIGKILL)
+            kills += 1
+        ended(process)
+    assert ended(start("random", workers=2)) == (0, "")
+    assert difference(folder / "random", folder / "whole") == 0
+
+
+def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
+    process = start("stopped", workers=2, max_updates=100_000, epochs=100_000, save_every="10m")
+    wait_for(process, folder / "stopped", 3)
+    begin = time.monotonic()
+    os.kill(processes_of(process)[1], signal.SIGTERM)
+    code, errors = ended(process)
+    assert code == 143
+    assert time.monotonic() - begin < 10
+    (last,) = saved_states(folder / "stopped/checkpoints")
+    done = last.name.removeprefix("update-")
+    for worker in (0, 1):
+        assert f"[{worker}] error: stopped by a signal after update {done}; go on" in errors
+
+
+def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> None:
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
+    processes = []
+    for worker in (0, 1):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
+        os.environ["TF_CONFIG"] = json.dumps(task)
+        try:
+            processes.append(start("unlike", seed=worker, target_batch=10 + worker))
+        finally:
+            del os.environ["TF_CONFIG"]
+    for process in processes:
+        code, errors = ended(process)
+        assert code == 2
+        assert "--target-batch (11 on worker 1, 10 on worker 0)" in errors
+        assert "--seed (1 on worker 1, 0 on worker 0)" in errors
+    assert not (folder / "unlike").exists()

@@ -1,0 +1,93 @@
+"""Which devices of which processes: as asked for, or as TF_CONFIG or Slurm describes them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertaccum.distribution import topology as module
+from bertaccum.distribution.topology import Topology, make_topology
+from bertaccum.errors import ConfigError
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_NTASKS": "3",
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_NODELIST": "card[1-3]",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TF_CONFIG", *SLURM):
+        monkeypatch.delenv(name, raising=False)
+
+
+def describe(monkeypatch: pytest.MonkeyPatch, cluster: object, task: object) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+
+def test_one_device_is_all_by_itself() -> None:
+    for kind in ("auto", "one"):
+        found = make_topology(kind, None, 60)
+        assert (found.workers, found.replicas, found.chief) == (1, 1, True)
+
+
+def test_places_follow_from_the_worker() -> None:
+    found = Topology(local_replicas=4, worker=2, addresses=("a:1", "b:1", "c:1"))
+    assert (found.workers, found.replicas, found.first_replica) == (3, 12, 8)
+    assert not found.chief
+
+
+def test_a_chief_by_name_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+    describe(monkeypatch, cluster, {"type": "worker", "index": 1})
+    found = module._cluster()
+    assert found is not None
+    assert (found.addresses, found.worker) == (("a:1", "b:1", "c:1"), 2)
+    describe(monkeypatch, cluster, {"type": "chief", "index": 0})
+    found = module._cluster()
+    assert found is not None
+    assert found.worker == 0
+
+
+def test_slurm_describes_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = module._cluster()
+    assert found is not None
+    assert [address.split(":")[0] for address in found.addresses] == ["card1", "card2", "card3"]
+    assert found.worker == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "TF_CONFIG cannot be used .*write it as"),
+        ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG cannot be used .*task"),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+            "task worker 1 is not among its workers",
+        ),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_named(
+    monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ConfigError, match=message):
+        make_topology("auto", None, 60)
+
+
+def test_what_does_not_go_together_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="needs a description of the workers; set TF_CONFIG"):
+        make_topology("multi-worker", None, 60)
+    describe(monkeypatch, {"worker": ["a:1", "b:1"]}, {"type": "worker", "index": 0})
+    with pytest.raises(ConfigError, match="is for one process, but TF_CONFIG describes workers"):
+        make_topology("mirrored", 2, 60)
+    with pytest.raises(ConfigError, match="each worker takes all its GPUs"):
+        make_topology("multi-worker", 2, 60)
