@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import sys
 import typing
@@ -334,8 +335,10 @@ def _leave(progress: report.Progress, number: int) -> typing.NoReturn:
 
 
 def _quiet_tensorflow() -> None:
-    """Keeps TensorFlow's start-up chatter off the screen, unless the user asked for it."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    """Keeps TensorFlow's chatter off the screen, unless the user asked for it."""
+    if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

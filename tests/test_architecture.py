@@ -73,6 +73,12 @@ def test_nothing_imports_keras_3() -> None:
         assert "tf.keras" not in file.read_text(encoding="utf-8").replace("`tf.keras`", ""), file
 
 
+def test_nothing_loads_pickles() -> None:
+    for file in [*ROOT.glob("bertaccum/**/*.py"), *ROOT.glob("data_prep/**/*.py")]:
+        assert not imports(file) & {"pickle", "dill", "joblib", "cloudpickle", "shelve"}, file
+        assert "allow_pickle" not in file.read_text(encoding="utf-8"), file
+
+
 def test_the_command_line_starts_without_tensorflow_and_pandas() -> None:
     code = (
         "import sys, bertaccum, bertaccum.cli\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -146,6 +147,38 @@ def test_what_is_no_review_is_named_by_row(
     code, line = run("prepare", "--source", "csv", "--train-file", "mine.csv", "--out", "data")
     assert (code, line.startswith(f"error: {message}")) == (2, True), line
     assert not (tmp_path / "data").exists()
+
+
+class Hostile:
+    """What, pickled, writes a file when it is loaded."""
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch loaded",)
+
+
+def test_a_pickle_is_never_loaded(run: Run, tmp_path: Path) -> None:
+    hostile = tmp_path / "hostile.zip"
+    hostile.write_bytes(pickle.dumps(Hostile()))
+    assert run("prepare", "--source", "sample", "--out", "data")[0] == 0
+    good = ["train", "--data", "data", *small_model(tmp_path, tmp_path / "data/vocab.txt")]
+    for option in ("--config", "--vocab", "--init-checkpoint", "--bert-config"):
+        code, line = run(*good, option, hostile, "--out", "never")
+        assert (code, line.startswith("error: ")) == (2, True), (option, line)
+    assert run(*good, "--max-updates", 1, "--save-every", 1, "--out", "run")[0] == 0
+    (state,) = (tmp_path / "run/checkpoints").iterdir()
+    for path in (state / "position.json", state / "state.index", tmp_path / "run/inputs.json"):
+        whole = path.read_bytes()
+        path.write_bytes(hostile.read_bytes())
+        code, line = run("train", "--resume", "run", "--max-updates", 2)
+        assert (code, line.startswith("error: ")) == (2, True), (path, line)
+        path.write_bytes(whole)
+    for path in (tmp_path / "run/best").iterdir():
+        whole = path.read_bytes()
+        path.write_bytes(hostile.read_bytes())
+        code, line = run("eval", "--run", "run", "--split", "dev")
+        assert code in (0, 2), (path, line)
+        path.write_bytes(whole)
+    assert not (tmp_path / "loaded").exists()
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.system [id]", "!x 3", "&a [*a]"])

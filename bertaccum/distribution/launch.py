@@ -1,6 +1,6 @@
 """Several workers on this machine, as processes: started, prefixed, and ended together.
 
-Standard library only: the workers load TensorFlow, the launcher does not.
+The workers load TensorFlow, the launcher does not.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import IO
+
+from bertaccum.errors import ConfigError
 
 # When one worker has failed, the others find out whose fault it was; then they are asked to
 # stop, and then they are ended.
 FIND_OUT_SECONDS = 12.0
 STOP_SECONDS = 10.0
 _HOST = "127.0.0.1"
+# Where the driver lists the GPUs.
+_DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def launch(workers: int, arguments: Sequence[str]) -> int:
@@ -33,7 +38,16 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
 
     Returns:
       0, or the exit code of the first worker that failed.
+
+    Raises:
+      ConfigError: there are GPUs, but not one for each.
     """
+    gpus = _gpus()
+    if gpus and len(gpus) % workers:
+        raise ConfigError(
+            f"--workers {workers} cannot share {len(gpus)} GPUs evenly",
+            "choose another number, or CUDA_VISIBLE_DEVICES='' for the CPU",
+        )
     addresses = [f"{_HOST}:{port}" for port in _free_ports(workers)]
     processes: list[subprocess.Popen[str]] = []
     readers = []
@@ -66,15 +80,25 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _start(number: int, addresses: list[str], arguments: Sequence[str]) -> subprocess.Popen[str]:
+def _gpus() -> list[str]:
+    """The GPUs that there are for all workers together, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [str(number) for number, _ in enumerate(_DRIVER.glob("*"))]
+    return [gpu for gpu in named.split(",") if gpu not in ("", "-1")]
+
+
+def _environment(number: int, addresses: list[str], gpus: list[str]) -> dict[str, str]:
+    """What a worker is told: its place, and GPUs of its own."""
     task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
-    environment = os.environ | {"TF_CONFIG": json.dumps(task)}
-    gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    if gpus:  # Two processes cannot both have all of a GPU.
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[number :: len(addresses)])
+    own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[number :: len(addresses)])} if gpus else {}
+    return {"TF_CONFIG": json.dumps(task), **own}
+
+
+def _start(number: int, addresses: list[str], arguments: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "bertaccum", *arguments],
-        env=environment,
+        env=os.environ | _environment(number, addresses, _gpus()),
         stdin=subprocess.DEVNULL,
         stdout=None if number == 0 else subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,0 +1,61 @@
+"""Workers on this machine: each its place, its GPUs, and an end together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from bertaccum.cli import cli
+from bertaccum.distribution import launch as module
+from bertaccum.distribution.launch import launch
+from bertaccum.errors import ConfigError
+
+ADDRESSES = ["127.0.0.1:1", "127.0.0.1:2"]
+
+
+def test_each_worker_has_its_place_and_gpus_of_its_own() -> None:
+    for number, gpus in ((0, "0,2"), (1, "1,3")):
+        told = module._environment(number, ADDRESSES, ["0", "1", "2", "3"])
+        task = json.loads(told["TF_CONFIG"])
+        assert task["cluster"] == {"worker": ADDRESSES}
+        assert task["task"] == {"type": "worker", "index": number}
+        assert told["CUDA_VISIBLE_DEVICES"] == gpus
+    assert "CUDA_VISIBLE_DEVICES" not in module._environment(0, ADDRESSES, [])
+
+
+def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("0000:01", "0000:02", "0000:03"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(module, "_DRIVER", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert module._gpus() == ["0", "1", "2"]
+    with pytest.raises(ConfigError, match="--workers 2 cannot share 3 GPUs evenly"):
+        launch(2, ["train"])
+    for named, gpus in (("", []), ("-1", []), ("1,0", ["1", "0"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        assert module._gpus() == gpus
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "2", "--", "eval"], "launch starts train, not eval"),
+        (["--workers", "1", "--", "train"], "x>=2"),
+        (["--", "train"], "workers"),
+        (["--workers", "2"], "COMMAND"),
+    ],
+)
+def test_what_cannot_be_launched_is_said(arguments: list[str], message: str) -> None:
+    with pytest.raises(click.UsageError) as error:
+        cli.main(["launch", *arguments], standalone_mode=False)
+    assert message.lower() in error.value.format_message().lower()
+
+
+def test_the_first_failure_is_the_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch(2, ["train", "--target-batch", "none"]) == 2
+    errors = capfd.readouterr().err
+    for worker in (0, 1):
+        assert f"[{worker}] error: Invalid value for '--target-batch'" in errors
