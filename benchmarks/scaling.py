@@ -7,7 +7,8 @@
 interface (as root in a network namespace of their own, where nobody else sends), cut into 1, 4 and
 16 micro-steps. `workers`: seconds per update of one and of two workers of BERT-Mini, each on one
 core, beside what a model of it says: t = a + b n + r, n the examples of a share, r the time of one
-reduction. Each writes scaling-<part>.json and prints a Markdown table.
+reduction. a and b are of two runs side by side that have nothing to do with each other: the cores
+share their memory, and perhaps more. Each writes scaling-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -114,17 +115,28 @@ def bytes_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
 UPDATES = 14
 
 
-def seconds_of(data: Path, run: Path, workers: int, target_batch: int) -> float:
+def seconds_of(
+    data: Path, run: Path, workers: int, target_batch: int, side_by_side: bool = False
+) -> float:
     """Median seconds of an update, each worker on a core of its own."""
     options = {"target_batch": target_batch, "micro_batch": min(target_batch, 4)}
     options["max_updates"] = UPDATES
     command = train(data, run, "bert-mini", **options)
-    one_core = ["taskset", "--cpu-list", "0", *PROGRAM]
     if workers == 1:
-        subprocess.run([*one_core, *command], check=True, capture_output=True)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        runs = [subprocess.Popen([*on_core(0), *command], **quiet)]
+        if side_by_side:
+            other = train(data, run.with_name(f"{run.name}-beside"), "bert-mini", **options)
+            runs.append(subprocess.Popen([*on_core(1), *other], **quiet))
+        if any([process.wait() for process in runs]):
+            raise RuntimeError("a run failed")
     else:
         launched(command, workers)
     return statistics.median(update["seconds"] for update in updates_of(run)[3:])
+
+
+def on_core(number: int) -> list[str]:
+    return ["taskset", "--cpu-list", str(number % (os.cpu_count() or 1)), *PROGRAM]
 
 
 def launched(command: list[str], workers: int) -> None:
@@ -135,10 +147,9 @@ def launched(command: list[str], workers: int) -> None:
     processes = []
     for number in range(workers):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
-        core = str(number % (os.cpu_count() or 1))
         processes.append(
             subprocess.Popen(
-                ["taskset", "--cpu-list", core, *PROGRAM, *command],
+                [*on_core(number), *command],
                 env=os.environ | {"TF_CONFIG": json.dumps(task)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -151,21 +162,21 @@ def launched(command: list[str], workers: int) -> None:
 def reduction_seconds(data: Path, folder: Path) -> float:
     """One reduction of BERT-Mini's gradients: of two workers with one example, less one's."""
     together = seconds_of(data, folder / "two-1", 2, 2)
-    return together - seconds_of(data, folder / "one-1", 1, 1)
+    return together - seconds_of(data, folder / "one-1", 1, 1, side_by_side=True)
 
 
 def workers_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = prepared(folder)
-        one = {n: seconds_of(data, folder / f"one-{n}", 1, n) for n in (8, 16, 32, 64)}
+        one = {n: seconds_of(data, folder / f"one-{n}", 1, n, True) for n in (8, 64)}
         slope = (one[64] - one[8]) / 56
         start, reduction = one[8] - 8 * slope, reduction_seconds(data, folder)
         results = []
         for target in (16, 32, 64, 128):
             measured = seconds_of(data, folder / f"two-{target}", 2, target)
             model = start + slope * target / 2 + reduction
-            alone = start + slope * target
+            alone = seconds_of(data, folder / f"alone-{target}", 1, target)
             results.append(
                 {"target_batch": target, "measured": measured, "model": model, "alone": alone}
                 | {"start": start, "slope": slope, "reduction": reduction}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 SNIPPETS = re.findall(
@@ -42,3 +44,27 @@ def test_snippet(number: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed
+
+
+def test_the_kubernetes_job_describes_its_workers() -> None:
+    text = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    service, job = yaml.safe_load_all(block)
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert pod["subdomain"] == service["metadata"]["name"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    script = container["args"][0].replace("exec bertaccum", 'echo "$TF_CONFIG"; exec echo')
+    for index in range(job["spec"]["completions"]):
+        environment = os.environ | {"JOB_COMPLETION_INDEX": str(index)}
+        command = [*container["command"], script]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        said, called = done.stdout.splitlines()
+        described = json.loads(said)
+        assert described["cluster"]["worker"] == [
+            f"bertaccum-{number}.bertaccum:2222" for number in range(job["spec"]["completions"])
+        ]
+        assert described["task"] == {"type": "worker", "index": index}
+        assert called.startswith("train --data")

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from bertaccum.errors import ConfigError, RunError
 
-_SLURM = "SLURM_JOB_ID"
+# Set by srun, not in a batch script's own shell.
+_SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _cluster() -> _Cluster | None:
                 ' "index": 0}}',
             ) from None
         return _Cluster("TF_CONFIG", resolver)
-    if int(os.environ.get("SLURM_NTASKS") or 1) > 1 and _SLURM in os.environ:
+    if int(os.environ.get(_SLURM_TASKS) or 1) > 1:
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
         resolver.cluster_spec()  # After which it knows which task this is.
         return _Cluster("Slurm", resolver)

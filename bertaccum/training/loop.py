@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def train(
       config: the whole recipe.
       progress: called during long preparations with what, how much is done, and the total.
       stopping: what to ask, and be told by, whether to stop.
-      named: the options that were not left at their defaults; by default all.
+      named: the options that were given; by default those that are not at their defaults.
 
     Yields:
       `Started`, then `Updated` and `Evaluated` as they happen, then `Finished` or `Stopped`.
@@ -74,8 +75,10 @@ def train(
     with watch.watched():
         path = Path(config.out)
         if told_by_chief(topology, lambda: (path / "config.yaml").is_file()):
-            given = dataclasses.asdict(config) if named is None else named
-            asked = {name: value for name, value in given.items() if name != "out"}
+            if named is None:
+                own = {f.name: (getattr(config, f.name), f.default) for f in fields(config)}
+                named = {name: value for name, (value, default) in own.items() if value != default}
+            asked = {name: value for name, value in named.items() if name != "out"}
             yield from _go_on(path, asked, topology, watch, progress, stopping)
         else:
             yield from _begin(config, topology, watch, progress, stopping)

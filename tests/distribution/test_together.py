@@ -37,7 +37,9 @@ def start(folder: Path) -> Iterator[Start]:
     """Starts `train`, alone or launched; what is left of it at the end is ended."""
     started: list[subprocess.Popen] = []
 
-    def run(name: str, workers: int = 1, **options: object) -> subprocess.Popen:
+    def run(
+        name: str, workers: int = 1, before: list[str] | None = None, **options: object
+    ) -> subprocess.Popen:
         values = {"data": "reviews", "bert_config": "reviews/bert_config.json", "out": name}
         values |= {"init_checkpoint": "none", "max_seq_length": 16, "target_batch": 10}
         values |= {"micro_batch": 2, "max_updates": UPDATES, "eval_every": 4, "save_every": 1}
@@ -201,17 +203,67 @@ def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
 
 def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> None:
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
-    processes = []
-    for worker in (0, 1):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
-        os.environ["TF_CONFIG"] = json.dumps(task)
-        try:
-            processes.append(start("unlike", seed=worker, target_batch=10 + worker))
-        finally:
-            del os.environ["TF_CONFIG"]
+    processes = [
+        start("unlike", before=told(addresses, worker), seed=worker, target_batch=10 + worker)
+        for worker in (0, 1)
+    ]
     for process in processes:
         code, errors = ended(process)
         assert code == 2
         assert "--target-batch (11 on worker 1, 10 on worker 0)" in errors
         assert "--seed (1 on worker 1, 0 on worker 0)" in errors
     assert not (folder / "unlike").exists()
+
+
+def told(addresses: list[str], worker: int) -> list[str]:
+    """What to put before a command to make it that of a worker."""
+    task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
+    return ["env", f"TF_CONFIG={json.dumps(task)}"]
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Two network namespaces with addresses of their own, 10.77.0.1 and 10.77.0.2, connected."""
+    names = [f"bertaccum-{os.getpid()}-{number}" for number in (0, 1)]
+    ends = [f"ba{os.getpid() % 10**6}-{number}" for number in (0, 1)]
+    commands = [f"netns add {name}" for name in names]
+    commands.append(f"link add {ends[0]} type veth peer name {ends[1]}")
+    for number, (name, end) in enumerate(zip(names, ends, strict=True)):
+        commands.append(f"link set {end} netns {name} name wire")
+        commands.append(f"-n {name} addr add 10.77.0.{number + 1}/24 dev wire")
+        commands += [f"-n {name} link set wire up", f"-n {name} link set lo up"]
+    try:
+        for command in commands:
+            done = subprocess.run(["ip", *command.split()], capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"needs root for network namespaces: {done.stderr.strip()}")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+@pytest.mark.slow
+def test_hosts_one_of_which_is_cut_off(folder: Path, start: Start, hosts: list[str]) -> None:
+    """Each with a network of its own; the wire between them is pulled out in mid-run."""
+    addresses = ["10.77.0.1:2222", "10.77.0.2:2222"]
+
+    def both(**options: object) -> list[subprocess.Popen]:
+        return [
+            start("hosts", before=["ip", "netns", "exec", host, *told(addresses, n)], **options)
+            for n, host in enumerate(hosts)
+        ]
+
+    processes = both(collective_timeout="5s", max_updates=10_000)
+    wait_for(processes[0], folder / "hosts", 5)
+    begin = time.monotonic()
+    subprocess.run(["ip", "-n", hosts[1], "link", "set", "wire", "down"], check=True)
+    for worker, process in enumerate(processes):
+        code, errors = ended(process)
+        assert code == 1
+        assert f"error: worker {1 - worker} ({addresses[1 - worker]}) does not answer" in errors
+    assert time.monotonic() - begin < 40
+    subprocess.run(["ip", "-n", hosts[1], "link", "set", "wire", "up"], check=True)
+    for process in both():
+        code, errors = ended(process)
+        assert (code, errors) == (0, "")
