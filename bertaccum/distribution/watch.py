@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from bertaccum.distribution.exchange import exchange
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import RunError
+from bertaccum.errors import BertAccumError, RunError
 
 _ANSWER_SECONDS = 3.0
 # So long a worker that gives up still answers those that look for the culprit.
@@ -32,6 +32,8 @@ _LOST = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
 )
+# Others may still be fetching what this worker has of the last reduction.
+_SETTLE_SECONDS = 2.0
 WAITING = "waiting for the others"
 
 
@@ -78,11 +80,18 @@ class Watch:
         Raises:
           RunError: a worker has ended, does not answer, or keeps the others waiting.
         """
+        if not self._peers:
+            yield
+            return
         try:
             yield
+            self.doing(WAITING)
+            exchange(self._topology, None)
+            time.sleep(_SETTLE_SECONDS)
+        except BertAccumError:
+            time.sleep(_SETTLE_SECONDS)
+            raise
         except _LOST as error:
-            if not self._peers:
-                raise
             self.doing(WAITING)
             who = "; ".join(self.culprits()) or "the workers lost each other"
             reason = next((line for line in str(error).splitlines() if "aborted by" in line), "")

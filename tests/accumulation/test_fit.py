@@ -124,7 +124,7 @@ def check_program(process: subprocess.Popen[str], scale: str) -> str:
     ("replicas", "scale"),
     [
         (2, "outer"),
-        (2, "loop"),
+        pytest.param(2, "loop", marks=pytest.mark.slow),
         pytest.param(4, "inner", marks=pytest.mark.slow),
         pytest.param(2, "none", marks=pytest.mark.slow),
         pytest.param(2, "model", marks=pytest.mark.slow),
@@ -139,7 +139,8 @@ def test_an_overflow_on_the_second_replica_is_seen_by_all(scale: str) -> None:
     check_program(start_program(2, scale, "overflow"), scale)
 
 
-@pytest.mark.parametrize("scale", ["loop", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["loop", "none"])
 def test_equals_the_big_batch_on_two_workers(scale: str) -> None:
     with socket.socket() as one, socket.socket() as two:
         for free in (one, two):

@@ -116,6 +116,7 @@ print(places, others, bool(apart < 1e-6 and moved > 0.05))
 """
 
 
+@pytest.mark.slow
 def test_offloaded_moments_are_in_host_memory_and_the_weights_are_the_same() -> None:
     """The second of two logical CPUs stands in for the GPU."""
     done = subprocess.run(

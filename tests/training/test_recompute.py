@@ -109,7 +109,7 @@ def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
 @pytest.mark.parametrize(
     "cuts",
     [
-        [32],
+        pytest.param([32], marks=pytest.mark.slow),
         [12, 12, 8],
         pytest.param([1] * 32, marks=pytest.mark.slow),
         pytest.param([3, 29], marks=pytest.mark.slow),

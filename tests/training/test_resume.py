@@ -129,6 +129,7 @@ def test_killed_after_any_update_it_ends_as_if_it_never_had_been(
     assert result(killed.out) == whole
 
 
+@pytest.mark.slow
 def test_stopped_it_drops_the_window_saves_and_goes_on(config: Make, whole: dict[str, Any]) -> None:
     stopped = config("stopped", save_every="100")
     last = stopped_after(stopped, 3)

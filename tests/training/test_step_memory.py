@@ -39,9 +39,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[] if k == "float32" else pytest.mark.slow) for k in KINDS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
     with Worker(silent, {}) as worker:
         built = worker.build(job(encoder=WIDE, config=KINDS[kind]))
