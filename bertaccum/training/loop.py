@@ -102,6 +102,8 @@ def resume(
     topology = _connect(config, stopping)
     watch = Watch(topology)
     with watch.watched():
+        # Before its lock is looked for: there has to be a run.
+        told_by_chief(topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
         yield from _go_on(path, asked, topology, watch, progress, stopping)
 
 
@@ -198,14 +200,16 @@ def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Pr
 
 def _plan(subject: Subject, replicas: int, progress: Progress) -> dict[str, Any]:
     """What goes into `plan.json`: as measured, or as the user said."""
-    config = subject.config
+    config, whole = subject.config, subject.config.target_batch
     if config.micro_batch == AUTO:
         # Each replica has its share of the window, and on each worker's card as fits there.
         share = largest_share(config.target_batch, replicas)
-        own = dataclasses.replace(subject, config=dataclasses.replace(config, target_batch=share))
-        report = make_report(own, progress)
+        if share < config.target_batch:
+            config = dataclasses.replace(config, target_batch=share)
+            subject = dataclasses.replace(subject, config=config)
+        report = make_report(subject, progress)
         report.taken()
-        return report.values | {"target_batch": config.target_batch, "replicas": replicas}
+        return report.values | {"target_batch": whole, "replicas": replicas}
     kind = "none" if config.recompute == AUTO else config.recompute
     size = int(config.micro_batch)
     plan = make_plan(config.target_batch, size, kind, config.cut, replicas)
