@@ -290,6 +290,7 @@ def test_stopping_early_changes_no_update_and_a_seed_changes_all(run, data: Path
     assert losses("seeded")[0] != pytest.approx(losses("whole")[0], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_best_holds_the_weights_of_the_best_evaluation(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +317,7 @@ def test_best_holds_the_weights_of_the_best_evaluation(
     assert kernels[0] != pytest.approx(kernels[2], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_latest_is_the_last_run(run, data: Path) -> None:
     for _ in range(2):
         run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, *QUICK)

@@ -357,6 +357,7 @@ def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(tmp_path: Path, how:
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
+@pytest.mark.slow
 def test_a_savedmodel_predicts_the_same(tmp_path: Path) -> None:
     """And trains on, from a fresh optimizer: tf_keras keeps no optimizer's state in it."""
     model, _ = train("functional", SIZES, 3)
@@ -369,6 +370,7 @@ def test_a_savedmodel_predicts_the_same(tmp_path: Path) -> None:
     assert int(again.optimizer.iterations.numpy()) == 3  # of 7 micro-steps
 
 
+@pytest.mark.slow
 def test_what_is_compiled_stays_so_but_for_its_optimizer() -> None:
     model = sequential()
     model.compile(fitting.adamw(), "mse")
@@ -393,6 +395,7 @@ def test_under_mixed_float16_the_loss_scale_is_inside() -> None:
     assert isinstance(model.optimizer.inner, fitting.LossScale)
 
 
+@pytest.mark.slow
 def test_a_layer_frozen_between_fits_stays_where_it_is() -> None:
     """What ends an epoch's last window was traced when the layer could be trained."""
     tf_keras.utils.set_random_seed(0)
@@ -459,6 +462,7 @@ def test_a_step_that_unpacks_its_own_data() -> None:
     assert int(model.optimizer.iterations.numpy()) == 2
 
 
+@pytest.mark.slow
 def test_a_ragged_output_weighs_by_its_positions() -> None:
     lengths = [1, 5, 4, 1, 2, 6]
     rng = np.random.default_rng(0)

@@ -47,6 +47,7 @@ def test_recomputation_changes_no_update(store: TokenStore, precision: str) -> N
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_masks_follow_from_the_seed_and_the_update(store: TokenStore) -> None:
     tf_keras.utils.set_random_seed(5)
     _, losses = train(store, "none")

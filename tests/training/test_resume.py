@@ -170,6 +170,7 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
     assert result(stopped.out) == whole
 
 
+@pytest.mark.slow
 def test_more_updates_than_at_first(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its first end it was evaluated, and was the best: a longer run never would have been."""
     scores = iter([0.9, 0.5, 0.5, 0.9, 0.95, 0.5, 0.5])
@@ -185,6 +186,7 @@ def test_more_updates_than_at_first(config: Make, monkeypatch: pytest.MonkeyPatc
     assert result(short.out) == result(whole.out)
 
 
+@pytest.mark.slow
 def test_what_changes_no_update_may_be_changed(config: Make, whole: dict[str, Any]) -> None:
     cut = config("cut")
     run_until(loop.train(cut, silent), 2)

@@ -96,6 +96,7 @@ def test_same_weights_however_the_window_is_cut(
     assert all(r["applied"] for r in results)
 
 
+@pytest.mark.slow
 def test_there_are_no_accumulators_with_one_micro_step(store: TokenStore) -> None:
     for micro_batch, accumulators in ((32, False), (8, True)):
         steps = make_plan(32, micro_batch).accumulation_steps
