@@ -141,16 +141,15 @@ def on_core(number: int) -> list[str]:
 
 def launched(command: list[str], workers: int) -> None:
     """As `bertaccum launch`, which does not pin, but each on its core."""
-    from bertaccum.distribution.launch import _free_ports
+    from bertaccum.distribution.launch import _environment, _free_ports
 
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
     processes = []
     for number in range(workers):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
         processes.append(
             subprocess.Popen(
                 [*on_core(number), *command],
-                env=os.environ | {"TF_CONFIG": json.dumps(task)},
+                env=os.environ | _environment(number, addresses, []),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

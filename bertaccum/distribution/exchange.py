@@ -53,11 +53,6 @@ def exchange(topology: Topology, value: Any) -> list[Any]:
     return [json.loads(told[end - n : end]) for n, end in zip(lengths, ends, strict=True)]
 
 
-def from_chief(topology: Topology, value: Any) -> Any:
-    """The chief's value, whatever the others gave."""
-    return exchange(topology, value if topology.chief else None)[0]
-
-
 def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:
     """What the chief finds; if it finds an error, that ends all workers.
 
@@ -72,7 +67,7 @@ def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:
             told = {"value": find()}
         except BertAccumError as error:
             told, mine = {"message": str(error), "exit_code": error.exit_code}, error
-    told = from_chief(topology, told)
+    told = exchange(topology, told)[0]
     if "message" in told:
         kind = InputError if told["exit_code"] == InputError.exit_code else RunError
         raise mine or kind(f"worker 0: {told['message']}")

@@ -53,7 +53,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     readers = []
     with _passed_on(processes):
         for number in range(workers):
-            process = _start(number, addresses, arguments)
+            process = _start(number, _environment(number, addresses, gpus), arguments)
             processes.append(process)
             assert process.stderr is not None
             reader = threading.Thread(target=_prefix, args=(number, process.stderr), daemon=True)
@@ -95,10 +95,12 @@ def _environment(number: int, addresses: list[str], gpus: list[str]) -> dict[str
     return {"TF_CONFIG": json.dumps(task), **own}
 
 
-def _start(number: int, addresses: list[str], arguments: Sequence[str]) -> subprocess.Popen[str]:
+def _start(
+    number: int, environment: dict[str, str], arguments: Sequence[str]
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "bertaccum", *arguments],
-        env=os.environ | _environment(number, addresses, _gpus()),
+        env=os.environ | environment,
         stdin=subprocess.DEVNULL,
         stdout=None if number == 0 else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
