@@ -1,25 +1,31 @@
 """Several workers: bytes on the wire, and time, per update.
 
     python benchmarks/scaling.py bytes       # 3 minutes on 2 cores; best as root
-    python benchmarks/scaling.py workers     # 6 minutes
+    python benchmarks/scaling.py workers     # 8 minutes
+    python benchmarks/scaling.py model       # at once
 
 `bytes`: what two workers of BERT-Tiny send each other per update, by the counters of the loopback
 interface (as root in a network namespace of their own, where nobody else sends), cut into 1, 4 and
-16 micro-steps. `workers`: seconds per update of one and of two workers of BERT-Mini, each on one
-core, beside what a model of it says: t = a + b n + r, n the examples of a share, r the time of one
-reduction. a and b are of two runs side by side that have nothing to do with each other: the cores
-share their memory, and perhaps more. Each writes scaling-<part>.json and prints a Markdown table.
+16 micro-steps. `workers`: seconds
+per update of one, two and three workers of BERT-Mini, each on one core (of which there may be
+fewer), beside what a model of it says: t = a + b n + 2 (R - 1) / R r, n the examples of a share,
+R the workers, r the time in which one worker sends and gets all gradients once; shares on one core
+come one after the other. a and b are of two runs side by side that have nothing to do with each
+other: the cores share their memory, and perhaps more. `model`: the same for many cards, with r
+from their bandwidth. Each writes scaling-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,17 +177,22 @@ def workers_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
         one = {n: seconds_of(data, folder / f"one-{n}", 1, n, True) for n in (8, 64)}
         slope = (one[64] - one[8]) / 56
         start, reduction = one[8] - 8 * slope, reduction_seconds(data, folder)
+        card = Card(start, slope)
         results = []
-        for target in (16, 32, 64, 128):
-            measured = seconds_of(data, folder / f"two-{target}", 2, target)
-            model = start + slope * target / 2 + reduction
-            alone = seconds_of(data, folder / f"alone-{target}", 1, target)
+        for workers, target in [*((2, n) for n in (16, 32, 64, 128)), (3, 24), (3, 96)]:
+            measured = seconds_of(data, folder / f"{workers}-{target}", workers, target)
+            # What of the shares one core has to do, one after the other.
+            turns = math.ceil(workers / (os.cpu_count() or 1))
+            rounds = 2 * (workers - 1) / workers
+            model = turns * card.seconds(target / workers) + rounds * reduction
+            alone = seconds_of(data, folder / f"alone-{workers}-{target}", 1, target)
             results.append(
-                {"target_batch": target, "measured": measured, "model": model, "alone": alone}
-                | {"start": start, "slope": slope, "reduction": reduction}
+                {"workers": workers, "target_batch": target, "measured": measured, "model": model}
+                | {"alone": alone, "start": start, "slope": slope, "reduction": reduction}
             )
     rows = [
         [
+            r["workers"],
             r["target_batch"],
             f"{r['alone']:.3f}",
             f"{r['measured']:.3f}",
@@ -191,13 +202,67 @@ def workers_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
         ]
         for r in results
     ]
-    heads = ["target batch", "one worker, s", "two, s", "model, s", "model/two", "speed-up"]
-    text = table(heads, rows)
+    heads = ["workers", "target batch", "one worker, s", "so many, s", "model, s"]
+    text = table([*heads, "model/measured", "speed-up"], rows)
     return results, text + (
         f"\n\na = {1e3 * start:.0f} ms, b = {1e3 * slope:.1f} ms an example,"
         f" r = {1e3 * reduction:.0f} ms."
     )
 
 
+# --- On paper ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a replica needs for a share of n examples: `start + slope * n` seconds."""
+
+    start: float
+    slope: float
+
+    def seconds(self, examples: float) -> float:
+        return self.start + self.slope * examples
+
+
+# BERT-Base in mixed precision: 110 million gradients of 4 bytes; a card that gets 40 TFLOP/s out
+# of 6 FLOP a parameter of its layers and token; the weights' update at 1 TB/s.
+PAPER = Card(start=110e6 * 28 / 1e12, slope=6 * 85e6 * 128 / 40e12)
+GRADIENT_BYTES = 4 * 110e6
+MICRO_BATCH, MICRO_STEPS = 8, (1, 4, 16)
+# One message between two hosts.
+LATENCY_SECONDS = 20e-6
+
+
+def reduced_seconds(cards: int, gigabits: float) -> float:
+    """A ring's all-reduce: 2 (R - 1) messages, each of one R-th of the gradients."""
+    messages = 2 * (cards - 1)
+    return messages * (LATENCY_SECONDS + GRADIENT_BYTES / cards / (gigabits * 1e9 / 8))
+
+
+def model_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
+    results, rows = [], []
+    for cards in (8, 64, 512):
+        for gigabits in (10, 100, 400):
+            reduced = reduced_seconds(cards, gigabits)
+            row = {"cards": cards, "gigabits": gigabits, "reduced": reduced}
+            for steps in MICRO_STEPS:
+                computed = PAPER.seconds(steps * MICRO_BATCH)
+                row[f"examples_per_second_{steps}"] = (
+                    cards * steps * MICRO_BATCH / (computed + reduced)
+                )
+                row[f"efficiency_{steps}"] = computed / (computed + reduced)
+            results.append(row)
+            rows.append(
+                [cards, gigabits, f"{1e3 * reduced:.0f} ms"]
+                + [
+                    f"{row[f'examples_per_second_{steps}']:,.0f} ({row[f'efficiency_{steps}']:.0%})"
+                    for steps in MICRO_STEPS
+                ]
+            )
+    heads = [f"{steps} x {MICRO_BATCH} a card, examples/s" for steps in MICRO_STEPS]
+    return results, table(["cards", "Gb/s", "a reduction", *heads], rows)
+
+
 if __name__ == "__main__":
-    run_part(__doc__.splitlines()[0], "scaling", {"bytes": bytes_part, "workers": workers_part})
+    parts = {"bytes": bytes_part, "workers": workers_part, "model": model_part}
+    run_part(__doc__.splitlines()[0], "scaling", parts)

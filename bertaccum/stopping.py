@@ -20,6 +20,10 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, where nothing is to be saved first."""
 
 
+class StoppedEarlyError(Exception):
+    """Somebody asked to stop, and nothing of what was under way is kept."""
+
+
 class Stopping:
     """Hears SIGINT and SIGTERM; a context manager for the main thread.
 

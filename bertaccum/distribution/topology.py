@@ -87,6 +87,13 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     return Topology(tf.distribute.MirroredStrategy(devices), count)
 
 
+def replicas_to_come(kind: str, replicas: int | None) -> tuple[int, int]:
+    """Of each worker, and the workers: what `make_topology` will make; connects nothing."""
+    cluster = _cluster() if kind in ("auto", "multi-worker") else None
+    local = 1 if kind == "one" else _local(replicas)
+    return local, len(cluster.addresses) if cluster else 1
+
+
 # --- One process ------------------------------------------------------------------------
 
 

@@ -135,12 +135,15 @@ def used_bytes() -> int:
         return 0
 
 
-def total_bytes() -> int | None:
-    """The most that the device may hand out; None for a CPU without limit. Starts TensorFlow."""
+def total_bytes(devices: int = 1) -> int | None:
+    """The most that each of the first devices may hand out: as much as the smallest of them.
+
+    None for a CPU without limit. Starts TensorFlow.
+    """
     if _limits or not _gpus():
         return _limits[-1] if _limits else None
     found = device_lib.list_local_devices()
-    return next(int(d.memory_limit) for d in found if d.device_type == "GPU")
+    return min(int(d.memory_limit) for d in [d for d in found if d.device_type == "GPU"][:devices])
 
 
 def device_name() -> str:

@@ -46,6 +46,7 @@ class Task:
       resting_bytes: in use between updates, accumulators included.
       accumulator_bytes: of these, what a window of one micro-batch goes without.
       cut: how windows are cut, `cost` or `count`.
+      shared: windows are a replica's share, which is accumulated even in one micro-batch.
       speed_seconds: about how long speeds may be measured, for each kind.
     """
 
@@ -58,7 +59,12 @@ class Task:
     resting_bytes: float
     accumulator_bytes: float
     cut: str = "count"
+    shared: bool = False
     speed_seconds: float = 6.0
+
+    def alone(self, size: int) -> bool:
+        """Whether a micro-batch is the whole window, which goes without accumulators."""
+        return size >= self.target_batch and not self.shared
 
     @functools.cached_property
     def typical(self) -> list[int]:
@@ -200,11 +206,10 @@ class _Search:
     def _candidate(self, size: int) -> Candidate:
         plan = make_plan(self.task.target_batch, size, self.recompute, self.task.cut)
         predicted = self._predicted(size)
-        whole = plan.accumulation_steps == 1
         measured = [
             p.peak_bytes
             for p in self.points
-            if not whole and (p.micro_batch, p.length) == (size, self.task.longest)
+            if not self.task.alone(size) and (p.micro_batch, p.length) == (size, self.task.longest)
         ]
         return Candidate(
             plan=plan,
@@ -217,15 +222,15 @@ class _Search:
     def _predicted(self, size: int) -> float:
         assert self.cost is not None
         cost = self.cost
-        if size == self.task.target_batch:
-            # One micro-batch needs no accumulators. In the update, gradients take their place.
+        if self.task.alone(size):
+            # In the update, gradients take their place.
             static = cost.static_bytes - self.task.accumulator_bytes
             cost = dataclasses.replace(cost, static_bytes=static)
         return cost.peak_bytes(size, self.task.longest)
 
     def _fits(self, size: int) -> bool:
-        whole = size == self.task.target_batch  # Measured with accumulators, runs without.
-        failed = size >= self.too_large and not whole
+        # Measured with accumulators, runs without.
+        failed = size >= self.too_large and not self.task.alone(size)
         return self._predicted(size) <= self.task.usable_bytes and not failed
 
     def _fitting(self) -> list[int]:
@@ -275,8 +280,7 @@ class _Search:
         """Times a part of a window that stands for the whole; returns the seconds it took."""
         lengths = self.task.typical
         # One micro-step has no accumulators, and stays one.
-        whole = size >= self.task.target_batch
-        kind = "count" if whole else self.task.cut
+        kind = "count" if self.task.alone(size) else self.task.cut
         starts = make_cut(kind, self.task.longest)(np.array(lengths), size)
         cut = [lengths[a:b] for a, b in itertools.pairwise(starts)]
         examples = len(lengths) / len(cut)
@@ -317,7 +321,7 @@ def verified(found: Found, probe: Probe, task: Task) -> tuple[Candidate, Ran] | 
         steps = min(candidate.plan.accumulation_steps, 2)
         window = [[task.longest] * size] * steps
         kind = candidate.plan.recompute
-        ran = probe.run(Trial(window, kind, accumulate=steps > 1, thorough=True))
+        ran = probe.run(Trial(window, kind, accumulate=not task.alone(size), thorough=True))
         if ran is not None:
             return candidate, ran
         failed = candidate.predicted_peak_bytes

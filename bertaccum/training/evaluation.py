@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tf_keras
 
 from bertaccum.config import EvalConfig, size_in_bytes
-from bertaccum.errors import InputError, RunError
+from bertaccum.errors import InputError
 from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Progress
 from bertaccum.training.checkpoints import load_best
-from bertaccum.training.dataset import TokenStore, open_store
+from bertaccum.training.dataset import open_store
+from bertaccum.training.prediction import Predictor
 from bertaccum.training.run_folder import RunFolder, read_run_config
-from bertaccum.training.update import make_predict
-from bertaccum.training.windows import Window, windows_by_length
 
 
 def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
@@ -44,7 +41,7 @@ def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
         )
     model, files = load_best(folder)
     store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
-    logits, _ = predict_store(make_predict(model), store, config.batch, progress)
+    logits = Predictor(model, config.batch)(store, progress)
     return {
         "run": str(folder.path.resolve().name),
         "data": str(tsv),
@@ -58,49 +55,6 @@ def write_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
     name = f"file-{Path(config.file).stem}" if config.file else config.split
     folder = RunFolder(Path(config.run))
     folder.write_json(folder.path / f"eval-{name}.json", result)
-
-
-def predict_store(
-    predict: Callable[[Window], np.ndarray],
-    store: TokenStore,
-    batch: int,
-    progress: Progress,
-) -> tuple[np.ndarray, int]:
-    """Logits [examples, classes] of a whole store, computed by length, in the store's order.
-
-    What does not fit into memory is computed again in batches half as large; the batch that
-    did fit is told, too.
-
-    Raises:
-      RunError: a single example does not fit.
-    """
-    try:
-        return _predict_store(predict, store, batch, progress), batch
-    except tf.errors.ResourceExhaustedError:
-        if batch == 1:
-            raise RunError(
-                "out of memory with one example at a time",
-                "raise --memory-limit, or train with a lower --max-seq-length",
-            ) from None
-        return predict_store(predict, store, batch // 2, progress)
-
-
-def _predict_store(
-    predict: Callable[[Window], np.ndarray],
-    store: TokenStore,
-    batch: int,
-    progress: Progress,
-) -> np.ndarray:
-    order, pieces, done = [], [], 0
-    for rows, window in windows_by_length(store, batch):
-        order.append(rows)
-        pieces.append(predict(window))
-        done += len(rows)
-        progress("evaluating", done, len(store))
-    by_length = np.concatenate(pieces)
-    logits = np.empty_like(by_length)
-    logits[np.concatenate(order)] = by_length
-    return logits
 
 
 def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:

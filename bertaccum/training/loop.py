@@ -13,7 +13,7 @@ import tensorflow as tf
 from bertaccum.bert.source import find_model
 from bertaccum.config import AUTO, TrainConfig, size_in_bytes, timeout_seconds
 from bertaccum.distribution.exchange import told_by_chief
-from bertaccum.distribution.topology import Topology, make_topology
+from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watch import Watch
 from bertaccum.errors import ConfigError
 from bertaccum.memory.device import announce_limit, claim_memory
@@ -24,6 +24,7 @@ from bertaccum.training.checkpoints import Position, read_position, saved_states
 from bertaccum.training.dataset import open_store, read_labels
 from bertaccum.training.events import Event
 from bertaccum.training.model import build_model
+from bertaccum.training.parts import Parts
 from bertaccum.training.planner import Subject, make_report
 from bertaccum.training.resuming import (
     check_agreement,
@@ -32,7 +33,7 @@ from bertaccum.training.resuming import (
     read_mark,
     resumed_config,
 )
-from bertaccum.training.run import Parts, Run
+from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
 
 
@@ -62,6 +63,7 @@ def train(
       RunError: it came to an end that it was not meant to have.
     """
     stopping = stopping or Stopping()
+    _plan_apart(config, progress)
     topology = _connect(config, stopping)
     watch = Watch(topology)
     if topology.workers == 1:
@@ -99,12 +101,24 @@ def resume(
     there = (path / "config.yaml").is_file()
     config = resumed_config(path, asked) if there else TrainConfig(**asked)
     stopping = stopping or Stopping()
+    if there:
+        _plan_apart(config, progress)
     topology = _connect(config, stopping)
     watch = Watch(topology)
     with watch.watched():
         # Before its lock is looked for: there has to be a run.
         told_by_chief(topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
         yield from _go_on(path, asked, topology, watch, progress, stopping)
+
+
+def _plan_apart(config: TrainConfig, progress: Progress) -> None:
+    """Plans before the workers meet; what it finds is kept, and taken again when they have met.
+
+    Planning needs the device for itself, and may take longer than the others wait.
+    """
+    local, workers = replicas_to_come(config.strategy, config.replicas)
+    if workers > 1 and config.micro_batch == AUTO:
+        _plan(_subject(config, progress), local, workers, progress)
 
 
 def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
@@ -175,14 +189,11 @@ def _go_on(
 
 
 def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Progress) -> Parts:
-    data = Path(config.data)
-    labels = read_labels(data)
-    source = find_model(config, progress)
-    tsvs = [data / f"{split}.tsv" for split in ("train", "dev")]
-    subject = Subject(config, source, labels, tsvs)
+    subject = _subject(config, progress)
+    source, labels, tsvs = subject.source, subject.labels, subject.tsvs
     check_agreement(topology, config, subject)
     watch.doing("planning")
-    planned = _plan(subject, topology.replicas, progress)
+    planned = _plan(subject, topology.local_replicas, topology.workers, progress)
     config = dataclasses.replace(
         config, micro_batch=planned["micro_batch"], recompute=planned["recompute"]
     )
@@ -198,15 +209,26 @@ def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Pr
     return Parts(config, subject, planned, model, train_store, dev_store, topology, watch)
 
 
-def _plan(subject: Subject, replicas: int, progress: Progress) -> dict[str, Any]:
+def _subject(config: TrainConfig, progress: Progress) -> Subject:
+    data = Path(config.data)
+    labels, source = read_labels(data), find_model(config, progress)
+    return Subject(config, source, labels, [data / f"{split}.tsv" for split in ("train", "dev")])
+
+
+def _plan(
+    subject: Subject, local_replicas: int, workers: int, progress: Progress
+) -> dict[str, Any]:
     """What goes into `plan.json`: as measured, or as the user said."""
     config, whole = subject.config, subject.config.target_batch
+    replicas = local_replicas * workers
     if config.micro_batch == AUTO:
         # Each replica has its share of the window, and on each worker's card as fits there.
-        share = largest_share(config.target_batch, replicas)
-        if share < config.target_batch:
+        if replicas > 1:
+            share = largest_share(config.target_batch, replicas)
             config = dataclasses.replace(config, target_batch=share)
-            subject = dataclasses.replace(subject, config=config)
+            subject = dataclasses.replace(
+                subject, config=config, devices=local_replicas, shared=True
+            )
         report = make_report(subject, progress)
         report.taken()
         return report.values | {"target_batch": whole, "replicas": replicas}

@@ -28,7 +28,7 @@ from bertaccum.training.dataset import Labels, read_labels
 from bertaccum.training.rehearsal import Subject, rehearse
 
 # Raise when the same options would be measured or chosen otherwise.
-_FORMAT = 1
+_FORMAT = 2
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
@@ -151,6 +151,7 @@ def _key(subject: Subject, *ignored: str) -> str:
         subject.store_digests,
         subject.limit_bytes,
         subject.memory_bytes is not None,
+        [subject.devices, subject.shared],
         [device.device_name(), os.cpu_count()],
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -23,6 +23,7 @@ from bertaccum.bert.presets import EncoderConfig
 from bertaccum.bert.recompute import keep_activations, recompute_layers
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
+from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError
 from bertaccum.memory import device
 from bertaccum.memory.trial import Trial
@@ -66,6 +67,7 @@ class Bench:
 
     def __init__(self, job: dict[str, Any], progress: Callable[..., None]) -> None:
         self.config = TrainConfig(**job["config"])
+        self.devices = job["devices"]
         device.limit_memory(job["limit_bytes"])
         self.longest, self.windows = self._lengths(job, progress)
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), [], None)
@@ -110,7 +112,7 @@ class Bench:
                 "accumulators": _bytes(self.optimizer.accumulators),
             },
             "resting_bytes": device.used_bytes(),
-            "limit_bytes": device.total_bytes(),
+            "limit_bytes": device.total_bytes(self.devices),
             "device": device.device_name(),
             "precision": resolved_precision(self.config.precision),
             "parameters": self.model.count_params(),
@@ -148,7 +150,7 @@ class Bench:
         return self.updates[recompute, accumulate]
 
     def _between_updates(self, micro_batch: Sequence[int]) -> None:
-        make_predict(self.model)(self._window([micro_batch]))
+        make_predict(self.model, Topology())(self._window([micro_batch]))
         with tempfile.TemporaryDirectory() as folder:
             state = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer.inner)
             state.write(f"{folder}/state")

@@ -41,6 +41,8 @@ class Subject:
       labels: the classes.
       tsvs: data that windows are taken from; without them all examples are of full length.
       memory_bytes: of a device that is not here, its allowance taken off; None for this one.
+      devices: of this process; the plan suits the smallest.
+      shared: windows are shares of those that more than one replica update by.
     """
 
     config: StepConfig
@@ -48,6 +50,8 @@ class Subject:
     labels: Labels
     tsvs: list[Path]
     memory_bytes: int | None = None
+    devices: int = 1
+    shared: bool = False
 
     @functools.cached_property
     def limit_bytes(self) -> int | None:
@@ -109,7 +113,7 @@ def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:
         if built is None:
             return _nothing_built(subject, config, limit)
         moved = built["static_bytes"]["slots"] if pretended else 0
-        task = _task(config, built, (limit or built["limit_bytes"]) + moved)
+        task = _task(subject, config, built, (limit or built["limit_bytes"]) + moved)
         found = search(worker, task)
         worker.end()
         proven = _prove(subject, config, judge, task, found, pool)
@@ -120,7 +124,9 @@ def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:
             found.costs |= search(worker, other).costs
     values = _values(subject, task, found, built, moved)
     values |= (
-        _chosen(found, proven, moved) if proven else _nothing(subject, task, found, built, moved)
+        _chosen(found, proven, moved, subject.shared)
+        if proven
+        else _nothing(subject, task, found, built, moved)
     )
     return values | {"planning_seconds": round(time.perf_counter() - start, 1)}
 
@@ -139,7 +145,7 @@ def _prove(
     # A card may be larger than this machine.
     strict = max(min(strict, pool or strict), device.LEAST_BYTES)
     if not best or not judge.build(
-        worker_job(subject, config, strict, best[0].plan.accumulation_steps)
+        worker_job(subject, config, strict, 1 if task.alone(best[0].plan.micro_batch) else 2)
     ):
         return None
     return verified(found, judge, task)
@@ -175,10 +181,11 @@ def worker_job(
         "tsvs": [str(tsv) for tsv in subject.tsvs],
         "limit_bytes": limit,
         "accumulation_steps": accumulation_steps,
+        "devices": subject.devices,
     }
 
 
-def _task(config: TrainConfig, built: dict[str, Any], limit: float) -> Task:
+def _task(subject: Subject, config: TrainConfig, built: dict[str, Any], limit: float) -> Task:
     sizes = even_micro_batches(config.target_batch)
     if config.micro_batch != AUTO:
         sizes = [int(config.micro_batch)]
@@ -192,6 +199,7 @@ def _task(config: TrainConfig, built: dict[str, Any], limit: float) -> Task:
         resting_bytes=built["resting_bytes"],
         accumulator_bytes=built["static_bytes"]["accumulators"],
         cut=config.cut,
+        shared=subject.shared,
     )
 
 
@@ -225,23 +233,27 @@ def _values(
     }
 
 
-def _chosen(found: Found, proven: tuple[Candidate, Ran], moved: int) -> dict[str, Any]:
+def _chosen(
+    found: Found, proven: tuple[Candidate, Ran], moved: int, shared: bool
+) -> dict[str, Any]:
     candidate, ran = proven
     return {
         **dataclasses.asdict(candidate.plan),
         "peak_memory_bytes": round(ran.peak_bytes - moved),
         "examples_per_second": round(rate(candidate), 3),
-        "why": _why(candidate, found),
+        "why": _why(candidate, found, shared),
         "remedies": [],
     }
 
 
-def _why(chosen: Candidate, found: Found) -> str:
+def _why(chosen: Candidate, found: Found, shared: bool) -> str:
+    if shared and chosen.plan.accumulation_steps == 1:
+        return "each replica's whole share of a window fits"
     whole = [c for c in found.candidates if c.plan.accumulation_steps == 1 and c.fits]
     if chosen.plan.accumulation_steps == 1:
         return "the whole window fits: no accumulation is needed"
     speed = f"{chosen.examples_per_second:.1f} examples/s"
-    if whole and whole[0].examples_per_second:
+    if whole and whole[0].examples_per_second and not shared:
         return (
             f"no accumulation is needed, the whole window fits; but cut it is faster: {speed}"
             f" against {whole[0].examples_per_second:.1f}"
@@ -303,7 +315,7 @@ def _nothing_built(subject: Subject, config: TrainConfig, limit: int | None) -> 
         "longest": config.max_seq_length,
         "windows": [[config.max_seq_length]],
     }
-    task = _task(config, built, limit or 0)
+    task = _task(subject, config, built, limit or 0)
     values = _values(subject, task, Found(), built, 0) | _nothing(subject, task, Found(), built, 0)
     why = (
         f"nothing fits: weights, moments and accumulators of {subject.source.name} alone take"

@@ -6,25 +6,18 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from bertaccum import __version__
-from bertaccum.bert.recompute import recompute_layers
-from bertaccum.config import EvalConfig, TrainConfig, save_interval
-from bertaccum.distribution.topology import Topology
-from bertaccum.distribution.watch import Watch
+from bertaccum.config import EvalConfig, save_interval
 from bertaccum.errors import RunError
-from bertaccum.memory.cut import Cut, make_cut
-from bertaccum.memory.device import peak_memory_bytes, reset_peak_memory
-from bertaccum.memory.plan import Plan, make_plan
-from bertaccum.stopping import Stopping
+from bertaccum.progress import silent
+from bertaccum.stopping import StoppedEarlyError, Stopping
 from bertaccum.training.checkpoints import (
     Checkpoints,
     Position,
@@ -33,8 +26,7 @@ from bertaccum.training.checkpoints import (
     save_best,
     state_of,
 )
-from bertaccum.training.dataset import TokenStore
-from bertaccum.training.evaluation import accuracy, mean_loss, predict_store
+from bertaccum.training.evaluation import accuracy, mean_loss
 from bertaccum.training.events import (
     Evaluated,
     Event,
@@ -44,70 +36,37 @@ from bertaccum.training.events import (
     Stopped,
     Updated,
 )
-from bertaccum.training.nonfinite import not_finite
-from bertaccum.training.planner import Subject, learned_limits, remember_out_of_memory
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.parts import Parts
+from bertaccum.training.planner import learned_limits
+from bertaccum.training.prediction import Predictor
 from bertaccum.training.resuming import inputs_of, resolved_config
 from bertaccum.training.run_folder import ModelFiles, RunFolder
-from bertaccum.training.shared_update import SharedUpdate
-from bertaccum.training.update import make_predict, make_update
-from bertaccum.training.windows import (
-    Window,
-    by_length,
-    make_window,
-    updates_per_epoch,
-    window_rows,
-)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a run needs; the configuration has the plan in it."""
-
-    config: TrainConfig
-    subject: Subject
-    planned: dict[str, Any]
-    model: tf_keras.Model
-    train_store: TokenStore
-    dev_store: TokenStore
-    topology: Topology
-    watch: Watch
-
-
-class _StoppedEarlyError(Exception):
-    """Somebody asked the run to stop, and nothing of what was under way is kept."""
+from bertaccum.training.updates import Updates
+from bertaccum.training.windows import updates_per_epoch
 
 
 class Run:
     """One run under way: its parts, and how far it has come."""
 
     def __init__(self, parts: Parts, folder: RunFolder, stopping: Stopping) -> None:
-        config, subject, model = parts.config, parts.subject, parts.model
-        self.topology, self.watch = parts.topology, parts.watch
-        self.config, self.subject, self.model, self.folder = config, subject, model, folder
-        self.train_store, self.dev_store = parts.train_store, parts.dev_store
-        self.source, self.stopping = subject.source, stopping
+        config, subject = parts.config, parts.subject
+        self.config, self.subject, self.parts = config, subject, parts
+        self.topology, self.model, self.source = parts.topology, parts.model, subject.source
+        self.folder, self.stopping = folder, stopping
         self.files = ModelFiles(self.source.encoder, self.source.vocabulary, subject.labels)
-        self.planned = parts.planned
-        assert isinstance(config.micro_batch, int)
-        self.plan = self._plan(config.micro_batch, config.recompute)
-        self.per_epoch = per_epoch = updates_per_epoch(len(self.train_store), config.target_batch)
+        examples = len(parts.train_store)
+        self.per_epoch = per_epoch = updates_per_epoch(examples, config.target_batch)
         # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
         scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
         # The schedule does not know of --max-updates: stopping early changes no update.
-        self.updates = min(scheduled, config.max_updates or scheduled)
+        self.until = min(scheduled, config.max_updates or scheduled)
         self.eval_every = config.eval_every or per_epoch
-        with self.topology.strategy.scope():
-            # Replicas always accumulate, so that a lack of memory is each one's own.
-            steps = max(self.plan.accumulation_steps, min(self.topology.replicas, 2))
-            self.optimizer = make_optimizer(config, scheduled, steps)
-        with tf.device("CPU"):
-            self.stopped = tf.Variable(False, trainable=False)
-        self.update = self._make_update()
-        self.predict = make_predict(model)
-        self.eval_batch = EvalConfig().batch
-        self.checkpoints = Checkpoints(model, self.optimizer, folder, config.keep)
-        self.position = Position(folder.mark, config.micro_batch, config.recompute)
+        self.updates = Updates(parts, scheduled)
+        self.optimizer = self.updates.optimizer
+        self.predictor = Predictor(self.model, EvalConfig().batch, self.topology, parts.watch)
+        self.checkpoints = Checkpoints(self.model, self.optimizer, folder, config.keep)
+        plan = self.updates.plan
+        self.position = Position(folder.mark, plan.micro_batch, plan.recompute)
         self.save_updates, self.save_seconds = save_interval(config.save_every)
 
     def create_folder(self) -> None:
@@ -131,8 +90,9 @@ class Run:
         """Gives all workers the state that the chief went back to."""
         if self.topology.workers > 1:
             self.checkpoints.share(self.topology)
+        plan = self.updates.plan
         self.position = dataclasses.replace(
-            position, micro_batch=self.plan.micro_batch, recompute=self.plan.recompute
+            position, micro_batch=plan.micro_batch, recompute=plan.recompute
         )
 
     def events(self) -> Iterator[Event]:
@@ -140,16 +100,16 @@ class Run:
         yield self._started()
         self.started = time.perf_counter() - self.position.total_seconds
         self.saved, self.saved_at = self.position.update, time.monotonic()
-        self.stopping.heed(lambda: self.stopped.assign(True))
+        self.stopping.heed(self.updates.stop)
         try:
-            while self.position.update < self.updates or self._evaluation_is_due():
+            while self.position.update < self.until or self._evaluation_is_due():
                 yield from self._next()
             self._save()
             # Where it would not have been evaluated had it gone on, the state does not know of it.
             last = self.position.last
             if last is None or self.position.evaluated < self.position.update:
                 yield (last := self._evaluate())
-        except _StoppedEarlyError:
+        except StoppedEarlyError:
             self._save()
             # Another worker may have been asked.
             number = self.stopping.requested or signal.SIGTERM
@@ -170,7 +130,7 @@ class Run:
                 self._save()
             yield evaluated
         else:
-            yield (yield from self._run_update(self.position.update))
+            yield from self._update()
         if self._saving_is_due():
             self._save()
 
@@ -201,81 +161,30 @@ class Run:
             model=self.source.name,
             pretrained=self.source.checkpoint is not None,
             parameters=self.model.count_params(),
-            train_examples=len(self.train_store),
-            dev_examples=len(self.dev_store),
-            plan=self.plan,
-            why=self.planned["why"],
-            updates=self.updates,
+            train_examples=len(self.parts.train_store),
+            dev_examples=len(self.parts.dev_store),
+            plan=self.updates.plan,
+            why=self.parts.planned["why"],
+            updates=self.until,
             done=self.position.update,
             worker=self.topology.worker,
         )
 
-    def _plan(self, micro_batch: int, recompute: str) -> Plan:
-        config, replicas = self.config, self.topology.replicas
-        return make_plan(config.target_batch, micro_batch, recompute, config.cut, replicas)
-
-    def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
-        """A function of the shares of this worker's replicas."""
-        config, several = self.config, self.topology.replicas > 1
-        parts = self.model, self.optimizer, config.seed
-        if several:
-            return SharedUpdate(
-                *parts, config.dropout_stream, self.stopped, self.topology, self.watch
-            )
-        accumulate = self.plan.accumulation_steps > 1
-        alone = make_update(*parts, accumulate, self.stopped, config.dropout_stream)
-
-        def update(windows: list[Window]) -> dict[str, Any]:
-            results = alone(windows[0])
-            return results | _sizes(windows) | {"losses": [results["losses"]]}
-
-        return update
-
-    def _run_update(self, number: int) -> Generator[Event, None, Updated]:
-        self._stop_if_asked()
-        reset_peak_memory()
-        start = time.perf_counter()
-        config = self.config
-        epoch, rows = window_rows(number, len(self.train_store), config.target_batch, config.seed)
-        while True:
-            windows = self._shares(rows)
-            try:
-                results = self.update(windows)
-                if not results["finished"]:
-                    raise _StoppedEarlyError
-                break
-            except tf.errors.ResourceExhaustedError:
-                yield self._shrink(number + 1)
-        seconds = time.perf_counter() - start
-        peak = peak_memory_bytes()
-        updated = Updated(
-            update=number + 1,
-            epoch=epoch + 1,
-            loss=results["loss"],
-            examples=len(rows),
-            micro_steps=int(results["micro_steps"]),
-            padded_tokens=int(results["padded_tokens"]),
-            tokens=int(self.train_store.lengths(rows).sum()),
-            learning_rate=results["learning_rate"],
-            grad_norm=results["grad_norm"],
-            seconds=seconds,
-            examples_per_second=len(rows) / seconds,
-            skipped=not results["applied"],
-            peak_memory_bytes=peak,
-        )
-        self.folder.append(self.folder.metrics, dataclasses.asdict(updated))
-        self._count(updated)
-        if self.position.nonfinite_in_a_row >= config.max_nonfinite:
-            rows = by_length(self.train_store, rows)
-            raise not_finite(self.position, self.subject.tsvs[0], rows, windows, results["losses"])
-        return updated
-
-    def _shares(self, rows: np.ndarray) -> list[Window]:
-        """The windows of this worker's replicas, of which each is a share of the rows."""
-        first, replicas = self.topology.first_replica, self.topology.replicas
-        own = range(first, first + self.topology.local_replicas)
-        size, cut = self.plan.micro_batch, self._cut()
-        return [make_window(self.train_store, rows, size, cut, r, replicas) for r in own]
+    def _update(self) -> Iterator[Event]:
+        """One update, and what is to be said of it."""
+        # Several workers stop together, in an update, of which all hear.
+        if self.topology.workers == 1 and self._asked_to_stop():
+            raise StoppedEarlyError
+        for event in self.updates.run(self.position.update):
+            self.folder.append(self.folder.metrics, dataclasses.asdict(event))
+            if isinstance(event, OutOfMemory):
+                self.position.shrinkings += 1
+                self.position.micro_batch = event.micro_batch
+                self.position.recompute = event.recompute
+                self._write_plan()
+            else:
+                self._count(event)
+            yield event
 
     def _count(self, updated: Updated) -> None:
         position = self.position
@@ -285,67 +194,22 @@ class Run:
         peaks = filter(None, (updated.peak_memory_bytes, position.peak_memory_bytes))
         position.peak_memory_bytes = max(peaks, default=None)
         position.nonfinite_in_a_row = position.nonfinite_in_a_row + 1 if updated.skipped else 0
-
-    def _cut(self) -> Cut:
-        # One micro-step has no accumulators, and stays one.
-        alone = self.plan.accumulation_steps == 1 and self.topology.replicas == 1
-        kind = "count" if alone else self.plan.cut
-        return make_cut(kind, self.train_store.longest)
-
-    def _shrink(self, update: int) -> OutOfMemory:
-        """After running out of memory: forgets the window and cuts what comes smaller, for good.
-
-        Raises:
-          RunError: it cannot be cut smaller, or weights have been changed already.
-        """
-        if self.optimizer.half_updated.numpy():
-            raise RunError(
-                f"out of memory while the weights of update {update} were being changed",
-                "lower --micro-batch or raise --memory-limit, and go on with --resume",
-            )
-        with self.topology.strategy.scope():
-            self.optimizer.drop()
-        failed, kind = self.plan.micro_batch, self.plan.recompute
-        remember_out_of_memory(self.subject, failed, kind)
-        if failed == 1 and kind == "layer":
-            raise RunError(
-                f"out of memory in update {update}, with one example at a time and recomputation",
-                "lower --max-seq-length, choose a smaller --model, or raise --memory-limit",
-            )
-        if failed == 1:
-            recompute_layers(self.model.checkpoint_items["encoder"])
-            kind = "layer"
-        accumulated = self.plan.accumulation_steps > 1
-        smaller = max(failed // 2, 1)
-        self.plan = self._plan(smaller, kind)
-        if failed == 1 or not accumulated:
-            self.update = self._make_update()
-        self.position.shrinkings += 1
-        self.position.micro_batch, self.position.recompute = smaller, kind
-        event = OutOfMemory(update, failed, self.plan.micro_batch, kind)
-        self.folder.append(self.folder.metrics, dataclasses.asdict(event))
-        self._write_plan()
-        return event
+        if position.nonfinite_in_a_row >= self.config.max_nonfinite:
+            raise self.updates.not_finite(position)
 
     def _write_plan(self) -> None:
         """The plan as it is now, with what has been learned about memory."""
-        now = dataclasses.asdict(self.plan)
-        values = self.planned | now | {"learned_limits": learned_limits(self.subject)}
+        now = dataclasses.asdict(self.updates.plan)
+        values = self.parts.planned | now | {"learned_limits": learned_limits(self.subject)}
         self.folder.write_json(self.folder.plan, values)
 
-    def _stop_if_asked(self, *_: Any) -> None:
-        # Several workers stop together, in an update: `SharedUpdate` has all hear of it.
-        if self.topology.workers == 1 and self.stopping.requested is not None:
-            raise _StoppedEarlyError
+    def _asked_to_stop(self) -> bool:
+        return self.stopping.requested is not None
 
     def _evaluate(self) -> Evaluated:
-        update = self.position.update
-        self.watch.doing(f"evaluating after update {update}")
-        # What did not fit once is not tried again.
-        logits, self.eval_batch = predict_store(
-            self.predict, self.dev_store, self.eval_batch, self._stop_if_asked
-        )
-        labels = self.dev_store.labels
+        update, store = self.position.update, self.parts.dev_store
+        logits = self.predictor(store, silent, self._asked_to_stop)
+        labels = store.labels
         score = accuracy(logits, labels)
         # A small dev.tsv gives many ties; among equals the longest trained is the best guess.
         best = self.position.best is None or score >= self.position.best.accuracy
@@ -378,8 +242,8 @@ class Run:
             "examples_per_second": round(now.examples / now.seconds, 3),
             "peak_memory_bytes": now.peak_memory_bytes,
             "out_of_memory": now.shrinkings,
-            "micro_batch": self.plan.micro_batch,
-            "recompute": self.plan.recompute,
+            "micro_batch": now.micro_batch,
+            "recompute": now.recompute,
             "model": self.source.name,
             "pretrained": self.source.checkpoint is not None,
             "parameters": self.model.count_params(),
@@ -389,10 +253,3 @@ class Run:
                 "tf_keras": tf_keras.__version__,
             },
         }
-
-
-def _sizes(windows: list[Window]) -> dict[str, int]:
-    return {
-        "micro_steps": sum(window.micro_steps for window in windows),
-        "padded_tokens": sum(window.padded_tokens for window in windows),
-    }

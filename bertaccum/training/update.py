@@ -14,6 +14,7 @@ from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here
 from bertaccum.bert.classifier import encoder_inputs
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
+from bertaccum.distribution.topology import Topology
 from bertaccum.memory.device import device_name
 from bertaccum.training.windows import Window
 
@@ -131,16 +132,30 @@ def open_share(
     return Share(tokens, labels, cuts, masks, examples)
 
 
-def make_predict(model: tf_keras.Model) -> Callable[[Window], Any]:
-    """Builds the forward pass: a Window to logits [examples, classes], float32."""
+def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
+    """Builds the forward pass, of a window for each of this process' replicas.
+
+    Returns:
+      A function of these windows, to the logits of each: [examples, classes] float32.
+    """
     survive_lack_of_memory()
+    strategy, number, width = topology.strategy, topology.present_replica, 2
 
-    @tf.function(input_signature=SIGNATURE[:2])
-    def predict(token_ids: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
-        tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-        return _logits(model, tokens, training=False)
+    @tf.function(input_signature=SIGNATURE[:width] * topology.local_replicas)
+    def predict(*flat: tf.Tensor) -> Any:
+        def own() -> tf.Tensor:
+            start = width * number()
+            token_ids, row_splits = flat[start : start + width]
+            tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+            return _logits(model, tokens, training=False)
 
-    return lambda window: predict(window.token_ids, window.row_splits).numpy()
+        return strategy.experimental_local_results(strategy.run(own))
+
+    def run(*windows: Window) -> list[np.ndarray]:
+        found = predict(*(field for window in windows for field in fields(window)[:width]))
+        return [logits.numpy() for logits in found]
+
+    return run
 
 
 def survive_lack_of_memory() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,9 +136,7 @@ def by_length(store: TokenStore, rows: np.ndarray) -> np.ndarray:
     return rows[np.argsort(store.lengths(rows), kind="stable")]
 
 
-def windows_by_length(store: TokenStore, batch: int) -> Iterator[tuple[np.ndarray, Window]]:
-    """All examples in windows of one micro-batch, by length: for evaluation, with their rows."""
+def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
+    """The rows of all examples, by length, so many at a time: for what needs no order."""
     order = by_length(store, np.arange(len(store)))
-    for start in range(0, len(store), batch):
-        rows = order[start : start + batch]
-        yield rows, make_window(store, rows, batch)
+    return [order[start : start + batch] for start in range(0, len(store), batch)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import write_small_task
+from small import write_small_model, write_small_task
 
 from bertaccum.distribution.launch import _free_ports
 from bertaccum.training.checkpoints import saved_states
@@ -172,7 +172,7 @@ def test_a_worker_that_dies_or_hangs_is_named_and_the_same_command_goes_on(
 @pytest.mark.slow
 def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
     chance, kills = np.random.default_rng(0), 0
-    long = {"workers": 2, "max_updates": 40}
+    long = {"workers": 2, "max_updates": 150}
     assert ended(start("whole", **long)) == (0, "")
     while kills < 6:
         process = start("random", collective_timeout="20s", **long)
@@ -180,11 +180,11 @@ def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
         begun = (run / "metrics.jsonl").read_bytes().count(b"\n") if run.exists() else 0
         wait_for(process, run, begun + int(chance.integers(0, 3)))
         time.sleep(float(chance.random()) * 0.3)
-        victims = processes_of(process)
-        assert process.poll() is None, "a test of runs that are killed"
-        if len(victims) == 2:
-            os.kill(victims[int(chance.integers(2))], signal.SIGKILL)
-            kills += 1
+        while len(victims := processes_of(process)) < 2:
+            assert process.poll() is None, "a test of runs that are killed"
+            time.sleep(0.01)
+        os.kill(victims[int(chance.integers(2))], signal.SIGKILL)
+        kills += 1
         ended(process)
     assert ended(start("random", **long)) == (0, "")
     assert difference(folder / "random", folder / "whole") == 0
@@ -222,6 +222,29 @@ def told(addresses: list[str], worker: int) -> list[str]:
     """What to put before a command to make it that of a worker."""
     task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
     return ["env", f"TF_CONFIG={json.dumps(task)}"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_runs_out_of_memory_cuts_its_own_share_smaller(
+    folder: Path, start: Start
+) -> None:
+    wide = write_small_task(folder / "wide", train=256, dev=10)
+    large = {"intermediate_size": 16_384, "num_hidden_layers": 2}
+    write_small_model(wide, folder / "wide/vocab.txt", **large)
+    options = {"data": "wide", "bert_config": "wide/bert_config.json", "target_batch": 256}
+    options |= {"micro_batch": 128, "cut": "count", "max_updates": 4}
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
+    processes = [
+        start("short", before=told(addresses, worker), memory_limit=limit, **options)
+        for worker, limit in enumerate(("3GiB", "150MiB"))
+    ]
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert "update 1: out of memory with micro-batches of 128" in said[1]
+    assert "out of memory" not in said[0]
+    assert json.loads((folder / "short/plan.json").read_text())["micro_batch"] == 128
+    assert ended(start("roomy", workers=2, **options)) == (0, "")
+    assert difference(folder / "short", folder / "roomy") < 1e-6
 
 
 @pytest.fixture

@@ -181,6 +181,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "tsvs": [],
         "limit_bytes": 300 * MIB,
         "accumulation_steps": 2,
+        "devices": 1,
     }
     return values | changes
 

@@ -14,12 +14,15 @@ from bertaccum.bert.classifier import build_classifier, build_encoder, encoder_i
 from bertaccum.bert.presets import EncoderConfig
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
+from bertaccum.distribution.topology import Topology
 from bertaccum.memory.plan import make_plan
+from bertaccum.progress import silent
 from bertaccum.training.dataset import TokenStore
 from bertaccum.training.model import build_model
+from bertaccum.training.prediction import Predictor
 from bertaccum.training.recipe import make_optimizer, make_schedule
 from bertaccum.training.update import make_predict, make_update
-from bertaccum.training.windows import make_window, window_rows, windows_by_length
+from bertaccum.training.windows import make_window, window_rows
 
 TINY = EncoderConfig(
     hidden_size=16,
@@ -126,7 +129,7 @@ def test_one_trace_serves_all_windows(store: TokenStore) -> None:
 
 def test_dropout_is_on_in_training_and_off_in_prediction(store: TokenStore) -> None:
     model, window = build(dropout=0.5), make_window(store, np.arange(8), 8)
-    predict = make_predict(model)
+    predict = make_predict(model, Topology())
     np.testing.assert_array_equal(predict(window), predict(window))
     config = dataclasses.replace(CONFIG, learning_rate=1e-30, weight_decay=0.0)
     update = make_update(model, make_optimizer(config, UPDATES, 1), 0, False)
@@ -134,11 +137,13 @@ def test_dropout_is_on_in_training_and_off_in_prediction(store: TokenStore) -> N
 
 
 def test_padding_does_not_change_a_prediction(store: TokenStore) -> None:
-    predict = make_predict(build())
-    alone = {int(rows[0]): predict(window)[0] for rows, window in windows_by_length(store, batch=1)}
-    for rows, window in windows_by_length(store, batch=32):
-        for row, logits in zip(rows, predict(window), strict=True):
-            np.testing.assert_allclose(logits, alone[int(row)], rtol=0, atol=1e-5)
+    model = build()
+    alone, together = (Predictor(model, batch)(store, silent) for batch in (1, 32))
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+    predict = make_predict(model, Topology())
+    for row in (0, len(store) - 1):
+        (logits,) = predict(make_window(store, np.array([row]), 1))
+        np.testing.assert_array_equal(alone[row], logits[0])
 
 
 def test_biases_and_layer_norm_do_not_decay() -> None:
@@ -186,5 +191,6 @@ def test_each_precision_trains_with_its_own_arithmetic(store: TokenStore, precis
     assert scaled == (precision == "mixed_float16")
     assert results[1]["learning_rate"] == pytest.approx(CONFIG.learning_rate * 0.9)
     assert results[-1]["loss"] < results[0]["loss"]
-    assert make_predict(model)(window).dtype == np.float32
+    (logits,) = make_predict(model, Topology())(window)
+    assert logits.dtype == np.float32
     assert tf_keras.mixed_precision.global_policy().name == "float32"
