@@ -157,10 +157,11 @@ def out_of_memory(event: OutOfMemory) -> str:
 
 def stopped(event: Stopped) -> str:
     """That a run was stopped, and how to go on."""
-    return (
-        f"stopped by a signal after update {event.update:,}; go on from there with"
-        f" `bertaccum train --resume {event.folder}`"
-    )
+    if event.workers > 1:
+        how = "the same command, started again, goes on from there"
+    else:
+        how = f"go on from there with `bertaccum train --resume {event.folder}`"
+    return f"stopped by a signal after update {event.update:,}; {how}"
 
 
 def finished(event: Finished, folder: str) -> str:

@@ -110,11 +110,13 @@ class Stopped:
       update: the last one that was done.
       signal: its number.
       folder: to resume.
+      workers: that were stopped.
     """
 
     update: int
     signal: int
     folder: Path
+    workers: int = 1
 
 
 Event = Started | Updated | Evaluated | OutOfMemory | Finished | Stopped

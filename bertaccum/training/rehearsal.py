@@ -124,7 +124,7 @@ def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:
             found.costs |= search(worker, other).costs
     values = _values(subject, task, found, built, moved)
     values |= (
-        _chosen(found, proven, moved, subject.shared)
+        _chosen(task, found, proven, moved)
         if proven
         else _nothing(subject, task, found, built, moved)
     )
@@ -233,15 +233,13 @@ def _values(
     }
 
 
-def _chosen(
-    found: Found, proven: tuple[Candidate, Ran], moved: int, shared: bool
-) -> dict[str, Any]:
+def _chosen(task: Task, found: Found, proven: tuple[Candidate, Ran], moved: int) -> dict[str, Any]:
     candidate, ran = proven
     return {
         **dataclasses.asdict(candidate.plan),
-        "peak_memory_bytes": round(ran.peak_bytes - moved),
+        "peak_memory_bytes": round(max(ran.peak_bytes, task.exchange_bytes) - moved),
         "examples_per_second": round(rate(candidate), 3),
-        "why": _why(candidate, found, shared),
+        "why": _why(candidate, found, task.shared),
         "remedies": [],
     }
 

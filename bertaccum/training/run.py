@@ -113,7 +113,7 @@ class Run:
             self._save()
             # Another worker may have been asked.
             number = self.stopping.requested or signal.SIGTERM
-            yield Stopped(self.position.update, number, self.folder.path)
+            yield Stopped(self.position.update, number, self.folder.path, self.topology.workers)
             return
         self.position.total_seconds = time.perf_counter() - self.started
         summary = self._summary(last)

@@ -201,7 +201,24 @@ def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
     (last,) = saved_states(folder / "stopped/checkpoints")
     done = last.name.removeprefix("update-")
     for worker in (0, 1):
-        assert f"[{worker}] error: stopped by a signal after update {done}; go on" in errors
+        assert (
+            f"[{worker}] error: stopped by a signal after update {done}; the same command" in errors
+        )
+
+
+def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start) -> None:
+    """That of a worker that is not the chief."""
+    large = write_small_task(folder / "large-dev", train=20, dev=100_000)
+    options = {"data": "large-dev", "bert_config": str(large), "save_every": 1, "eval_every": 2}
+    process = start("in-eval", workers=2, **options)
+    wait_for(process, folder / "in-eval", 2)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    os.kill(processes_of(process)[1], signal.SIGTERM)
+    code, errors = ended(process)
+    assert (code, time.monotonic() - begin < 12) == (143, True)
+    assert "[0] error: stopped by a signal after update 2;" in errors
+    assert not (folder / "in-eval/eval.jsonl").exists()
 
 
 def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> None:

@@ -171,6 +171,20 @@ def test_the_whole_window_goes_without_accumulators() -> None:
     assert whole.predicted_peak_bytes == pytest.approx(300.0 + 0.3 * LONGEST * 32)
 
 
+def test_a_share_is_accumulated_however_it_is_cut_and_added_up_with_the_others() -> None:
+    device, options = Device(1e9), {"target": 8, "recompute": ["none"], "shared": True}
+    wanted = task(740.0, **options)
+    found = search(device, wanted)
+    # 400 at rest, and 2.5 times the 100 of the gradients.
+    peaks = {c.plan.micro_batch: c.predicted_peak_bytes for c in found.candidates}
+    assert peaks[1] == 650.0
+    assert peaks[8] == pytest.approx(device.peak(8, LONGEST, "none", True), rel=0.01)
+    assert [c.plan.micro_batch for c in found.candidates if c.fits] == [1, 2, 3, 4, 8]
+    assert not any(c.fits for c in search(device, task(660.0, **options)).candidates)
+    taken, ran = verified(found, device, wanted)
+    assert ran.peak_bytes == device.peak(taken.plan.micro_batch, LONGEST, "none", True)
+
+
 def test_a_plan_that_fails_in_earnest_is_replaced_by_a_smaller_one() -> None:
     wanted = task(700.0)
     found = search(Device(memory=1e9), wanted)
