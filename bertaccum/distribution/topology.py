@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
 
 from bertaccum.errors import ConfigError, RunError
 
@@ -185,15 +189,16 @@ def _multi_worker(
             "set TF_CONFIG, use Slurm, or start it as `bertaccum launch --workers 2 -- train ...`",
         )
     count = _local(replicas)
-    if replicas not in (None, 1) and count != len(_gpus()):
+    if _gpus() and count != len(_gpus()):
         raise ConfigError(
-            f"--replicas {replicas} and --strategy multi-worker: each worker takes all its GPUs,"
-            " or the CPU as one",
-            "leave --replicas out",
+            f"--replicas {replicas} and --strategy multi-worker: each worker takes all its GPUs",
+            "leave --replicas out; CUDA_VISIBLE_DEVICES can hide some",
         )
+    _devices(count)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
     try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver, options)
+        with _whole_cpu_as(count):
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver, options)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise RunError(
@@ -201,3 +206,18 @@ def _multi_worker(
             "see that all are started, and that their ports can be reached",
         ) from None
     return Topology(strategy, count, cluster.worker, cluster.addresses)
+
+
+@contextmanager
+def _whole_cpu_as(count: int) -> Iterator[None]:
+    """Inside, a strategy for workers takes so many parts of the CPU; it would take the first."""
+    if _gpus() or count == 1:
+        yield
+        return
+
+    def devices(_: Any, __: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
+        return tuple(f"{worker_device}/device:CPU:{n}" for n in range(count)), "CPU"
+
+    where = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    with mock.patch.object(where, "_initialize_local_devices", devices):
+        yield

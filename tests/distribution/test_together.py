@@ -134,9 +134,9 @@ def test_replicas_workers_and_micro_batches_in_all_ways(
             options = {"dropout": dropout, "micro_batch": micro_batch, "replicas": replicas}
             assert ended(start(other, **options)) == (0, "")
             assert difference(folder / name, folder / other) < (1e-5 if dropout else 1e-6)
-        for workers in (2, 3):
-            other = f"{name}-w{workers}-m{micro_batch}"
-            options = {"dropout": dropout, "micro_batch": micro_batch}
+        for workers, replicas in ((2, 1), (3, 1), (2, 2), (3, 2), (2, 4)):
+            other = f"{name}-w{workers}-r{replicas}-m{micro_batch}"
+            options = {"dropout": dropout, "micro_batch": micro_batch, "replicas": replicas}
             assert ended(start(other, workers=workers, **options)) == (0, "")
             assert difference(folder / name, folder / other) < (1e-5 if dropout else 1e-6)
 
@@ -191,7 +191,8 @@ def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
 
 
 def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
-    process = start("stopped", workers=2, max_updates=100_000, epochs=100_000, save_every="10m")
+    options = {"workers": 2, "epochs": 100_000, "save_every": "10m"}
+    process = start("stopped", max_updates=100_000, **options)
     wait_for(process, folder / "stopped", 3)
     begin = time.monotonic()
     os.kill(processes_of(process)[1], signal.SIGTERM)
@@ -201,9 +202,10 @@ def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
     (last,) = saved_states(folder / "stopped/checkpoints")
     done = last.name.removeprefix("update-")
     for worker in (0, 1):
-        assert (
-            f"[{worker}] error: stopped by a signal after update {done}; the same command" in errors
-        )
+        assert f"[{worker}] error: stopped by a signal after update {done}; the same" in errors
+    # Nothing of the window under way is in what was saved.
+    assert ended(start("so-far", max_updates=int(done), **options)) == (0, "")
+    assert difference(folder / "stopped", folder / "so-far") == 0
 
 
 def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start) -> None:

@@ -89,5 +89,6 @@ def test_what_does_not_go_together_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     describe(monkeypatch, {"worker": ["a:1", "b:1"]}, {"type": "worker", "index": 0})
     with pytest.raises(ConfigError, match="is for one process, but TF_CONFIG describes workers"):
         make_topology("mirrored", 2, 60)
+    monkeypatch.setattr(module, "_gpus", lambda: ["one"])
     with pytest.raises(ConfigError, match="each worker takes all its GPUs"):
         make_topology("multi-worker", 2, 60)
