@@ -25,10 +25,12 @@ MAY_IMPORT = {
     "bertaccum.memory": set(),
     "bertaccum.bert": set(),
     "bertaccum.distribution": set(),
+    "bertaccum.records": set(),
     "bertaccum.training": {
         "bertaccum.accumulation",
         "bertaccum.distribution",
         "bertaccum.memory",
+        "bertaccum.records",
         "bertaccum.bert",
         "data_prep",
     },

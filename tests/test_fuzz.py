@@ -29,8 +29,9 @@ from bertaccum.cli import cli
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import BertAccumError
 from bertaccum.progress import silent
+from bertaccum.records.record import read_run_config
 from bertaccum.training.checkpoints import read_position
-from bertaccum.training.run_folder import ModelFiles, read_run_config
+from bertaccum.training.run_folder import ModelFiles
 from data_prep.prepare import prepare
 from data_prep.tsv import read_tsv
 

@@ -12,10 +12,11 @@ from bertaccum.config import EvalConfig, size_in_bytes
 from bertaccum.errors import InputError
 from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Progress
+from bertaccum.records.record import read_run_config
 from bertaccum.training.checkpoints import load_best
 from bertaccum.training.dataset import open_store
 from bertaccum.training.prediction import Predictor
-from bertaccum.training.run_folder import RunFolder, read_run_config
+from bertaccum.training.run_folder import RunFolder
 
 
 def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:

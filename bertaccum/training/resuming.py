@@ -16,9 +16,10 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text, sha256
 from bertaccum.memory.device import device_name
+from bertaccum.records.record import read_run_config
 from bertaccum.training.precision import resolved_precision
 from bertaccum.training.rehearsal import Subject
-from bertaccum.training.run_folder import RunFolder, read_run_config
+from bertaccum.training.run_folder import RunFolder
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
 # How windows are cut, which decides the updates where dropout's masks belong to micro-batches.

@@ -31,10 +31,9 @@ from bertaccum.files import (
     sync,
     write_text,
 )
+from bertaccum.records.paths import LATEST, RUNS, RunPaths
+from bertaccum.records.record import whole_lines
 from bertaccum.training.dataset import Labels
-
-RUNS = Path("runs")
-LATEST = "latest"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,21 +76,13 @@ class ModelFiles:
         return ModelFiles(encoder, vocabulary, labels)
 
 
-class RunFolder:
-    """Paths and writers of one run's folder."""
+class RunFolder(RunPaths):
+    """Writes one run's folder."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         # What tells its states from those of other runs.
         self.mark = secrets.token_hex(8)
-        self.config = path / "config.yaml"
-        self.plan = path / "plan.json"
-        self.metrics = path / "metrics.jsonl"
-        self.eval = path / "eval.jsonl"
-        self.summary = path / "summary.json"
-        self.checkpoints = path / "checkpoints"
-        self.inputs = path / "inputs.json"
-        self.best = path / "best"
 
     @staticmethod
     def new_path(out: str | None) -> Path:
@@ -149,7 +140,7 @@ class RunFolder:
         Raises:
           InputError: another one does.
         """
-        with (self.path / ".lock").open("a+") as file:
+        with self.lock.open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -172,8 +163,8 @@ class RunFolder:
         self.summary.unlink(missing_ok=True)
         for path, last in ((self.metrics, update), (self.eval, evaluated)):
             if path.exists():
-                kept = [line for line in _lines(path) if json.loads(line)["update"] <= last]
-                write_text(path, "".join(kept))
+                kept = [line for line in whole_lines(path) if line["update"] <= last]
+                write_text(path, "".join(json_text(line, indent=None) for line in kept))
         settle(self.best)
         if not evaluated and self.best.exists():
             self.best.rename(beside(self.best))
@@ -236,36 +227,6 @@ class Bystander(RunFolder):
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Nothing."""
-
-
-def read_run_config(run: Path) -> TrainConfig:
-    """The configuration of an existing run.
-
-    Raises:
-      InputError: there is no run, or its configuration is damaged.
-    """
-    path = run / "config.yaml"
-    if not path.is_file():
-        raise InputError(
-            "there is no run here", "train first, or name a run folder with --run", path=run
-        )
-    try:
-        return TrainConfig(**yaml.safe_load(read_text(path)))
-    except (yaml.YAMLError, ConfigError, TypeError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"is not a run's configuration ({reason})", path=path) from None
-
-
-def _lines(path: Path) -> list[str]:
-    """The whole lines of a log that hold a record."""
-    whole = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            if line.endswith(b"\n") and isinstance(json.loads(line)["update"], int):
-                whole.append(line.decode())
-        except (ValueError, KeyError, TypeError):
-            break  # Nobody wrote anything after a torn line.
-    return whole
 
 
 def _unused_name() -> Path:
