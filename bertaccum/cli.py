@@ -51,6 +51,19 @@ class AutoOrInt(click.ParamType):
         return AUTO if value == AUTO else self._range.convert(value, param, ctx)
 
 
+class UpdatesOrEpochs(click.ParamType):
+    """A whole number, or one with a point, which means another thing."""
+
+    name = "updates|epochs"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | float:
+        if isinstance(value, int) or str(value).isdecimal():
+            return click.IntRange(min=1).convert(value, param, ctx)
+        return click.FloatRange(min=0, min_open=True).convert(value, param, ctx)
+
+
 def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds one Click option for every field of a configuration dataclass."""
 
@@ -85,6 +98,8 @@ def _option_type(metadata: Any, hint: Any) -> Any:
         return click.Choice(metadata["choices"])
     if {int, str} <= kinds:
         return AutoOrInt(metadata["minimum"])
+    if metadata["fraction"]:
+        return UpdatesOrEpochs()
     if not kinds & {int, float}:
         return click.STRING
     number = click.IntRange if int in kinds else click.FloatRange

@@ -25,6 +25,8 @@ AUTO = "auto"
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
+# What an evaluation is compared by; a larger one is better, but of the loss.
+METRICS = ("accuracy", "matthews_correlation", "loss")
 DROPOUT_STREAMS = ("example", "micro-batch")
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
@@ -41,6 +43,7 @@ def setting(
     exclusive: bool = False,
     free: bool = False,
     switch: bool = False,
+    fraction: bool = False,
 ) -> Any:
     """A dataclass field that also knows its help text and its valid values.
 
@@ -53,6 +56,7 @@ def setting(
       exclusive: the bounds themselves are not valid.
       free: it does not decide the updates, so that a run may be resumed with another value.
       switch: it can be on, off, or left to the tool, which is None.
+      fraction: a number with a point is valid, too, above 0: it is a share of something.
     """
     metadata = {
         "help": help,
@@ -62,6 +66,7 @@ def setting(
         "exclusive": exclusive,
         "free": free,
         "switch": switch,
+        "fraction": fraction,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -97,6 +102,8 @@ def _problem(value: Any, default: Any, bounds: Any) -> str | None:
         return None if isinstance(value, bool) else "is not on or off"
     if not numeric:
         return None if isinstance(value, str) else "is not text"
+    if bounds["fraction"] and isinstance(value, float):
+        return None if 0 < value < math.inf else "is not a finite number above 0"
     number = int | float if isinstance(default, float) else int
     if isinstance(value, bool) or not isinstance(value, number) or not _is_finite(value):
         return "is not a finite number" if number is not int else "is not a whole number"
@@ -312,8 +319,21 @@ class TrainConfig(StepConfig):
         minimum=1,
         free=True,
     )
-    eval_every: int | None = setting(
-        None, "Updates between evaluations on dev.tsv. [default: once an epoch]", minimum=1
+    eval_every: int | float | None = setting(
+        None,
+        "Updates, such as 200, or with a point epochs, such as 0.25, between evaluations on"
+        " dev.tsv. [default: once an epoch]",
+        minimum=1,
+        fraction=True,
+    )
+    best_by: str = setting(
+        "accuracy", "What of an evaluation on dev.tsv tells the best model.", choices=METRICS
+    )
+    patience: int | None = setting(
+        None,
+        "Stop after this many evaluations in a row without a better or equally good one.",
+        minimum=1,
+        free=True,
     )
     save_every: str = setting(
         "10m", "Updates, such as 200, or time, such as 10m or 2h, between saved states.", free=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,18 @@ def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(np.argmax(logits, axis=1) == labels))
 
 
+def matthews(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Matthews correlation of predictions and `labels` [examples]; 0 if all are of one class.
+
+    Source: Matthews 1975; for more than two classes, Gorodkin 2004.
+    """
+    from sklearn import metrics
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # That there is one class only.
+        return float(metrics.matthews_corrcoef(labels, np.argmax(logits, axis=1)))
+
+
 def classification_report(
     logits: np.ndarray, labels: np.ndarray, names: list[str]
 ) -> dict[str, Any]:
@@ -93,7 +106,7 @@ def classification_report(
     return {
         "accuracy": accuracy(logits, labels),
         "loss": mean_loss(logits, labels),
-        "matthews_correlation": float(metrics.matthews_corrcoef(labels, predictions)),
+        "matthews_correlation": matthews(logits, labels),
         "classes": [
             {"name": names[i]}
             | {k: float(s[i]) for k, s in zip(keys, scores, strict=False)}

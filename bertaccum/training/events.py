@@ -70,12 +70,24 @@ class Updated:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One evaluation on dev.tsv: a line of `eval.jsonl`."""
+    """One evaluation on dev.tsv: a line of `eval.jsonl`.
+
+    Args:
+      update: after which it was made.
+      accuracy, loss, matthews_correlation: on all of dev.tsv.
+      best: none before was better, by `--best-by`.
+    """
 
     update: int
     accuracy: float
     loss: float
+    matthews_correlation: float
     best: bool
+
+    def is_worse_than(self, other: Evaluated, metric: str) -> bool:
+        """By one of the configuration's `METRICS`; of what is no number none is better."""
+        ours, theirs = (getattr(one, metric) for one in (self, other))
+        return bool(ours > theirs if metric == "loss" else ours < theirs)
 
 
 @dataclass(frozen=True)

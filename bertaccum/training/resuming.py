@@ -33,16 +33,15 @@ def _absolute(name: str) -> str:
     return str(Path(name).resolve())
 
 
-def resolved_config(config: TrainConfig, model: str, eval_every: int) -> TrainConfig:
+def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
     """A configuration with nothing left to be derived, and good in any folder.
 
     Args:
       config: of a run.
       model: the name of its model, whose weights it begins with unless it says otherwise.
-      eval_every: updates between its evaluations.
     """
     checkpoint = config.init_checkpoint or config.model or model
-    config = dataclasses.replace(config, init_checkpoint=checkpoint, eval_every=eval_every)
+    config = dataclasses.replace(config, init_checkpoint=checkpoint)
     names = (*_PATHS, "precision")
     resolved = {name: _resolved(name, getattr(config, name)) for name in names}
     return dataclasses.replace(config, **resolved)
@@ -142,11 +141,11 @@ def check_agreement(topology: Topology, config: TrainConfig, subject: Subject) -
     """Raises ConfigError if workers were not given the same data, options or versions."""
     if topology.workers == 1:
         return
-    config = resolved_config(config, subject.source.name, config.eval_every or 1)
+    config = resolved_config(config, subject.source.name)
     deciding = [f.name for f in dataclasses.fields(config) if not f.metadata["free"]]
     values = {f"--{n.replace('_', '-')}": getattr(config, n) for n in deciding}
     paths = {f"--{name.replace('_', '-')}" for name in _PATHS}
-    values = {n: v for n, v in values.items() if n not in (*paths, "--out", "--eval-every")}
+    values = {n: v for n, v in values.items() if n not in (*paths, "--out")}
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "tf_keras")}
     told = exchange(topology, values | inputs_of(subject) | versions | {"bertaccum": __version__})
     if found := differences(told):

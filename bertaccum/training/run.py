@@ -26,7 +26,7 @@ from bertaccum.training.checkpoints import (
     save_best,
     state_of,
 )
-from bertaccum.training.evaluation import accuracy, mean_loss
+from bertaccum.training.evaluation import accuracy, matthews, mean_loss
 from bertaccum.training.events import (
     Evaluated,
     Event,
@@ -42,7 +42,7 @@ from bertaccum.training.prediction import Predictor
 from bertaccum.training.resuming import inputs_of, resolved_config
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 from bertaccum.training.updates import Updates
-from bertaccum.training.windows import updates_per_epoch
+from bertaccum.training.windows import updates_between, updates_per_epoch
 
 
 class Run:
@@ -60,7 +60,7 @@ class Run:
         scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
         # The schedule does not know of --max-updates: stopping early changes no update.
         self.until = min(scheduled, config.max_updates or scheduled)
-        self.eval_every = config.eval_every or per_epoch
+        self.eval_every = updates_between(config.eval_every, per_epoch)
         self.updates = Updates(parts, scheduled)
         self.optimizer = self.updates.optimizer
         self.predictor = Predictor(self.model, EvalConfig().batch, self.topology, parts.watch)
@@ -72,7 +72,7 @@ class Run:
     def create_folder(self) -> None:
         """Makes the run's folder, with all that decides it."""
         inputs = inputs_of(self.subject) | {"mark": self.position.run}
-        config = resolved_config(self.config, self.source.name, self.eval_every)
+        config = resolved_config(self.config, self.source.name)
         self.folder.create(config, inputs)
 
     def restore(self, path: Path, position: Position) -> None:
@@ -102,7 +102,7 @@ class Run:
         self.saved, self.saved_at = self.position.update, time.monotonic()
         self.stopping.heed(self.updates.stop)
         try:
-            while self.position.update < self.until or self._evaluation_is_due():
+            while self._goes_on():
                 yield from self._next()
             self._save()
             # Where it would not have been evaluated had it gone on, the state does not know of it.
@@ -133,6 +133,17 @@ class Run:
             yield from self._update()
         if self._saving_is_due():
             self._save()
+
+    def _goes_on(self) -> bool:
+        if self._evaluation_is_due():
+            return True
+        return self.position.update < self.until and not self._patience_is_over()
+
+    def _patience_is_over(self) -> bool:
+        best, last, patience = self.position.best, self.position.last, self.config.patience
+        if patience is None or best is None or last is None:
+            return False
+        return last.update - best.update >= patience * self.eval_every
 
     def _evaluation_is_due(self) -> bool:
         now = self.position.update
@@ -209,17 +220,23 @@ class Run:
     def _evaluate(self) -> Evaluated:
         update, store = self.position.update, self.parts.dev_store
         logits = self.predictor(store, silent, self._asked_to_stop)
-        labels = store.labels
-        score = accuracy(logits, labels)
+        evaluated = Evaluated(
+            update=update,
+            accuracy=accuracy(logits, store.labels),
+            loss=mean_loss(logits, store.labels),
+            matthews_correlation=matthews(logits, store.labels),
+            best=True,
+        )
+        before = self.position.best
         # A small dev.tsv gives many ties; among equals the longest trained is the best guess.
-        best = self.position.best is None or score >= self.position.best.accuracy
-        evaluated = Evaluated(update, score, mean_loss(logits, labels), best)
+        if before is not None and evaluated.is_worse_than(before, self.config.best_by):
+            evaluated = dataclasses.replace(evaluated, best=False)
         if not math.isfinite(evaluated.loss):
             raise RunError(
                 f"the loss on dev.tsv is no longer finite at update {update}",
                 "try a lower --learning-rate, or --precision mixed_bfloat16 or float32",
             )
-        if best and self.topology.chief:
+        if evaluated.best and self.topology.chief:
             with self.stopping.saving():
                 save_best(self.model, self.files, evaluated, self.folder)
         self.folder.append(self.folder.eval, dataclasses.asdict(evaluated))
@@ -236,6 +253,10 @@ class Run:
             "final_dev_accuracy": last.accuracy,
             "best_dev_accuracy": best.accuracy,
             "best_update": best.update,
+            "best_by": self.config.best_by,
+            "best_dev_loss": best.loss,
+            "best_dev_matthews_correlation": best.matthews_correlation,
+            "stopped_early": now.update < self.until,
             "skipped_windows": int(self.optimizer.skipped_windows.numpy()),
             "training_seconds": round(now.seconds, 3),
             "total_seconds": round(now.total_seconds, 3),

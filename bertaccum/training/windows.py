@@ -78,6 +78,13 @@ def updates_per_epoch(examples: int, target_batch: int) -> int:
     return math.ceil(examples / target_batch)
 
 
+def updates_between(every: int | float | None, per_epoch: int) -> int:
+    """The updates from one evaluation to the next: a number, or with a point, of epochs."""
+    if isinstance(every, int):
+        return every
+    return max(round((1.0 if every is None else every) * per_epoch), 1)
+
+
 def window_rows(update: int, examples: int, target_batch: int, seed: int) -> tuple[int, np.ndarray]:
     """The epoch (from 0) and the rows of update number `update` (from 0)."""
     epoch, position = divmod(update, updates_per_epoch(examples, target_batch))

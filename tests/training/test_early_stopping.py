@@ -1,0 +1,119 @@
+"""When a run is evaluated, what is its best model, and when it ends by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resuming import result
+from small import write_small_task
+
+from bertaccum.config import TrainConfig
+from bertaccum.errors import ConfigError
+from bertaccum.progress import silent
+from bertaccum.training import loop
+from bertaccum.training.events import Evaluated, Finished, Updated
+from bertaccum.training.windows import updates_between
+
+# What each evaluation in turn is to say.
+ACCURACIES = [0.5, 0.9, 0.9, 0.7, 0.8, 0.99]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    write_small_task(tmp_path / "reviews", train=16, dev=4)
+
+    def make(name: str, **options: object) -> TrainConfig:
+        values = {"data": str(tmp_path / "reviews"), "out": str(tmp_path / name)}
+        values |= {"bert_config": str(tmp_path / "reviews/bert_config.json")}
+        values |= {"init_checkpoint": "none", "max_seq_length": 16, "save_every": "1"}
+        values |= {"target_batch": 8, "micro_batch": 8, "epochs": 3.0, "eval_every": 1}
+        return TrainConfig(**(values | options))
+
+    return make
+
+
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations that say what a list has, by the update that they are after."""
+    evaluate = iter(ACCURACIES)
+    monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(evaluate))
+
+
+@pytest.mark.parametrize(
+    ("patience", "updates"),
+    [
+        pytest.param(1, 4, marks=pytest.mark.slow),
+        (2, 5),
+        pytest.param(3, 6, marks=pytest.mark.slow),
+    ],
+)
+def test_patience_ends_with_an_evaluation_that_is_no_better(
+    config: Any, scores: None, patience: int, updates: int
+) -> None:
+    run = config("run", patience=patience)
+    *_, last = loop.train(run, silent)
+    assert isinstance(last, Finished)
+    # An equally good one is not worse: the third of them is the best.
+    assert last.summary["best_update"] == (6 if updates == 6 else 3)
+    assert last.summary["updates"] == updates
+    assert last.summary["stopped_early"] == (updates < 6)
+    kept = json.loads(Path(run.out, "best/evaluation.json").read_text())
+    assert kept["update"] == last.summary["best_update"]
+
+
+@pytest.mark.slow
+def test_patience_counts_on_over_a_crash(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def saying(accuracies: list[float]) -> None:
+        evaluate = iter(accuracies)
+        monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(evaluate))
+
+    saying(ACCURACIES)
+    list(loop.train(config("whole", patience=2), silent))
+    saying(ACCURACIES)
+    cut = config("cut", patience=2)
+    events: Iterator[Any] = loop.train(cut, silent)
+    for event in events:
+        if isinstance(event, Updated) and event.update == 5:
+            break
+    events.close()
+    saying(ACCURACIES[3:])  # The fourth update's evaluation, which saved nothing, is repeated.
+    *_, last = loop.resume(Path(cut.out), {}, silent)
+    assert (last.summary["updates"], last.summary["stopped_early"]) == (5, True)
+    assert result(cut.out) == result(config("whole").out)
+    # More patience, and it goes on: the sixth is the best.
+    saying(ACCURACIES[4:])
+    *_, last = loop.resume(Path(cut.out), {"patience": 3}, silent)
+    assert (last.summary["updates"], last.summary["best_update"]) == (6, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 3)])
+def test_what_is_best_is_decided_by_a_metric(
+    config: Any, monkeypatch: pytest.MonkeyPatch, metric: str, best: int
+) -> None:
+    for name, values in (("accuracy", [0.5, 0.9, 0.7]), ("mean_loss", [0.7, 0.9, 0.5])):
+        evaluate = iter(values)
+        monkeypatch.setattr(f"bertaccum.training.run.{name}", lambda *_, e=evaluate: next(e))
+    *_, last = loop.train(config("run", best_by=metric, max_updates=3), silent)
+    assert (last.summary["best_update"], last.summary["best_by"]) == (best, metric)
+
+
+def test_every_so_many_updates_or_epochs() -> None:
+    found = [updates_between(every, 40) for every in (None, 7, 1.0, 0.25, 0.001)]
+    assert found == [40, 7, 40, 10, 1]
+
+
+@pytest.mark.slow
+def test_half_epochs_are_evaluated(config: Any) -> None:
+    events = list(loop.train(config("run", eval_every=0.5, epochs=2.0), silent))
+    assert [e.update for e in events if isinstance(e, Evaluated)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -0.5, float("nan"), float("inf"), True, "often"])
+def test_an_interval_that_is_none_is_refused(config: Any, value: object) -> None:
+    with pytest.raises(ConfigError, match="--eval-every"):
+        config("run", eval_every=value)
