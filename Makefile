@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BERTACCUM := $(BIN)/bertaccum
 
-.PHONY: install demo test test-slow lint types pytest bench-peers format clean
+.PHONY: install demo test test-slow lint types pytest bench-peers readme format clean
 
 install: $(INSTALLED)
 
@@ -46,6 +46,9 @@ $(PEERS)/%: benchmarks/peers/%.txt
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --requirement $< || { rm -rf $@; exit 1; }
 	@touch $@
+
+readme: $(INSTALLED)
+	$(BIN)/python docs/readme.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
+    from bertaccum.api import evaluate, plan, predict, prepare, train
 
 __version__ = "0.1.0"
-__all__ = ["AccumulatingOptimizer", "__version__", "accumulate_gradients"]
+__all__ = [
+    "AccumulatingOptimizer",
+    "__version__",
+    "accumulate_gradients",
+    "evaluate",
+    "plan",
+    "predict",
+    "prepare",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the library part on first use: `import bertaccum` must stay instant."""
-    if name in ("AccumulatingOptimizer", "accumulate_gradients"):
-        from bertaccum import accumulation
-
-        return getattr(accumulation, name)
+    """Imports what is asked for on first use: `import bertaccum` must stay instant."""
+    if name in __all__:
+        library = name in ("AccumulatingOptimizer", "accumulate_gradients")
+        module = "bertaccum.accumulation" if library else "bertaccum.api"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,148 +8,38 @@ configuration or input.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertaccum import __version__, report
+from bertaccum import __version__, api
 from bertaccum.config import (
-    AUTO,
     EvalConfig,
     PlanConfig,
+    PredictConfig,
     PrepareConfig,
     StepConfig,
     TrainConfig,
     field_names,
 )
-from bertaccum.config_file import read_config_file
-from bertaccum.errors import BertAccumError
+from bertaccum.display import text
+from bertaccum.errors import BertAccumError, ConfigError
+from bertaccum.options import config_option, json_option, options, shown
 from bertaccum.stopping import Stopping, Terminated
 
+if TYPE_CHECKING:
+    from bertaccum.display.view import View
+
 INTERRUPTED, TERMINATED = 130, 143
-
-
-class AutoOrInt(click.ParamType):
-    """A whole number, or the word `auto`."""
-
-    name = "integer|auto"
-
-    def __init__(self, minimum: int) -> None:
-        self._range = click.IntRange(min=minimum)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        return AUTO if value == AUTO else self._range.convert(value, param, ctx)
-
-
-class UpdatesOrEpochs(click.ParamType):
-    """A whole number, or one with a point, which means another thing."""
-
-    name = "updates|epochs"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | float:
-        if isinstance(value, int) or str(value).isdecimal():
-            return click.IntRange(min=1).convert(value, param, ctx)
-        return click.FloatRange(min=0, min_open=True).convert(value, param, ctx)
-
-
-def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds one Click option for every field of a configuration dataclass."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        hints = typing.get_type_hints(config)
-        for field in reversed(dataclasses.fields(config)):
-            command = _option(field, hints[field.name])(command)
-        return command
-
-    return decorate
-
-
-def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
-    flag = "--" + field.name.replace("_", "-")
-    if hint is bool:
-        return click.option(flag, is_flag=True, default=field.default, help=field.metadata["help"])
-    if field.metadata["switch"]:
-        flag = f"{flag}/--no-{flag[2:]}"
-        return click.option(flag, default=field.default, help=field.metadata["help"])
-    return click.option(
-        flag,
-        type=_option_type(field.metadata, hint),
-        default=field.default,
-        show_default=field.default is not None,
-        help=field.metadata["help"],
-    )
-
-
-def _option_type(metadata: Any, hint: Any) -> Any:
-    kinds = set(typing.get_args(hint)) or {hint}
-    if metadata["choices"]:
-        return click.Choice(metadata["choices"])
-    if {int, str} <= kinds:
-        return AutoOrInt(metadata["minimum"])
-    if metadata["fraction"]:
-        return UpdatesOrEpochs()
-    if not kinds & {int, float}:
-        return click.STRING
-    number = click.IntRange if int in kinds else click.FloatRange
-    open_ends = metadata["exclusive"]
-    return number(
-        min=metadata["minimum"],
-        max=metadata["maximum"],
-        min_open=open_ends and metadata["minimum"] is not None,
-        max_open=open_ends and metadata["maximum"] is not None,
-    )
-
-
-def _use_config_file(
-    ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
-) -> None:
-    """Makes a YAML file's values the defaults of this command; `others` are passed over."""
-    if path is None:
-        return
-    parameters = {p.name: p for p in ctx.command.params if p.name not in ("config", "as_json")}
-
-    def check(key: str, value: Any) -> Any:
-        parameter = parameters[key]
-        whole = isinstance(parameter.type, click.IntRange | AutoOrInt)
-        plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
-        flag = isinstance(parameter.type, click.types.BoolParamType)
-        if not plain or isinstance(value, bool) != flag:
-            raise ValueError(f"{value!r} is not valid")
-        try:
-            return parameter.type.convert(value, parameter, ctx)
-        except click.BadParameter as error:
-            raise ValueError(error.message.rstrip(".")) from None
-
-    ctx.default_map = read_config_file(Path(path), parameters, check, others)
-
-
-def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """`--config`, for files that may also have these `others` keys."""
-    return click.option(
-        "--config",
-        metavar="FILE",
-        is_eager=True,
-        expose_value=False,
-        callback=functools.partial(_use_config_file, others=others),
-        help="YAML file with any of these options; a flag beats the file.",
-    )
-
-
 # What a recipe of train says beyond a step; the folder that it names is not plan's file.
 _RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 @click.group(
@@ -168,15 +58,20 @@ def cli(ctx: click.Context) -> None:
       bertaccum prepare
       bertaccum train --target-batch 32 --micro-batch 8
       bertaccum eval
+      bertaccum predict "The food was great."
+
+    Results go to stdout, all else to stderr. Exit codes: 0 done, 1 the run failed, 2 usage,
+    configuration or input, 130 and 143 stopped by SIGINT (Ctrl-C) and SIGTERM.
     """
     if ctx.invoked_subcommand is None:
-        report.result(ctx.get_help())
+        text.result(ctx.get_help())
 
 
 @cli.command()
 @options(PrepareConfig)
 @json_option
-def prepare(as_json: bool, **values: Any) -> None:
+@shown
+def prepare(view: View, as_json: bool, **values: Any) -> None:
     """Write train.tsv, dev.tsv, test.tsv and a manifest.
 
     \b
@@ -186,24 +81,21 @@ def prepare(as_json: bool, **values: Any) -> None:
       bertaccum prepare --source sample
       bertaccum prepare --source csv --train-file mine.csv --label-column stars
     """
-    config = PrepareConfig(**values)
     _quiet_tensorflow()
-    from bertaccum.bert.vocabulary import learn_vocabulary
-    from data_prep.prepare import prepare as run
-
-    with report.Progress() as progress:
-        done = run(config, progress, learn_vocabulary)
+    with view:
+        done = api.prepare(progress=view, **values)
     if as_json:
-        report.result_json(done.manifest)
+        text.result_json(done.manifest)
     else:
-        report.prepared(str(done.folder), done.manifest, done.unchanged)
+        _tables().prepared(str(done.folder), done.manifest, done.unchanged)
 
 
 @cli.command()
 @config_option(others=_RECIPE_ONLY)
 @options(PlanConfig)
 @json_option
-def plan(as_json: bool, **values: Any) -> None:
+@shown
+def plan(view: View, as_json: bool, **values: Any) -> None:
     """Measure which micro-batch is the fastest that fits.
 
     Training steps are run in a process of their own. `bertaccum train --micro-batch auto` does
@@ -215,16 +107,13 @@ def plan(as_json: bool, **values: Any) -> None:
       bertaccum plan --model bert-base --max-seq-length 512 --device-memory 4GiB
       bertaccum plan --config configs/yelp.yaml --memory-limit 560MiB --json
     """
-    config = PlanConfig(**values)
     _quiet_tensorflow()
-    from bertaccum.training.planner import plan as run
-
-    with report.Progress() as progress:
-        found = run(config, progress)
+    with view:
+        found = api.plan(progress=view, **values)
     if as_json:
-        report.result_json(found.values)
+        text.result_json(found.values)
     else:
-        report.planned(found, config.out)
+        _tables().planned(found, values["out"])
     found.taken()
 
 
@@ -237,8 +126,9 @@ def plan(as_json: bool, **values: Any) -> None:
 )
 @options(TrainConfig)
 @json_option
+@shown
 @click.pass_context
-def train(ctx: click.Context, as_json: bool, resume: str | None, **values: Any) -> None:
+def train(ctx: click.Context, view: View, as_json: bool, resume: str | None, **values: Any) -> None:
     """Fine-tune a classifier on prepared data.
 
     \b
@@ -246,45 +136,36 @@ def train(ctx: click.Context, as_json: bool, resume: str | None, **values: Any) 
       bertaccum train --target-batch 32 --micro-batch 8
       bertaccum train --config configs/yelp.yaml --precision mixed_float16
       bertaccum train --data data/sample --model bert-tiny --init-checkpoint none
+      bertaccum train --eval-every 0.25 --patience 4
       bertaccum train --resume runs/latest
 
     SIGINT (Ctrl-C) and SIGTERM stop it between two updates, with its state saved; a second one
     stops it at once.
     """
-    if resume is None:
-        config = TrainConfig(**values)
     named = {name: value for name, value in values.items() if _is_named(ctx, name)}
+    if resume is None:
+        TrainConfig(**named)  # What is wrong with it is said at once.
     _quiet_tensorflow()
-    from bertaccum.training import events, loop
+    from bertaccum.training import events
 
-    with report.Progress() as progress, Stopping(functools.partial(_leave, progress)) as stopping:
-        progress.note("loading data and model")
-        if resume is None:
-            run = loop.train(config, progress, stopping, named)
-        else:
-            run = loop.resume(Path(resume), named, progress, stopping)
+    with view, Stopping(functools.partial(_leave, view)) as stopping:
+        view.note("loading data and model")
+        run = api.train(resume=resume, progress=view, stopping=stopping, **named)
         for event in run:
             if isinstance(event, events.Started):
                 start = event
-            if isinstance(event, events.OutOfMemory):
-                progress.note(report.out_of_memory(event))
-            elif start.worker > 0:
-                continue  # The chief says it for all.
-            elif isinstance(event, events.Started):
-                progress.note(report.started(event))
-            elif isinstance(event, events.Updated):
-                progress("training", event.update, start.updates, report.updated(event))
-            elif isinstance(event, events.Evaluated):
-                progress.note(report.evaluated(event))
+            # The chief says it for all.
+            if start.worker == 0 or isinstance(event, events.OutOfMemory):
+                view.event(event)
     if isinstance(event, events.Stopped):
-        _fail(report.stopped(event), 128 + event.signal)
+        _fail(text.stopped(event), 128 + event.signal, view)
     assert isinstance(event, events.Finished)
     if start.worker > 0:
         return
     if as_json:
-        report.result_json(event.summary)
+        text.result_json(event.summary)
     else:
-        report.result(report.finished(event, str(start.folder)))
+        text.result(text.finished(event, str(start.folder)))
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
@@ -311,7 +192,8 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
 @cli.command("eval")
 @options(EvalConfig)
 @json_option
-def evaluate(as_json: bool, **values: Any) -> None:
+@shown
+def evaluate(view: View, as_json: bool, **values: Any) -> None:
     """Evaluate the best model of a run.
 
     \b
@@ -320,18 +202,112 @@ def evaluate(as_json: bool, **values: Any) -> None:
       bertaccum eval --run runs/20260102-030405 --split dev
       bertaccum eval --file mine.tsv --json
     """
-    config = EvalConfig(**values)
     _quiet_tensorflow()
-    from bertaccum.training.evaluation import evaluate as run
-    from bertaccum.training.evaluation import write_evaluation
-
-    with report.Progress() as progress:
-        result = run(config, progress)
+    with view:
+        result = api.evaluate(progress=view, **values)
     if as_json:
-        report.result_json(result)
+        text.result_json(result)
     else:
-        report.evaluation(result)
-    write_evaluation(config, result)
+        _tables().evaluation(result)
+
+
+@cli.command()
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@options(PredictConfig)
+@click.option(
+    "--results",
+    metavar="FILE",
+    help="Write test_results.tsv as run_classifier does: the probabilities of each text, a line"
+    " a text.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each text.")
+@shown
+def predict(
+    view: View, texts: tuple[str, ...], results: str | None, as_json: bool, **values: Any
+) -> None:
+    """Predict the classes of texts, with the best model of a run.
+
+    Texts are arguments, or come from a file, or a line each from stdin. They are predicted as
+    they come. For each a line is printed: class, probability, text.
+
+    \b
+    Examples:
+      bertaccum predict "The food was great." "Never again."
+      bertaccum predict --file reviews.csv --text-column body --json
+      cat reviews.txt | bertaccum predict
+      bertaccum predict --file data/yelp_polarity/test.tsv --results test_results.tsv
+    """
+    if texts and values["file"]:
+        raise ConfigError("texts and --file both say what to predict", "drop one of the two")
+    if not texts and values["file"] in (None, "-"):
+        if values["file"] is None and sys.stdin.isatty():
+            raise ConfigError("there is no text", "give some, name a --file, or pipe them in")
+        values["file"] = "/dev/stdin"
+    _quiet_tensorflow()
+    from bertaccum.display.predictions import write_results
+
+    with view:
+        found = api.predict(texts or None, **values)
+        if results is None:
+            for one in found:
+                text.prediction(one, as_json)
+        else:
+            count = write_results(Path(results), found)
+            text.result(f"{results}: {count:,} predictions")
+
+
+@cli.command()
+@click.argument("folder", default="runs")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each run.")
+def runs(folder: str, as_json: bool) -> None:
+    """List the runs in a folder: what they were, how far they came, how good they are.
+
+    \b
+    Examples:
+      bertaccum runs
+      bertaccum runs experiments --json
+    """
+    from bertaccum.records.outline import outline
+    from bertaccum.records.record import find_records
+
+    found = list(find_records(Path(folder)))
+    records = [one for one in found if not isinstance(one, BertAccumError)]
+    if as_json:
+        for record in records:
+            text.result_json(outline(record), indent=None)
+    else:
+        _tables().runs([outline(record) for record in records])
+    for error in found:
+        if isinstance(error, BertAccumError):
+            text.note(f"not listed: {error}")
+
+
+@cli.command()
+@click.argument("run", default="runs/latest")
+@json_option
+def show(run: str, as_json: bool) -> None:
+    """Show a run: plan, progress, evaluations, and what it was told to do.
+
+    \b
+    Examples:
+      bertaccum show
+      bertaccum show runs/20260102-030405 --json
+    """
+    from bertaccum.records.outline import details
+    from bertaccum.records.record import read_record
+
+    found = details(read_record(Path(run)))
+    if as_json:
+        text.result_json(found)
+    else:
+        _tables().run(found)
+
+
+def _tables() -> Any:
+    """What needs rich is imported when there is something to show."""
+    from bertaccum.display import tables
+
+    return tables
 
 
 def _is_named(ctx: click.Context, name: str) -> bool:
@@ -340,11 +316,11 @@ def _is_named(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
 
 
-def _leave(progress: report.Progress, number: int) -> typing.NoReturn:
+def _leave(view: View, number: int) -> typing.NoReturn:
     """Ends the process while it computes: nothing that is waited for comes back."""
     try:
-        progress.stop()
-        report.note("error: stopped at once; go on from the last saved state with --resume")
+        view.stop()
+        view.error("stopped at once; go on from the last saved state with --resume", 128 + number)
     finally:
         os._exit(128 + number)
 
@@ -358,33 +334,36 @@ def _quiet_tensorflow() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program; every error becomes one line and an exit code."""
+    views: list[View] = []
     try:
-        sys.exit(cli.main(arguments, standalone_mode=False))
+        sys.exit(cli.main(arguments, standalone_mode=False, obj=views))
     except BertAccumError as error:
-        _fail(str(error), error.exit_code)
+        message, code = str(error), error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = f"; see `{context.command_path} --help`" if context else ""
-        _fail(" ".join(error.format_message().split()).rstrip(".") + where, error.exit_code)
+        message = " ".join(error.format_message().split()).rstrip(".") + where
+        code = error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
         # Click makes its own error of the signal's.
-        if isinstance(error, Terminated) or isinstance(error.__cause__, Terminated):
-            _fail("terminated", TERMINATED)
-        _fail("interrupted", INTERRUPTED)
+        terminated = isinstance(error, Terminated) or isinstance(error.__cause__, Terminated)
+        message, code = ("terminated", TERMINATED) if terminated else ("interrupted", INTERRUPTED)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}; check permissions and free space", 1)
+        message, code = f"{where}{error.strerror or error}; check permissions and free space", 1
     except Exception as error:
         if os.environ.get("BERTACCUM_TRACEBACK"):
             raise
-        _fail(
+        message = (
             f"unexpected {type(error).__name__}: {error}; set BERTACCUM_TRACEBACK=1 to see where,"
-            " and report it",
-            1,
+            " and report it"
         )
+        code = 1
+    _fail(message, code, views[-1] if views else None)
 
 
-def _fail(message: str, code: int) -> typing.NoReturn:
+def _fail(message: str, code: int, view: View | None = None) -> typing.NoReturn:
+    line = " ".join(message.split())
     with contextlib.suppress(OSError):  # Nobody may be there to read it.
-        report.note(f"error: {' '.join(message.split())}")
+        text.note(f"error: {line}") if view is None else view.error(line, code)
     sys.exit(code)

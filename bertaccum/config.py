@@ -403,6 +403,23 @@ class PlanConfig(StepConfig):
 
 
 @dataclass(frozen=True)
+class PredictConfig:
+    """Which model predicts, and what."""
+
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.")
+    file: str | None = setting(
+        None, "TSV or CSV with a column of texts, or a file with one text a line; - is stdin."
+    )
+    text_column: str = setting("text", "Name of that column, or its number from 1.")
+    batch: int = setting(32, "Examples in one forward pass.", minimum=1)
+    memory_limit: str | None = memory_limit_setting()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        size_in_bytes("--memory-limit", self.memory_limit)
+
+
+@dataclass(frozen=True)
 class EvalConfig:
     """What `bertaccum eval` evaluates, and on which rows."""
 

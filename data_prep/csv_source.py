@@ -15,6 +15,8 @@ from data_prep.lines import text_lines
 from data_prep.source import Example, Part, Source
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+# The endings of files with columns.
+COLUMN_FILES = frozenset(_DELIMITERS)
 # Python's own limit is 131,072 characters; a review may be longer.
 _FIELD_LIMIT = 2**31 - 1
 
@@ -84,6 +86,24 @@ def read_examples(path: Path, text_column: str, label_column: str) -> Iterator[E
         yield _example(row, fields, columns, path)
 
 
+def read_column(path: Path, text_column: str) -> Iterator[str]:
+    """The texts of a CSV or TSV with a header, classes or not; otherwise as `read_examples`.
+
+    Args:
+      path: the file.
+      text_column: name of the column with the text; or its number from 1, and then the first
+        row counts.
+    """
+    records = _records(path)
+    first = next(records, None)
+    if first is None:
+        raise InputError("is empty", "give at least one text", path=path)
+    width, position = len(first[1]), _position("--text-column", text_column, first[1], path)
+    for row, fields in chain([first], records) if text_column.isdecimal() else records:
+        _check_width(row, fields, width, path)
+        yield fields[position]
+
+
 def _position(option: str, column: str, header: list[str], path: Path) -> int:
     names = [name.strip() for name in header]
     if column.isdecimal():
@@ -105,14 +125,18 @@ def _position(option: str, column: str, header: list[str], path: Path) -> int:
     return names.index(column)
 
 
-def _example(row: int, fields: list[str], columns: _Columns, path: Path) -> Example:
-    if len(fields) != columns.width:
+def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
+    if len(fields) != width:
         raise InputError(
-            f"has {len(fields)} columns where the first row has {columns.width}",
+            f"has {len(fields)} columns where the first row has {width}",
             "put a text that holds the delimiter between double quotes",
             path=path,
             row=row,
         )
+
+
+def _example(row: int, fields: list[str], columns: _Columns, path: Path) -> Example:
+    _check_width(row, fields, columns.width, path)
     label = fields[columns.label].strip()
     if not label:
         raise InputError("has no label", "fill in its class or delete the row", path=path, row=row)

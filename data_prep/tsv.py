@@ -53,17 +53,29 @@ def read_tsv(path: str | Path) -> pd.DataFrame:
       InputError: the file is missing, empty, binary or not UTF-8, or a row has
         another number of columns or no label.
     """
-    path = Path(path)
+    rows = list(read_rows(Path(path)))
+    if not rows:
+        raise InputError("has a header but no rows", path=path)
+    table = pd.DataFrame(rows, columns=["row", "label", "text"])
+    return table.drop(columns="label") if rows[0][1] is None else table
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, str | None, str]]:
+    """What `read_tsv` reads, row by row: line, label (None where there are none) and text."""
     lines = _stripped_lines(path)
     first = next(lines, None)
     if first is None:
         raise InputError("is empty", "bertaccum prepare writes such files", path=path)
     columns, has_header = _layout(first[1], path)
-    rows = _fields(lines if has_header else _chain(first, lines), columns, path)
-    table = _collect(rows, columns)
-    if not table["row"]:
-        raise InputError("has a header but no rows", path=path)
-    return pd.DataFrame(table)
+    for row, fields in _fields(lines if has_header else _chain(first, lines), columns, path):
+        label = None if columns.label is None else fields[columns.label].strip()
+        yield row, label, fields[columns.text]
+
+
+def has_known_layout(path: Path) -> bool:
+    """Whether a file begins as one of the two layouts does."""
+    _, line = next(_stripped_lines(path), (1, ""))
+    return line in _HEADERS or line.count("\t") + 1 == _COLA.width
 
 
 def _stripped_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -105,18 +117,6 @@ def _fields(
         if columns.label is not None and not fields[columns.label].strip():
             raise InputError("has no label", "fill in its class", path=path, row=row)
         yield row, fields
-
-
-def _collect(rows: Iterable[tuple[int, list[str]]], columns: _Columns) -> dict[str, list]:
-    table: dict[str, list] = {"row": [], "label": [], "text": []}
-    for row, fields in rows:
-        table["row"].append(row)
-        table["text"].append(fields[columns.text])
-        if columns.label is not None:
-            table["label"].append(fields[columns.label].strip())
-    if columns.label is None:
-        del table["label"]
-    return table
 
 
 def write_tsv(path: Path, split: str, rows: Iterable[tuple[int, bytes]], layout: str) -> str:

@@ -34,6 +34,7 @@ MAY_IMPORT = {
         "bertaccum.bert",
         "data_prep",
     },
+    "bertaccum.display": {"bertaccum.training"},
     "data_prep": set(),
 }
 

@@ -11,10 +11,23 @@ import click
 import pytest
 
 from bertaccum.cli import cli
-from bertaccum.config import EvalConfig, PlanConfig, PrepareConfig, TrainConfig
+from bertaccum.config import (
+    EvalConfig,
+    PlanConfig,
+    PredictConfig,
+    PrepareConfig,
+    TrainConfig,
+    field_names,
+)
 from bertaccum.errors import ConfigError
 
-CONFIGS = {"prepare": PrepareConfig, "train": TrainConfig, "plan": PlanConfig, "eval": EvalConfig}
+CONFIGS = {
+    "prepare": PrepareConfig,
+    "train": TrainConfig,
+    "plan": PlanConfig,
+    "eval": EvalConfig,
+    "predict": PredictConfig,
+}
 
 
 def wrong_values() -> Iterator[Any]:
@@ -42,8 +55,9 @@ def test_a_wrong_value_is_named_with_what_is_valid(
 ) -> None:
     with pytest.raises((click.UsageError, ConfigError)) as error:
         context = cli.commands[command].make_context(command, [flag, value])
-        values = {n: v for n, v in context.params.items() if n not in ("as_json", "resume")}
-        CONFIGS[command](**values)
+        CONFIGS[command](
+            **{n: v for n, v in context.params.items() if n in field_names(CONFIGS[command])}
+        )
     text = getattr(error.value, "message", "")
     assert flag in str(error.value) or f"'{flag}'" in getattr(error.value, "format_message", str)()
     assert re.search(message, text), text

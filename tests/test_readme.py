@@ -8,37 +8,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from readme import written
 
-from bertaccum.config import EvalConfig, PlanConfig, PrepareConfig, StepConfig, TrainConfig
+from bertaccum.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def table(config: type) -> str:
-    """The options of a command as the README shows them; of plan those that train has not."""
-    lines = ["| option | default | |", "|---|---|---|"]
-    shared = dataclasses.fields(StepConfig) if config is PlanConfig else ()
-    for field in dataclasses.fields(config):
-        if field.name in {other.name for other in shared}:
-            continue
-        help_text = field.metadata["help"]
-        fallback = re.search(r" *\[default: (.*)\]", help_text)
-        default = fallback[1] if fallback else field.default
-        if default is None or isinstance(default, bool):
-            default = {None: "", True: "on", False: "off"}[default]
-        text = help_text.split(" [default:")[0]
-        if field.metadata["choices"] and not any(
-            c + ":" in text for c in field.metadata["choices"]
-        ):
-            text += f" One of {', '.join(field.metadata['choices'])}."
-        lines.append(f"| `--{field.name.replace('_', '-')}` | {default} | {text} |")
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize("config", [PrepareConfig, PlanConfig, TrainConfig, EvalConfig])
-def test_the_option_tables_are_the_programs(config: type) -> None:
-    assert table(config) in README, f"put this into README.md:\n{table(config)}"
+def test_what_the_program_says_of_itself_is_up_to_date() -> None:
+    assert written(README) == README, "make readme"
 
 
 def test_every_file_the_readme_names_is_there() -> None:

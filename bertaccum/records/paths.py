@@ -21,4 +21,5 @@ class RunPaths:
         self.checkpoints = path / "checkpoints"
         self.inputs = path / "inputs.json"
         self.best = path / "best"
+        self.tensorboard = path / "tensorboard"
         self.lock = path / ".lock"

@@ -113,6 +113,16 @@ def open_store(
     )
 
 
+def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
+    """A store of texts without classes, in memory."""
+    tokens = tokenizer(tf.constant(texts, tf.string))
+    return TokenStore(
+        token_ids=tokens.flat_values.numpy(),
+        offsets=tokens.row_splits.numpy(),
+        labels=np.zeros(len(texts), np.int32),
+    )
+
+
 def store_digest(tsv: str, labels: Labels, vocabulary: list[str], max_seq_length: int) -> str:
     """What a token store's contents follow from (of the TSV the digest), as a name for it."""
     key = json.dumps([_FORMAT, tsv, labels.values, max_seq_length, vocabulary])

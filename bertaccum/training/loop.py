@@ -139,7 +139,7 @@ def _begin(
     path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
     parts = _prepare(config, topology, watch, progress)
-    run = Run(parts, folder, stopping)
+    run = Run(parts, folder, stopping, progress)
     told_by_chief(topology, run.create_folder)
     with folder.locked():
         yield from run.events()
@@ -179,7 +179,7 @@ def _go_on(
         if "micro_batch" not in asked:
             # Why it is planned so was found out when it began.
             parts = dataclasses.replace(parts, planned=parts.planned | folder.read_plan())
-        run = Run(parts, folder, stopping)
+        run = Run(parts, folder, stopping, progress)
         if position is None:
             folder.rewind(0, 0)
         else:

@@ -16,7 +16,8 @@ import tf_keras
 from bertaccum import __version__
 from bertaccum.config import EvalConfig, save_interval
 from bertaccum.errors import RunError
-from bertaccum.progress import silent
+from bertaccum.progress import Progress
+from bertaccum.records.record import read_record
 from bertaccum.stopping import StoppedEarlyError, Stopping
 from bertaccum.training.checkpoints import (
     Checkpoints,
@@ -41,6 +42,7 @@ from bertaccum.training.planner import learned_limits
 from bertaccum.training.prediction import Predictor
 from bertaccum.training.resuming import inputs_of, resolved_config
 from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.tensorboard import EventFiles
 from bertaccum.training.updates import Updates
 from bertaccum.training.windows import updates_between, updates_per_epoch
 
@@ -48,11 +50,13 @@ from bertaccum.training.windows import updates_between, updates_per_epoch
 class Run:
     """One run under way: its parts, and how far it has come."""
 
-    def __init__(self, parts: Parts, folder: RunFolder, stopping: Stopping) -> None:
+    def __init__(
+        self, parts: Parts, folder: RunFolder, stopping: Stopping, progress: Progress
+    ) -> None:
         config, subject = parts.config, parts.subject
         self.config, self.subject, self.parts = config, subject, parts
         self.topology, self.model, self.source = parts.topology, parts.model, subject.source
-        self.folder, self.stopping = folder, stopping
+        self.folder, self.stopping, self.progress = folder, stopping, progress
         self.files = ModelFiles(self.source.encoder, self.source.vocabulary, subject.labels)
         examples = len(parts.train_store)
         self.per_epoch = per_epoch = updates_per_epoch(examples, config.target_batch)
@@ -68,6 +72,7 @@ class Run:
         plan = self.updates.plan
         self.position = Position(folder.mark, plan.micro_batch, plan.recompute)
         self.save_updates, self.save_seconds = save_interval(config.save_every)
+        self.event_files: EventFiles | None = None
 
     def create_folder(self) -> None:
         """Makes the run's folder, with all that decides it."""
@@ -96,7 +101,17 @@ class Run:
         )
 
     def events(self) -> Iterator[Event]:
+        try:
+            yield from self._events()
+        finally:
+            if self.event_files is not None:
+                self.event_files.close()
+
+    def _events(self) -> Iterator[Event]:
         self._write_plan()
+        if self.topology.chief:
+            record = read_record(self.folder.path)
+            self.event_files = EventFiles(self.folder.tensorboard, record)
         yield self._started()
         self.started = time.perf_counter() - self.position.total_seconds
         self.saved, self.saved_at = self.position.update, time.monotonic()
@@ -187,7 +202,7 @@ class Run:
         if self.topology.workers == 1 and self._asked_to_stop():
             raise StoppedEarlyError
         for event in self.updates.run(self.position.update):
-            self.folder.append(self.folder.metrics, dataclasses.asdict(event))
+            self._log(self.folder.metrics, event)
             if isinstance(event, OutOfMemory):
                 self.position.shrinkings += 1
                 self.position.micro_batch = event.micro_batch
@@ -208,6 +223,12 @@ class Run:
         if position.nonfinite_in_a_row >= self.config.max_nonfinite:
             raise self.updates.not_finite(position)
 
+    def _log(self, path: Path, event: Updated | Evaluated | OutOfMemory) -> None:
+        line = dataclasses.asdict(event)
+        self.folder.append(path, line)
+        if self.event_files is not None:
+            self.event_files.add(line)
+
     def _write_plan(self) -> None:
         """The plan as it is now, with what has been learned about memory."""
         now = dataclasses.asdict(self.updates.plan)
@@ -219,7 +240,7 @@ class Run:
 
     def _evaluate(self) -> Evaluated:
         update, store = self.position.update, self.parts.dev_store
-        logits = self.predictor(store, silent, self._asked_to_stop)
+        logits = self.predictor(store, self.progress, self._asked_to_stop)
         evaluated = Evaluated(
             update=update,
             accuracy=accuracy(logits, store.labels),
@@ -239,7 +260,7 @@ class Run:
         if evaluated.best and self.topology.chief:
             with self.stopping.saving():
                 save_best(self.model, self.files, evaluated, self.folder)
-        self.folder.append(self.folder.eval, dataclasses.asdict(evaluated))
+        self._log(self.folder.eval, evaluated)
         return evaluated
 
     def _summary(self, last: Evaluated) -> dict[str, Any]:

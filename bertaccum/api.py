@@ -1,0 +1,130 @@
+"""The commands as functions: `import bertaccum; bertaccum.train(...)`.
+
+Each takes the options of its command as keywords, with the same names and defaults
+(`bertaccum.config` has them), raises `BertAccumError` for what the command reports, and prints
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertaccum.config import EvalConfig, PlanConfig, PredictConfig, PrepareConfig, TrainConfig
+from bertaccum.progress import Progress, silent
+from bertaccum.stopping import Stopping
+
+if TYPE_CHECKING:
+    from bertaccum.training.events import Event
+    from bertaccum.training.planner import Report
+    from bertaccum.training.predicting import Prediction
+    from data_prep.prepare import PrepareResult
+
+
+def prepare(*, progress: Progress = silent, **options: Any) -> PrepareResult:
+    """Writes train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
+
+    Args:
+      progress: called with what is being done, how much is done, and the total.
+      options: fields of `PrepareConfig`.
+
+    Returns:
+      The folder, its manifest, and whether it was there already.
+    """
+    config = PrepareConfig(**options)
+    from bertaccum.bert.vocabulary import learn_vocabulary
+    from data_prep.prepare import prepare as run
+
+    return run(config, progress, learn_vocabulary)
+
+
+def plan(*, progress: Progress = silent, **options: Any) -> Report:
+    """Measures which micro-batch is the fastest that fits, as `bertaccum plan`.
+
+    Args:
+      progress: called with what is being done, how much is done, and the total.
+      options: fields of `PlanConfig`.
+
+    Returns:
+      What was found; `taken()` is the plan, or raises a `RunError` that says what would fit.
+    """
+    config = PlanConfig(**options)
+    from bertaccum.training.planner import plan as run
+
+    return run(config, progress)
+
+
+def train(
+    *,
+    resume: str | Path | None = None,
+    progress: Progress = silent,
+    stopping: Stopping | None = None,
+    **options: Any,
+) -> Iterator[Event]:
+    """Trains, as `bertaccum train`: a run goes on as long as its events are taken.
+
+        for event in bertaccum.train(target_batch=32, micro_batch=8):
+            if isinstance(event, Updated):
+                print(event.update, event.loss)
+
+    Args:
+      resume: a run folder to go on with; options may then change what decides no update.
+      progress: called with what is being done, how much is done, and the total.
+      stopping: what to ask, and be told by, whether to stop; by default nothing does.
+      options: fields of `TrainConfig`.
+
+    Returns:
+      `Started`, then an `Updated` for each update, with `Evaluated` and `OutOfMemory` between
+      them as they happen, then `Finished` or `Stopped` (`bertaccum.training.events`).
+    """
+    if resume is None:
+        config = TrainConfig(**options)
+    from bertaccum.training import loop
+
+    if resume is None:
+        return loop.train(config, progress, stopping, options)
+    return loop.resume(Path(resume), options, progress, stopping)
+
+
+def evaluate(*, progress: Progress = silent, **options: Any) -> dict[str, Any]:
+    """Evaluates the best model of a run, as `bertaccum eval`.
+
+    Args:
+      progress: called with what is being done, how much is done, and the total.
+      options: fields of `EvalConfig`.
+
+    Returns:
+      `accuracy`, `loss`, `matthews_correlation`, `classes` (name, precision, recall, f1 and
+      examples of each), `confusion_matrix`, `run`, `data` and `examples`; also kept in the run
+      folder.
+    """
+    config = EvalConfig(**options)
+    from bertaccum.training.evaluation import evaluate as run
+    from bertaccum.training.evaluation import write_evaluation
+
+    result = run(config, progress)
+    write_evaluation(config, result)
+    return result
+
+
+def predict(texts: Iterable[str] | None = None, **options: Any) -> Iterator[Prediction]:
+    """Predicts with the best model of a run, as `bertaccum predict`.
+
+    Args:
+      texts: any number, also from a generator that has not come to its end; without them those
+        of `file`.
+      options: fields of `PredictConfig`.
+
+    Returns:
+      For each text, in their order, `text`, `label` and `probabilities` by name.
+    """
+    config = PredictConfig(**options)
+    from bertaccum.training.predicting import predict as run
+    from data_prep.texts import read_texts
+
+    if texts is None:
+        if config.file is None:
+            raise TypeError("predict() needs texts, or a file")
+        texts = read_texts(Path(config.file), config.text_column)
+    return run(config, texts)

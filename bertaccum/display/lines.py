@@ -1,0 +1,104 @@
+"""Views for logs: plain lines for people, records for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import re
+import sys
+import time
+from typing import Any
+
+from bertaccum.display import text
+from bertaccum.display.track import Track, follow
+from bertaccum.display.view import View
+from bertaccum.training.events import Event, Started, Updated
+
+
+class _Interval:
+    """Whether it is time again."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, -math.inf
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+class Lines(View):
+    """Plain lines: progress now and then, all else as it happens.
+
+    Args:
+      seconds: between lines of progress.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._interval = _Interval(seconds)
+        self._track: Track | None = None
+        # When each was first reported, and how much of it was done by then.
+        self._first: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        start, before = self._first.setdefault(what, (now, done))
+        if done < before:  # What comes again and again, as evaluations do, begins anew.
+            self._first[what] = start, before = now, done
+        if not self._interval.is_over():
+            return
+        parts = [f"{what}: {done:,}" + (f" of {total:,}" if total else "")]
+        if total is not None and done > before:
+            left = (now - start) / (done - before) * (total - done)
+            parts.append(f"{text.duration(left)} left")
+        self.note("  ".join(parts))
+
+    def note(self, line: str) -> None:
+        text.note(line)
+
+    def event(self, event: Event) -> None:
+        self._track = follow(self._track, event, self.note)
+        if isinstance(event, Started):
+            self.note(text.TRACING)
+        elif isinstance(event, Updated) and self._interval.is_over():
+            self.note(text.progressing(self._track))
+
+
+class Records(View):
+    """Lines of JSON, each with `time` and `event`: progress and updates now and then, else all.
+
+    Args:
+      seconds: between those.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._interval = _Interval(seconds)
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if self._interval.is_over():
+            self._write("progress", {"what": what, "done": done, "total": total})
+
+    def note(self, line: str) -> None:
+        self._write("note", {"text": line})
+
+    def event(self, event: Event) -> None:
+        if not isinstance(event, Updated) or event.skipped or self._interval.is_over():
+            name = re.sub("(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
+            self._write(name, dataclasses.asdict(event))
+
+    def error(self, message: str, exit_code: int) -> None:
+        self._write("error", {"message": message, "exit_code": exit_code})
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
+        known = {
+            # JSON does not know NaN and infinity.
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in values.items()
+        }
+        record = {"time": now, "event": event} | known
+        print(json.dumps(record, default=str), file=sys.stderr, flush=True)

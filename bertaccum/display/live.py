@@ -1,0 +1,98 @@
+"""The view for a terminal: bars and figures in their place, events scrolling by above them."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as RichLive
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from bertaccum.display import text
+from bertaccum.display.track import Track, follow
+from bertaccum.display.view import View
+from bertaccum.sizes import format_size
+from bertaccum.training.events import Event
+
+_TRAINING = "training"
+
+
+class Live(View):
+    """Shows phases as bars, and how training goes as figures.
+
+    Args:
+      console: of the terminal; that of stderr by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._track: Track | None = None
+        self._live = RichLive(
+            console=console or Console(stderr=True),
+            get_renderable=self._render,
+            refresh_per_second=4,
+        )
+
+    def __enter__(self) -> Live:
+        self._live.start()
+        return self
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        task = self._tasks[what]
+        if done < self._bars.tasks[self._bars.task_ids.index(task)].completed:
+            self._bars.reset(task)  # What comes again and again, as evaluations do.
+        # Of what is through, only training is looked at again.
+        visible = what == _TRAINING or done != total
+        self._bars.update(task, completed=done, total=total, visible=visible)
+
+    def note(self, line: str) -> None:
+        self._live.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def event(self, event: Event) -> None:
+        self._track = follow(self._track, event, self.note)
+        self(_TRAINING, self._track.done, self._track.total)
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def _render(self) -> Group:
+        return Group(self._bars, *([_figures(self._track)] if self._track else []))
+
+
+def _figures(track: Track) -> RenderableType:
+    """A row of names above a row of values; empty ones are left out."""
+    last, evaluated = track.last, track.evaluated
+    if last is None:
+        return text.TRACING
+    memory = last.peak_memory_bytes
+    values = {
+        "loss": f"{last.loss:.4f}",
+        "smoothed": f"{track.smoothed_loss:.4f}",
+        "learning rate": f"{last.learning_rate:.2e}",
+        "examples/s": f"{track.examples_per_second:.1f}",
+        "memory": format_size(memory) if memory else "",
+        "left": text.duration(track.seconds_left),
+        "dev accuracy": f"{evaluated.accuracy:.4f}" if evaluated else "",
+        "out of memory": str(track.out_of_memory or ""),
+        "skipped": str(track.skipped or ""),
+    }
+    shown = {name: value for name, value in values.items() if value}
+    table = Table(*shown, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_row(*shown.values())
+    return table

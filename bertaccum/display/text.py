@@ -1,0 +1,132 @@
+"""What is said of a run, in sentences, and where lines go."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import sys
+from typing import TYPE_CHECKING, Any
+
+from bertaccum.files import json_text
+from bertaccum.sizes import format_size
+
+if TYPE_CHECKING:
+    from bertaccum.display.track import Track
+    from bertaccum.training.events import (
+        Evaluated,
+        Finished,
+        OutOfMemory,
+        Started,
+        Stopped,
+        Updated,
+    )
+    from bertaccum.training.predicting import Prediction
+
+
+# Said before the first update.
+TRACING = "tracing the update, which takes a while, and once"
+
+
+def note(text: str) -> None:
+    """A line on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def result(text: str) -> None:
+    """A line of results on stdout."""
+    print(text, flush=True)
+
+
+def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
+    """Results for machines, on stdout."""
+    result(json_text(values, indent).rstrip())
+
+
+def prediction(found: Prediction, as_json: bool) -> None:
+    """Prints class, probability and text, on a line; or all of it as a record."""
+    if as_json:
+        result_json(dataclasses.asdict(found), indent=None)
+    else:
+        on_a_line = " ".join(found.text.split())
+        result(f"{found.label}\t{found.probabilities[found.label]:.4f}\t{on_a_line}")
+
+
+def started(event: Started) -> str:
+    """What a run is about to do."""
+    weights = "pretrained" if event.pretrained else "random weights, not pretrained"
+    resumed = f"going on after update {event.done:,}\n" if event.done else ""
+    return (
+        f"{event.model}: {event.parameters:,} parameters, {weights}\n"
+        f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
+        f"{event.plan}; {event.updates:,} updates\n"
+        f"why so: {event.why}\n"
+        f"{resumed}run folder: {event.folder}"
+    )
+
+
+def progressing(track: Track) -> str:
+    """A line in a log: where a run is."""
+    last = track.last
+    assert last is not None
+    parts = [
+        f"training: {last.update:,} of {track.total:,}",
+        f"loss {last.loss:.4f} ({track.smoothed_loss:.4f} smoothed)",
+        f"lr {last.learning_rate:.2g}",
+        f"{track.examples_per_second:.1f} examples/s",
+        *([format_size(last.peak_memory_bytes)] if last.peak_memory_bytes else []),
+        *([f"{track.skipped} skipped"] if track.skipped else []),
+    ]
+    return "  ".join([*parts, f"{duration(track.seconds_left)} left"])
+
+
+def duration(seconds: float | None) -> str:
+    """As 0:01:04."""
+    return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def skipped(event: Updated) -> str:
+    """That a window was dropped."""
+    return f"update {event.update}: skipped, the gradient was not finite"
+
+
+def evaluated(event: Evaluated) -> str:
+    """One line an evaluation."""
+    best = "  (best so far)" if event.best else ""
+    return f"update {event.update}: dev accuracy {event.accuracy:.4f}, loss {event.loss:.4f}{best}"
+
+
+def out_of_memory(event: OutOfMemory) -> str:
+    """That a window did not fit, and what is done about it."""
+    how = "with recomputation, " if event.out_of_memory == event.micro_batch else ""
+    return (
+        f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
+        f" running it again {how}in micro-batches of {event.micro_batch}"
+    )
+
+
+def stopped(event: Stopped) -> str:
+    """That a run was stopped, and how to go on."""
+    if event.workers > 1:
+        how = "the same command, started again, goes on from there"
+    else:
+        how = f"go on from there with `bertaccum train --resume {event.folder}`"
+    return f"stopped by a signal after update {event.update:,}; {how}"
+
+
+def finished(event: Finished, folder: str) -> str:
+    """A run's results."""
+    s = event.summary
+    peak = s["peak_memory_bytes"]
+    peak = [f"peak memory         {format_size(peak)}"] if peak else []
+    early = ", stopped early: it got no better" if s["stopped_early"] else ""
+    return "\n".join(
+        [
+            f"run folder          {folder}",
+            f"updates             {s['updates']:,} ({s['examples']:,} examples){early}",
+            f"best dev accuracy   {s['best_dev_accuracy']:.4f} (update {s['best_update']:,})",
+            f"final dev accuracy  {s['final_dev_accuracy']:.4f}",
+            f"speed               {s['examples_per_second']:.1f} examples/s",
+            *peak,
+            f"time                {s['total_seconds']:.0f} s",
+        ]
+    )

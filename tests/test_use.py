@@ -1,0 +1,225 @@
+"""What is done with a trained run: listing, showing, predicting, TensorBoard, and all in Python."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import write_small_task
+
+import bertaccum
+from bertaccum.cli import main
+from bertaccum.errors import InputError
+from bertaccum.training.events import Evaluated, Finished, Updated
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in `runs/one`, made through the library, and its events."""
+    folder = tmp_path_factory.mktemp("use")
+    data = folder / "reviews"
+    write_small_task(data, train=40, dev=16, test=21)
+    events = list(
+        bertaccum.train(
+            data=str(data),
+            out=str(folder / "runs/one"),
+            model="bert-tiny",
+            init_checkpoint="none",
+            max_seq_length=16,
+            target_batch=8,
+            micro_batch=3,
+            epochs=8.0,
+            learning_rate=1e-3,
+            eval_every=0.5,
+        )
+    )
+    assert [e.update for e in events if isinstance(e, Updated)] == list(range(1, 41))
+    # Half of five updates.
+    assert [e.update for e in events if isinstance(e, Evaluated)] == list(range(2, 41, 2))
+    assert isinstance(events[-1], Finished)
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs the program there: exit code, stdout, stderr."""
+    monkeypatch.chdir(folder)
+
+    def call(*arguments: object) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main([str(a) for a in arguments])
+        return end.value.code or 0, *capsys.readouterr()
+
+    return call
+
+
+def texts(folder: Path) -> list[str]:
+    lines = (folder / "reviews/test.tsv").read_text().splitlines()[1:]
+    return [line.split("\t")[1] for line in lines]
+
+
+def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
+    code, out, _ = run("eval", "--run", "runs/one", "--json")
+    assert code == 0
+    evaluated = json.loads(out)
+    code, out, err = run(
+        "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--json", "--batch", 4
+    )
+    assert (code, err) == (0, "")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [f["text"] for f in found] == texts(folder)
+    rows = [line.split("\t") for line in (folder / "reviews/test.tsv").read_text().splitlines()]
+    right = [f["label"] == row[0] for f, row in zip(found, rows[1:], strict=True)]
+    assert np.mean(right) == evaluated["accuracy"]
+    of_right = [f["probabilities"][row[0]] for f, row in zip(found, rows[1:], strict=True)]
+    assert -np.mean(np.log(of_right)) == pytest.approx(evaluated["loss"], abs=1e-6)
+    assert all(sum(f["probabilities"].values()) == pytest.approx(1) for f in found)
+
+
+def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> None:
+    wanted = ["the food was good", "the food\twas bad"]
+    _, out, _ = run("predict", "--run", "runs/one", *wanted)
+    said = out.splitlines()
+    assert [line.split("\t")[2] for line in said] == ["the food was good", "the food was bad"]
+    assert all(0.5 <= float(line.split("\t")[1]) <= 1 for line in said)
+    (folder / "lines.txt").write_text("\n".join(wanted) + "\n")
+    (folder / "mine.csv").write_text('stars,body\n1,the food was good\n,"the food\twas bad"\n')
+    assert run("predict", "--run", "runs/one", "--file", "lines.txt")[1] == out
+    column = ["--file", "mine.csv", "--text-column"]
+    assert run("predict", "--run", "runs/one", *column, "body")[1] == out
+    code, _, err = run("predict", "--run", "runs/one", *column, "text")
+    assert code == 2
+    assert "the column 'text' of --text-column is not in the header" in err
+    for arguments, message in (
+        (["a text", "--file", "lines.txt"], "texts and --file both say"),
+        (["--file", "none.txt"], "none.txt: there is no such file"),
+        (["a text", "--run", "runs/none"], "there is no run here"),
+    ):
+        code, out, err = run("predict", "--run", "runs/one", *arguments)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1 and message in err
+
+
+def test_test_results_are_written_as_run_classifier_does(run: Any, folder: Path) -> None:
+    code, out, _ = run(
+        "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--results", "results.tsv"
+    )
+    assert (code, out) == (0, "results.tsv: 21 predictions\n")
+    rows = np.loadtxt(folder / "results.tsv", delimiter="\t")
+    found = list(bertaccum.predict(texts(folder), run=str(folder / "runs/one")))
+    assert rows.shape == (21, 2)
+    assert rows == pytest.approx(np.array([list(f.probabilities.values()) for f in found]))
+    assert [str(row.argmax()) for row in rows] == [f.label for f in found]
+
+
+def test_a_bad_row_leaves_no_results(run: Any, folder: Path) -> None:
+    (folder / "bad.txt").write_bytes(b"the food was good\n\xff\xfe\n")
+    code, _, err = run(
+        "predict", "--run", "runs/one", "--file", "bad.txt", "--results", "bad-results.tsv"
+    )
+    assert code == 2
+    assert "bad.txt, row 2" in err
+    assert not list(folder.glob("*bad-results*"))
+
+
+def test_what_comes_through_a_pipe_is_predicted_before_its_end(folder: Path) -> None:
+    command = [sys.executable, "-m", "bertaccum", "predict", "--run", "runs/one"]
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    for text in ("the food was good", "the food was bad"):
+        process.stdin.write(text + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(f"\t{text}\n")
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
+    (folder / "runs/damaged").mkdir(exist_ok=True)
+    (folder / "runs/damaged/config.yaml").write_text("seed: {}\n")
+    code, out, err = run("runs", "--json")
+    assert code == 0
+    (listed,) = (json.loads(line) for line in out.splitlines())
+    assert (listed["run"], listed["status"], listed["updates"]) == ("runs/one", "finished", 40)
+    assert listed["best_dev_accuracy"] > 0.9
+    assert err.startswith("not listed: runs/damaged/config.yaml: ")
+    _, out, _ = run("runs")
+    assert "runs/one" in out and "finished" in out and "8 by 3" in out
+    _, out, _ = run("show", "runs/one", "--json")
+    shown = json.loads(out)
+    assert [e["update"] for e in shown["evaluations"]] == list(range(2, 41, 2))
+    assert shown["config"]["eval_every"] == 0.5
+    assert shown["plan"]["accumulation_steps"] == 3
+    _, out, _ = run("show", "runs/one")
+    assert "as --micro-batch says" in out and "learning_rate: 0.001" in out
+    assert run("show", "runs/none")[0] == run("runs", "none")[0] == 2
+
+
+def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> None:
+    with pytest.raises(InputError, match="there is no run here"):
+        list(bertaccum.predict(["a text"], run=str(folder / "none")))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        bertaccum.train(target_bach=8)
+    with pytest.raises(TypeError, match="needs texts, or a file"):
+        bertaccum.predict()
+
+
+@pytest.fixture(scope="module")
+def tensorboard(folder: Path) -> Iterator[str]:
+    """The address of a TensorBoard that looks at the runs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder / "runs")]
+    command += ["--port", str(port), "--host", "127.0.0.1", "--load_fast", "false"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait()
+
+
+def ask(address: str) -> Any:
+    """What TensorBoard answers, once it has read what is there."""
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                return json.load(answer)
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError(address)
+
+
+@pytest.mark.slow
+def test_tensorboard_draws_what_the_logs_have(folder: Path, tensorboard: str) -> None:
+    tags: dict[str, Any] = {}
+    while "one/tensorboard" not in tags:
+        tags = ask(f"{tensorboard}/data/plugin/scalars/tags")
+        time.sleep(0.1)
+    run = "one/tensorboard"
+    assert set(tags[run]) == {
+        "dev/accuracy", "dev/loss", "dev/matthews_correlation", "speed/examples_per_second",
+        "train/gradient_norm", "train/learning_rate", "train/loss",
+    } | ({"memory/peak_bytes"} & set(tags[run]))  # fmt: skip
+    for tag, log, key in (
+        ("train/loss", "metrics", "loss"),
+        ("dev/accuracy", "eval", "accuracy"),
+    ):
+        points = ask(f"{tensorboard}/data/plugin/scalars/scalars?run={run}&tag={tag}")
+        lines = (folder / f"runs/one/{log}.jsonl").read_text().splitlines()
+        wanted = [(line["update"], line[key]) for line in map(json.loads, lines)]
+        assert [step for _, step, _ in points] == [step for step, _ in wanted]
+        values = [value for _, _, value in points]
+        assert values == pytest.approx([value for _, value in wanted], abs=1e-6)
+    (text,) = ask(f"{tensorboard}/data/plugin/text/text?run={run}&tag=config")
+    assert "target_batch: 8" in text["text"]
