@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.config import EvalConfig, PlanConfig, PredictConfig, PrepareConfig, TrainConfig
+from bertaccum.errors import ConfigError
 from bertaccum.progress import Progress, silent
 from bertaccum.stopping import Stopping
 
@@ -58,6 +59,7 @@ def plan(*, progress: Progress = silent, **options: Any) -> Report:
 def train(
     *,
     resume: str | Path | None = None,
+    seeds: int | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
     **options: Any,
@@ -70,6 +72,7 @@ def train(
 
     Args:
       resume: a run folder to go on with; options may then change what decides no update.
+      seeds: train so many times, into folders in `out`, with one seed after the other.
       progress: called with what is being done, how much is done, and the total.
       stopping: what to ask, and be told by, whether to stop; by default nothing does.
       options: fields of `TrainConfig`.
@@ -78,10 +81,15 @@ def train(
       `Started`, then an `Updated` for each update, with `Evaluated` and `OutOfMemory` between
       them as they happen, then `Finished` or `Stopped` (`bertaccum.training.events`).
     """
+    if resume is not None and seeds is not None:
+        raise ConfigError("--resume and --seeds contradict each other", "drop one of the two")
     if resume is None:
         config = TrainConfig(**options)
     from bertaccum.training import loop
+    from bertaccum.training.seeds import train_seeds
 
+    if resume is None and seeds is not None:
+        return train_seeds(config, seeds, progress, stopping)
     if resume is None:
         return loop.train(config, progress, stopping, options)
     return loop.resume(Path(resume), options, progress, stopping)

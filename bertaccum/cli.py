@@ -105,7 +105,7 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
     Examples:
       bertaccum plan
       bertaccum plan --model bert-base --max-seq-length 512 --device-memory 4GiB
-      bertaccum plan --config configs/yelp.yaml --memory-limit 560MiB --json
+      bertaccum plan --config configs/bert-base-4gb.yaml --device-memory 4GiB --json
     """
     _quiet_tensorflow()
     with view:
@@ -124,11 +124,24 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
     metavar="RUN",
     help="Run folder to go on with, as it was configured, from the last state that it saved.",
 )
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    help="Train so many times, with one seed after the other, into folders in --out; print mean and"
+    " spread.",
+)
 @options(TrainConfig)
 @json_option
 @shown
 @click.pass_context
-def train(ctx: click.Context, view: View, as_json: bool, resume: str | None, **values: Any) -> None:
+def train(
+    ctx: click.Context,
+    view: View,
+    as_json: bool,
+    resume: str | None,
+    seeds: int | None,
+    **values: Any,
+) -> None:
     """Fine-tune a classifier on prepared data.
 
     \b
@@ -138,6 +151,7 @@ def train(ctx: click.Context, view: View, as_json: bool, resume: str | None, **v
       bertaccum train --data data/sample --model bert-tiny --init-checkpoint none
       bertaccum train --eval-every 0.25 --patience 4
       bertaccum train --resume runs/latest
+      bertaccum train --config configs/cola.yaml --seeds 3 --out runs/cola
 
     SIGINT (Ctrl-C) and SIGTERM stop it between two updates, with its state saved; a second one
     stops it at once.
@@ -148,24 +162,42 @@ def train(ctx: click.Context, view: View, as_json: bool, resume: str | None, **v
     _quiet_tensorflow()
     from bertaccum.training import events
 
+    start, summaries = None, []
     with view, Stopping(functools.partial(_leave, view)) as stopping:
         view.note("loading data and model")
-        run = api.train(resume=resume, progress=view, stopping=stopping, **named)
-        for event in run:
+        for event in api.train(
+            resume=resume, seeds=seeds, progress=view, stopping=stopping, **named
+        ):
             if isinstance(event, events.Started):
                 start = event
+            elif isinstance(event, events.Finished):
+                summaries.append(event.summary)
             # The chief says it for all.
-            if start.worker == 0 or isinstance(event, events.OutOfMemory):
+            if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
                 view.event(event)
     if isinstance(event, events.Stopped):
-        _fail(text.stopped(event), 128 + event.signal, view)
-    assert isinstance(event, events.Finished)
-    if start.worker > 0:
-        return
+        _fail(text.stopped(event, again=seeds is not None), 128 + event.signal, view)
+    if seeds is not None:
+        _finished_seeds(Path(values["out"]), summaries, as_json)
+    elif start is not None and start.worker == 0:
+        _finished(start.folder, summaries[-1], as_json)
+
+
+def _finished(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        text.result_json(event.summary)
+        text.result_json(summary)
     else:
-        text.result(text.finished(event, str(start.folder)))
+        text.result(text.finished(summary, str(folder)))
+
+
+def _finished_seeds(out: Path, summaries: list[dict[str, Any]], as_json: bool) -> None:
+    from bertaccum.training.seeds import write_spread
+
+    spread = write_spread(out, summaries)
+    if as_json:
+        text.result_json(spread)
+    else:
+        _tables().spread(spread)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})

@@ -15,7 +15,9 @@ from bertaccum.config import AUTO
 from bertaccum.config_file import read_config_file
 
 # Of commands, and not of their configuration.
-OWN_OPTIONS = frozenset({"as_json", "config", "log_every", "log_format", "quiet", "resume"})
+OWN_OPTIONS = frozenset(
+    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds"}
+)
 
 
 class AutoOrInt(click.ParamType):

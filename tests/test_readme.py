@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
-import pytest
-import yaml
 from readme import written
-
-from bertaccum.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,14 +27,3 @@ def test_the_table_of_contents_names_every_module() -> None:
         if module.name.startswith("_") or module.suffix not in (".py", ""):
             continue
         assert f"`{module.name}`" in README or f"`{module.name}/`" in README, module
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
-def test_recipes_are_valid_and_say_how_to_run_them(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    config = TrainConfig(**yaml.safe_load(text))
-    assert text.startswith("# ")
-    assert f"bertaccum train --config configs/{path.name}" in text
-    if path.stem == "yelp":
-        same = dataclasses.replace(TrainConfig(), model="bert-small", init_checkpoint="bert-small")
-        assert config == same

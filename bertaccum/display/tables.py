@@ -158,6 +158,17 @@ def run(found: dict[str, Any]) -> None:
         console.print(f"  {name}: {value}", soft_wrap=True)
 
 
+def spread(found: dict[str, Any]) -> None:
+    """Prints what `bertaccum train --seeds` found."""
+    from rich.table import Table
+
+    table = Table(f"of {found['runs']} runs", "mean", "spread", "least", "most")
+    for name, values in found.items():
+        if name != "runs":
+            table.add_row(name.replace("_", " "), *(f"{v:.4f}" for v in values.values()))
+    _console().print(table)
+
+
 def _peak(values: dict[str, Any] | None) -> str:
     peak = (values or {}).get("peak_memory_bytes")
     return format_size(peak) if peak else ""

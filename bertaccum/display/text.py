@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from bertaccum.display.track import Track
     from bertaccum.training.events import (
         Evaluated,
-        Finished,
         OutOfMemory,
         Started,
         Stopped,
@@ -104,18 +103,17 @@ def out_of_memory(event: OutOfMemory) -> str:
     )
 
 
-def stopped(event: Stopped) -> str:
-    """That a run was stopped, and how to go on."""
-    if event.workers > 1:
+def stopped(event: Stopped, again: bool = False) -> str:
+    """That a run was stopped, and how to go on: `again` by the same command."""
+    if again or event.workers > 1:
         how = "the same command, started again, goes on from there"
     else:
         how = f"go on from there with `bertaccum train --resume {event.folder}`"
     return f"stopped by a signal after update {event.update:,}; {how}"
 
 
-def finished(event: Finished, folder: str) -> str:
-    """A run's results."""
-    s = event.summary
+def finished(s: dict[str, Any], folder: str) -> str:
+    """A run's results, out of its summary."""
     peak = s["peak_memory_bytes"]
     peak = [f"peak memory         {format_size(peak)}"] if peak else []
     early = ", stopped early: it got no better" if s["stopped_early"] else ""

@@ -104,6 +104,8 @@ class Run:
         try:
             yield from self._events()
         finally:
+            # Whoever listens would keep this run's model alive.
+            self.stopping.heed(_nothing)
             if self.event_files is not None:
                 self.event_files.close()
 
@@ -295,3 +297,7 @@ class Run:
                 "tf_keras": tf_keras.__version__,
             },
         }
+
+
+def _nothing() -> None:
+    """What is done about a signal when no run is under way; it is remembered."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from resuming import result
 from small import write_small_task
@@ -14,8 +16,10 @@ from small import write_small_task
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError
 from bertaccum.progress import silent
+from bertaccum.stopping import Stopping
 from bertaccum.training import loop
-from bertaccum.training.events import Evaluated, Finished, Updated
+from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
+from bertaccum.training.seeds import train_seeds, write_spread
 from bertaccum.training.windows import updates_between
 
 # What each evaluation in turn is to say.
@@ -117,3 +121,34 @@ def test_half_epochs_are_evaluated(config: Any) -> None:
 def test_an_interval_that_is_none_is_refused(config: Any, value: object) -> None:
     with pytest.raises(ConfigError, match="--eval-every"):
         config("run", eval_every=value)
+
+
+@pytest.mark.slow
+def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
+    asked = config("many", max_updates=3, seed=5)
+    stopping = Stopping()
+    for event in train_seeds(asked, 3, silent, stopping):
+        if isinstance(event, Started) and event.folder.name == "seed-6":
+            stopping.requested = signal.SIGTERM
+    assert isinstance(event, Stopped)
+    *_, last = train_seeds(asked, 3, silent)
+    summaries = [e.summary for e in train_seeds(asked, 3, silent) if isinstance(e, Finished)]
+    assert (len(summaries), summaries[-1]) == (3, last.summary)
+    for seed, summary in zip((5, 6, 7), summaries, strict=True):
+        *_, alone = loop.train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
+        assert alone.summary["final_loss"] == summary["final_loss"]
+    spread = write_spread(Path(asked.out), summaries)
+    losses = [summary["final_loss"] for summary in summaries]
+    assert len(set(losses)) == 3
+    assert spread["final_loss"]["mean"] == pytest.approx(np.mean(losses))
+    assert spread["final_loss"]["spread"] == pytest.approx(np.std(losses, ddof=1))
+    assert json.loads(Path(asked.out, "seeds.json").read_text()) == spread
+
+
+def test_seeds_need_a_folder_of_their_own(config: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--seeds needs --out"):
+        list(train_seeds(TrainConfig(), 2, silent))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one/config.yaml").write_text("seed: 0\n")
+    with pytest.raises(ConfigError, match="is a run's folder"):
+        list(train_seeds(config("one"), 2, silent))

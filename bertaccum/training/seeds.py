@@ -1,0 +1,97 @@
+"""The same run with several seeds, one after the other: how much a result owes to chance."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tf_keras
+
+from bertaccum.config import TrainConfig
+from bertaccum.errors import ConfigError
+from bertaccum.files import json_text, read_mapping, write_text
+from bertaccum.progress import Progress
+from bertaccum.records.paths import RunPaths
+from bertaccum.stopping import Stopping
+from bertaccum.training import loop
+from bertaccum.training.events import Event, Finished, Stopped
+
+# What of the summaries is averaged.
+_FIGURES = (
+    "best_dev_accuracy",
+    "best_dev_loss",
+    "best_dev_matthews_correlation",
+    "final_dev_accuracy",
+    "final_loss",
+    "total_seconds",
+)
+
+
+def train_seeds(
+    config: TrainConfig, seeds: int, progress: Progress, stopping: Stopping | None = None
+) -> Iterator[Event]:
+    """Trains with `seeds` seeds, from `config.seed` on, into folders `seed-N` in `config.out`.
+
+    The same call, made again, goes on where it was stopped, and passes over runs that are over.
+
+    Args:
+      config: of the runs; its `out` is a folder for all of them.
+      seeds: how many runs.
+      progress, stopping: as for `loop.train`.
+
+    Yields:
+      The events of each run, whose `Finished` ends it; that of a run that was over before, too.
+
+    Raises:
+      ConfigError: there is no --out, or one that is no folder of such runs.
+    """
+    if config.out is None:
+        raise ConfigError("--seeds needs --out", "name the folder that all runs go to")
+    if RunPaths(Path(config.out)).config.exists():
+        raise ConfigError(f"--out {config.out} is a run's folder", "name another one for --seeds")
+    for seed in range(config.seed, config.seed + seeds):
+        path = RunPaths(Path(config.out) / f"seed-{seed}")
+        summary = read_mapping(path.summary)
+        if summary is not None:
+            yield Finished(summary)
+            continue
+        if path.config.exists():
+            run = loop.resume(path.path, {}, progress, stopping)
+        else:
+            own = dataclasses.replace(config, seed=seed, out=str(path.path))
+            run = loop.train(own, progress, stopping)
+        for event in run:
+            yield event
+            if isinstance(event, Stopped):
+                return
+        # Before the next model, the memory of this one.
+        tf_keras.backend.clear_session()
+        gc.collect()
+
+
+def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Averages runs, and keeps that as `seeds.json`.
+
+    Args:
+      out: the folder of all runs.
+      summaries: of each.
+
+    Returns:
+      `runs` (how many), and for each figure `mean`, `spread` (standard deviation of a sample; 0
+      of one), `least` and `most`.
+    """
+    result: dict[str, Any] = {"runs": len(summaries)}
+    for name in _FIGURES:
+        values = [float(summary[name]) for summary in summaries]
+        result[name] = {
+            "mean": statistics.fmean(values),
+            "spread": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "least": min(values),
+            "most": max(values),
+        }
+    write_text(out / "seeds.json", json_text(result))
+    return result

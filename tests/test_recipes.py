@@ -1,0 +1,61 @@
+"""Every recipe in configs/ trains: a few updates of a small model on small data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from small import write_small_task
+
+from bertaccum.cli import main
+from bertaccum.config import TrainConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipes") / "reviews"
+    write_small_task(folder, train=96, dev=8)
+    return folder
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_trains(recipe: Path, data: Path, tmp_path: Path) -> None:
+    smaller = {"data": data, "bert_config": data / "bert_config.json", "init_checkpoint": "none"}
+    smaller |= {"micro_batch": 4, "max_seq_length": 16, "max_updates": 2, "out": tmp_path / "run"}
+    flags = [str(p) for k, v in smaller.items() for p in (f"--{k.replace('_', '-')}", v)]
+    # --bert-config stands in for the preset, which a flag cannot unset.
+    values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    values.pop("model", None)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--config", str(tmp_path / "recipe.yaml"), *flags])
+    assert not end.value.code
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["updates"], summary["examples"]) == (2, 2 * values["target_batch"])
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_says_how_to_run_it(recipe: Path) -> None:
+    text = recipe.read_text(encoding="utf-8")
+    header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    assert f"bertaccum train --config configs/{recipe.name}" in header
+    assert "easured" in header, "with what result, or that it was not run in full"
+    TrainConfig(**yaml.safe_load(text))
+    if recipe.stem == "yelp":
+        defaults = TrainConfig(model="bert-small", init_checkpoint="bert-small", micro_batch=8)
+        assert TrainConfig(**yaml.safe_load(text)) == defaults
+
+
+def test_the_control_differs_in_its_batch_alone() -> None:
+    recipe, control = (
+        TrainConfig(**yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text()))
+        for name in ("yelp", "yelp-without-accumulation")
+    )
+    assert recipe.target_batch == 4 * control.target_batch == 32
+    same = {**vars(control), "target_batch": 32}
+    assert same == vars(recipe)
