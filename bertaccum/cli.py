@@ -24,6 +24,7 @@ from bertaccum import __version__, report
 from bertaccum.config import (
     AUTO,
     EvalConfig,
+    ExportConfig,
     PlanConfig,
     PrepareConfig,
     StepConfig,
@@ -317,6 +318,29 @@ def evaluate(as_json: bool, **values: Any) -> None:
     else:
         report.evaluation(result)
     write_evaluation(config, result)
+
+
+@cli.command()
+@options(ExportConfig)
+@json_option
+def export(as_json: bool, **values: Any) -> None:
+    """Write the best model of a run for others to load.
+
+    \b
+    Examples:
+      bertaccum export
+      bertaccum export --format huggingface
+      bertaccum export --run runs/20260102-030405 --out model
+    """
+    config = ExportConfig(**values)
+    _quiet_tensorflow()
+    from bertaccum.training.export import export as run
+
+    result = run(config)
+    if as_json:
+        report.result_json(result)
+    else:
+        report.result(report.exported(result))
 
 
 def _is_named(ctx: click.Context, name: str) -> bool:

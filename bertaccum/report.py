@@ -124,6 +124,7 @@ class Progress:
 def started(event: Started) -> str:
     """What a run is about to do."""
     weights = "pretrained" if event.pretrained else "random weights, not pretrained"
+    weights += "" if event.pretrained_pooler else " but for the pooler, which is random"
     resumed = f"going on after update {event.done:,}\n" if event.done else ""
     return (
         f"{event.model}: {event.parameters:,} parameters, {weights}\n"
@@ -201,6 +202,11 @@ def evaluation(values: dict[str, Any]) -> None:
     for name, counts in zip(names, values["confusion_matrix"], strict=True):
         confusion.add_row(name, *(f"{count:,}" for count in counts))
     console.print(confusion)
+
+
+def exported(values: dict[str, Any]) -> str:
+    """Where a model was written."""
+    return f"{values['folder']}: written, {format_size(values['bytes'])}"
 
 
 def planned(found: Report, path: str) -> None:

@@ -11,10 +11,16 @@ import click
 import pytest
 
 from bertaccum.cli import cli
-from bertaccum.config import EvalConfig, PlanConfig, PrepareConfig, TrainConfig
+from bertaccum.config import EvalConfig, ExportConfig, PlanConfig, PrepareConfig, TrainConfig
 from bertaccum.errors import ConfigError
 
-CONFIGS = {"prepare": PrepareConfig, "train": TrainConfig, "plan": PlanConfig, "eval": EvalConfig}
+CONFIGS = {
+    "prepare": PrepareConfig,
+    "train": TrainConfig,
+    "plan": PlanConfig,
+    "eval": EvalConfig,
+    "export": ExportConfig,
+}
 
 
 def wrong_values() -> Iterator[Any]:

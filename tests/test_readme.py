@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertaccum.config import EvalConfig, PlanConfig, PrepareConfig, StepConfig, TrainConfig
+from bertaccum.config import (
+    EvalConfig,
+    ExportConfig,
+    PlanConfig,
+    PrepareConfig,
+    StepConfig,
+    TrainConfig,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +43,9 @@ def table(config: type) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("config", [PrepareConfig, PlanConfig, TrainConfig, EvalConfig])
+@pytest.mark.parametrize(
+    "config", [PrepareConfig, PlanConfig, TrainConfig, EvalConfig, ExportConfig]
+)
 def test_the_option_tables_are_the_programs(config: type) -> None:
     assert table(config) in README, f"put this into README.md:\n{table(config)}"
 
