@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from bertaccum import report
+from bertaccum.memory.plan import make_plan
+from bertaccum.training.events import Started
 
 
 def test_lines_say_how_far_and_how_long(
@@ -30,6 +33,30 @@ def test_lines_say_how_far_and_how_long(
         "training: 20 of 50  loss 0.3  60 s left",
         "counting: 3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "pooler", "said"),
+    [
+        (True, True, "pretrained"),
+        (True, False, "pretrained but for the pooler, which is random"),
+        (False, True, "random weights, not pretrained"),
+    ],
+)
+def test_what_was_not_pretrained_is_said(pretrained: bool, pooler: bool, said: str) -> None:
+    start = Started(
+        folder=Path("run"),
+        model="small",
+        pretrained=pretrained,
+        parameters=1000,
+        train_examples=40,
+        dev_examples=16,
+        plan=make_plan(8, 4),
+        why="so",
+        updates=5,
+        pretrained_pooler=pooler,
+    )
+    assert report.started(start).splitlines()[0] == f"small: 1,000 parameters, {said}"
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -101,6 +101,7 @@ def test_what_was_written_is_read_to_the_last_bit(folder: Path) -> None:
     encoder = loaded(folder)
     source = find(folder)
     assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, WORDS, True)
+    assert source.telling_file == folder / "model.safetensors"
     expected = {w.name: w.numpy() for w in scattered(SMALL).weights}
     for weight in encoder.weights:
         np.testing.assert_array_equal(weight, expected[weight.name])
