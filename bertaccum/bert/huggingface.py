@@ -210,9 +210,9 @@ def read_words(path: Path) -> list[str]:
         return read_vocabulary(path)
     model = read_object(path).get("model")
     words = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(words, dict) or sorted(map(str, words.values())) != sorted(
-        map(str, range(len(words)))
-    ):
+    numbers = list(words.values()) if isinstance(words, dict) else []
+    whole = all(type(number) is int for number in numbers)
+    if not (whole and numbers and sorted(numbers) == list(range(len(numbers)))):
         raise InputError("holds no WordPiece vocabulary", "add a vocab.txt", path=path)
     vocabulary = sorted(words, key=lambda word: words[word])
     check_vocabulary(vocabulary, path)

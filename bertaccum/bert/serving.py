@@ -25,7 +25,7 @@ def save_serving(
       names: of the classes, by number.
       folder: where to write.
     """
-    # Of the model only the weights: with Keras' own objects it would need Keras to be loaded.
+    # Of the model only the weights: Keras would write functions of each layer, too.
     module = tf.Module()
     module.weights = list(model.weights)
 

@@ -175,9 +175,9 @@ def test_words_may_stand_in_tokenizer_json(folder: Path) -> None:
     path = folder / "tokenizer.json"
     path.write_text(json.dumps({"model": {"vocab": numbers}, "normalizer": {"lowercase": True}}))
     assert find(folder).vocabulary == WORDS
-    for words in ({**numbers, "good": 70}, ["good"], {"good": "0"}):
+    for words in ({**numbers, "good": 70}, {**numbers, "good": "5"}, ["good"], None):
         path.write_text(json.dumps({"model": {"vocab": words}}))
-        with pytest.raises(InputError, match=r"tokenizer.json: (holds no WordPiece|has no \[PAD)"):
+        with pytest.raises(InputError, match=r"tokenizer.json: holds no WordPiece"):
             find(folder)
 
 
