@@ -210,11 +210,12 @@ def read_words(path: Path) -> list[str]:
         return read_vocabulary(path)
     model = read_object(path).get("model")
     words = model.get("vocab") if isinstance(model, dict) else None
-    numbers = list(words.values()) if isinstance(words, dict) else []
+    words = words if isinstance(words, dict) else {}
+    numbers = list(words.values())
     whole = all(type(number) is int for number in numbers)
     if not (whole and numbers and sorted(numbers) == list(range(len(numbers)))):
         raise InputError("holds no WordPiece vocabulary", "add a vocab.txt", path=path)
-    vocabulary = sorted(words, key=lambda word: words[word])
+    vocabulary = sorted(words, key=words.__getitem__)
     check_vocabulary(vocabulary, path)
     return vocabulary
 
