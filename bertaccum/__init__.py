@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
-    from bertaccum.api import evaluate, plan, predict, prepare, train
+    from bertaccum.api import evaluate, export, plan, predict, prepare, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "__version__",
     "accumulate_gradients",
     "evaluate",
+    "export",
     "plan",
     "predict",
     "prepare",

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.config import EvalConfig, PlanConfig, PredictConfig, PrepareConfig, TrainConfig
+from bertaccum.config import (
+    EvalConfig,
+    ExportConfig,
+    PlanConfig,
+    PredictConfig,
+    PrepareConfig,
+    TrainConfig,
+)
 from bertaccum.errors import ConfigError
 from bertaccum.progress import Progress, silent
 from bertaccum.stopping import Stopping
@@ -114,6 +121,21 @@ def evaluate(*, progress: Progress = silent, **options: Any) -> dict[str, Any]:
     result = run(config, progress)
     write_evaluation(config, result)
     return result
+
+
+def export(**options: Any) -> dict[str, Any]:
+    """Writes the best model of a run for others to load, as `bertaccum export`.
+
+    Args:
+      options: fields of `ExportConfig`.
+
+    Returns:
+      `run`, `format`, `folder`, and `bytes` that were written.
+    """
+    config = ExportConfig(**options)
+    from bertaccum.training.export import export as run
+
+    return run(config)
 
 
 def predict(texts: Iterable[str] | None = None, **options: Any) -> Iterator[Prediction]:

@@ -22,6 +22,7 @@ import click
 from bertaccum import __version__, api
 from bertaccum.config import (
     EvalConfig,
+    ExportConfig,
     PlanConfig,
     PredictConfig,
     PrepareConfig,
@@ -340,6 +341,29 @@ def _tables() -> Any:
     from bertaccum.display import tables
 
     return tables
+
+
+@cli.command()
+@options(ExportConfig)
+@json_option
+@shown
+def export(view: View, as_json: bool, **values: Any) -> None:
+    """Write the best model of a run for others to load.
+
+    \b
+    Examples:
+      bertaccum export
+      bertaccum export --format huggingface
+      bertaccum export --run runs/20260102-030405 --out model
+    """
+    _quiet_tensorflow()
+    with view:
+        view.note("loading and tracing the model")
+        result = api.export(**values)
+    if as_json:
+        text.result_json(result)
+    else:
+        text.result(text.exported(result))
 
 
 def _is_named(ctx: click.Context, name: str) -> bool:

@@ -21,6 +21,7 @@ PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "
 SOURCES = ("yelp", "sample", "csv")
 LAYOUTS = ("plain", "cola")
 SPLITS = ("train", "dev", "test")
+FORMATS = ("savedmodel", "huggingface")
 AUTO = "auto"
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
@@ -222,8 +223,8 @@ class StepConfig:
     bert_config: str | None = setting(None, "A bert_config.json instead of a preset.")
     init_checkpoint: str | None = setting(
         None,
-        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format,"
-        " or none for random weights. [default: the preset's]",
+        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format, a"
+        " folder in Hugging Face's, or none for random weights. [default: the preset's]",
     )
     vocab: str | None = setting(
         None,
@@ -432,3 +433,25 @@ class EvalConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         size_in_bytes("--memory-limit", self.memory_limit)
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """What `bertaccum export` writes, of which run, and where."""
+
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.")
+    format: str = setting(
+        "savedmodel",
+        "savedmodel: TensorFlow's, from text to labels, its tokenizer inside; huggingface: a folder"
+        " that transformers loads.",
+        choices=FORMATS,
+    )
+    out: str | None = setting(None, "Folder to write. [default: export-FORMAT in the run folder]")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def folder(self) -> str:
+        """The output folder: `out`, or the default."""
+        return self.out or f"{self.run.rstrip('/')}/export-{self.format}"

@@ -93,7 +93,7 @@ def put_folder(written: Path, path: Path) -> None:
     Two folders cannot change places in one step: a crash in between leaves the old one where
     `standing` finds it.
     """
-    for part in [*written.iterdir(), written]:
+    for part in [*written.rglob("*"), written]:
         sync(part)
     old = _old(path)
     if path.exists():

@@ -10,11 +10,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
-
 from bertaccum.cli import cli
 from bertaccum.config import (
     EvalConfig,
+    ExportConfig,
     PlanConfig,
     PredictConfig,
     PrepareConfig,
@@ -29,6 +28,7 @@ _CONFIGS = {
     "train": TrainConfig,
     "eval": EvalConfig,
     "predict": PredictConfig,
+    "export": ExportConfig,
 }
 
 
@@ -54,8 +54,10 @@ def written(readme: str) -> str:
 
 def help_text() -> str:
     """What `bertaccum --help` prints, on lines of 100 characters at most."""
-    with click.Context(cli, info_name="bertaccum", terminal_width=100, max_content_width=100) as c:
-        return f"```\n{cli.get_help(c)}\n```"
+    context = cli.make_context(
+        "bertaccum", [], resilient_parsing=True, terminal_width=100, max_content_width=100
+    )
+    return f"```\n{context.get_help()}\n```"
 
 
 def table(config: Any) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import tf_keras
+
 from bertaccum.bert.presets import EncoderConfig, write_bert_config
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 
@@ -33,3 +36,16 @@ def write_small_task(folder: Path, **rows: int) -> Path:
         ]
         (folder / f"{name}.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
     return write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+
+
+# With larger weights there, logits depend on the text, and not only on [CLS].
+_LARGER = {"logits/kernel": 3.0, "value/kernel": 2.0, "attention_output/kernel": 2.0}
+
+
+def scatter(model: tf_keras.Model) -> tf_keras.Model:
+    """Gives a classifier weights none of which is 0, or 1, or another's."""
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        spread = next((s for part, s in _LARGER.items() if part in weight.name), 0.5)
+        weight.assign(rng.normal(0.1, spread, weight.shape))
+    return model

@@ -231,6 +231,12 @@ def test_eval_mistakes(run, data: Path) -> None:
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
 
 
+def test_export_mistakes(run, data: Path) -> None:
+    check_error(run("export"), "runs/latest: there is no run here; train first")
+    check_error(run("export", "--run", data), "reviews: there is no run here")
+    check_error(run("export", "--format", "onnx"), "'onnx' is not one of 'savedmodel', 'hugging")
+
+
 def test_prepare_mistakes(run) -> None:
     check_error(run("prepare", "--source", "csv"), "--source csv needs --train-file")
     check_error(run("prepare", "--archive", "absent.tgz"), "absent.tgz")
@@ -256,7 +262,7 @@ def test_an_error_says_where_and_what_to_do() -> None:
     assert str(BertAccumError("two\nlines")) == "two lines"
 
 
-@pytest.mark.parametrize("command", [[], ["prepare"], ["plan"], ["train"], ["eval"]])
+@pytest.mark.parametrize("command", [[], ["prepare"], ["plan"], ["train"], ["eval"], ["export"]])
 def test_help_names_every_default(command: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bertaccum", *command, "-h"],
@@ -269,6 +275,7 @@ def test_help_names_every_default(command: list[str]) -> None:
         ["prepare"],
         ["plan"],
         ["eval"],
+        ["export"],
     )
     if command == ["train"]:
         assert "[default: 2e-05; x>0]" in done.stdout

@@ -21,8 +21,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertaccum.bert.checkpoint import load_google_checkpoint
-from bertaccum.bert.classifier import build_encoder
+from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.bert.download import unpack
+from bertaccum.bert.huggingface import (
+    check_folder,
+    read_huggingface_config,
+    read_words,
+    write_description,
+)
+from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
 from bertaccum.bert.presets import EncoderConfig, read_bert_config
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
 from bertaccum.cli import cli
@@ -86,6 +93,7 @@ SMALL = EncoderConfig(
     vocab_size=8,
     max_position_embeddings=4,
 )
+WORDS = [*SPECIAL_TOKENS, "a", "b", "c"]
 
 Reader = Callable[[Path], object]
 
@@ -172,6 +180,40 @@ def zip_case(folder: Path) -> tuple[Path, Reader]:
     return path, read
 
 
+def huggingface_config_case(folder: Path) -> tuple[Path, Reader]:
+    path = described(folder) / "config.json"
+
+    def read(path: Path) -> object:
+        check_folder(path.parent)
+        return read_huggingface_config(path)
+
+    return path, read
+
+
+def tokenizer_case(folder: Path) -> tuple[Path, Reader]:
+    path = described(folder) / "tokenizer.json"
+    words = {word: number for number, word in enumerate(WORDS)}
+    path.write_text(json.dumps({"model": {"vocab": words}, "normalizer": {"lowercase": True}}))
+
+    def read(path: Path) -> object:
+        check_folder(path.parent)
+        return read_words(path)
+
+    return path, read
+
+
+def safetensors_case(folder: Path) -> tuple[Path, Reader]:
+    encoder = build_encoder(SMALL)
+    save_huggingface(build_classifier(encoder, SMALL, 2), described(folder))
+    return folder / "model.safetensors", lambda path: load_huggingface(encoder, path)
+
+
+def described(folder: Path) -> Path:
+    write_description(folder, SMALL, WORDS, ["bad", "good"], max_seq_length=4, dropout=0.1)
+    (folder / "model.safetensors").touch()
+    return folder
+
+
 def run_case(folder: Path) -> tuple[Path, Reader]:
     path = folder / "config.yaml"
     path.write_text("# a run\ntarget_batch: 32\nprecision: float32\nlearning_rate: 2.0e-05\n")
@@ -184,7 +226,7 @@ def labels_case(folder: Path) -> tuple[Path, Reader]:
     path = folder / "labels.json"
     path.write_text(json.dumps({"values": ["0", "1"], "names": ["bad", "good"]}))
     write_bert_config(folder / "bert_config.json", SMALL)
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "b", "c"][:8]) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return path, lambda path: ModelFiles.read(path.parent)
 
 
@@ -207,6 +249,9 @@ CASES = {
     "vocabulary": vocabulary_case,
     "bert_config": dimensions_case,
     "zip": zip_case,
+    "huggingface_config": huggingface_config_case,
+    "tokenizer": tokenizer_case,
+    "safetensors": safetensors_case,
     "run": run_case,
     "labels": labels_case,
     "state": state_case,

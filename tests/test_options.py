@@ -13,6 +13,7 @@ import pytest
 from bertaccum.cli import cli
 from bertaccum.config import (
     EvalConfig,
+    ExportConfig,
     PlanConfig,
     PredictConfig,
     PrepareConfig,
@@ -27,6 +28,7 @@ CONFIGS = {
     "plan": PlanConfig,
     "eval": EvalConfig,
     "predict": PredictConfig,
+    "export": ExportConfig,
 }
 
 

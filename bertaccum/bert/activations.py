@@ -10,6 +10,8 @@ import tensorflow as tf
 # 0.5 (1 + tanh(u)) is sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x**3).
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
+# Of the normal distribution.
+_ROOT_HALF, _PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -29,9 +31,24 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     return _gelu(x)
 
 
+@tf.autograph.experimental.do_not_convert
+def gelu_erf(x: tf.Tensor) -> tf.Tensor:
+    """The Gaussian error linear unit itself, x times the normal distribution's share below x.
+
+    What Hugging Face's configurations call `gelu`. As `gelu`, it keeps the derivative and no
+    more, and is computed in no less than float32.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
+
+    Args:
+      x: of any shape and float type.
+    """
+    return _gelu_erf(x)
+
+
 @tf.custom_gradient
 def _gelu(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    x = tf.cast(given, tf.float64 if given.dtype == tf.float64 else tf.float32)
+    x = _precise(given)
     inner = x * (_LINEAR + _CUBIC * tf.square(x))
     gate = tf.sigmoid(inner)
     # x times the derivative of `inner` is 3 inner - 2 linear x; each line is one pass.
@@ -39,3 +56,15 @@ def _gelu(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
     derivative = gate + tf.raw_ops.SigmoidGrad(y=gate, dy=times_x)
     derivative = tf.cast(derivative, given.dtype)
     return tf.cast(x * gate, given.dtype), lambda upstream: upstream * derivative
+
+
+@tf.custom_gradient
+def _gelu_erf(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    x = _precise(given)
+    below = 0.5 + 0.5 * tf.math.erf(x * _ROOT_HALF)
+    derivative = tf.cast(below + x * _PEAK * tf.exp(-0.5 * tf.square(x)), given.dtype)
+    return tf.cast(x * below, given.dtype), lambda upstream: upstream * derivative
+
+
+def _precise(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)

@@ -60,21 +60,24 @@ def _require_every_variable(
     problems = []
     for variable in encoder.weights:
         original = original_names.get(_name(variable))
-        expected = _original_shape(variable)
+        expected = original_shape(variable)
         if original is None:
             problems.append(f"{_name(variable)} is missing")
         elif shapes[original] != expected:
             problems.append(f"{original} is {shapes[original]}, the model needs {expected}")
+    refuse_misfit(problems, "use the bert_config.json that came with it", checkpoint)
+
+
+def refuse_misfit(problems: list[str], hint: str, path: Path) -> None:
+    """Raises InputError if weights do not fit the model, with the first of the `problems`."""
     if problems:
         more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
         raise InputError(
-            f"does not fit the model: {'; '.join(problems[:_NAMED])}{more}",
-            "use the bert_config.json that came with it",
-            path=checkpoint,
+            f"does not fit the model: {'; '.join(problems[:_NAMED])}{more}", hint, path=path
         )
 
 
-def _original_shape(variable: tf.Variable) -> list[int]:
+def original_shape(variable: tf.Variable) -> list[int]:
     """The shape in the original, where attention heads are not cut apart."""
     shape: Any = list(variable.shape)
     if "self_attention/" not in variable.name:

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.activations import gelu
+from bertaccum.bert.activations import gelu, gelu_erf
 from bertaccum.bert.attention import simplify_attention
 from bertaccum.bert.dense import simplify_dense
 from bertaccum.bert.embedding import WordEmbedding
@@ -17,6 +17,7 @@ from bertaccum.bert.presets import EncoderConfig
 
 _ACTIVATIONS = {
     "gelu": gelu,
+    "gelu_erf": gelu_erf,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
     "linear": tf.identity,
@@ -91,6 +92,14 @@ def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, A
         "input_mask": padding_mask,
         "input_type_ids": tf.zeros_like(token_ids),
     }
+
+
+def classify(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
+    """[batch, (length)] tokens to logits [batch, classes] float32."""
+    token_ids = tokens.to_tensor()  # [batch, longest]; [PAD] is 0, and masked anyway
+    padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
+    logits = model(encoder_inputs(token_ids, padding_mask), training=training)
+    return tf.cast(logits, tf.float32)
 
 
 def _activate_in_compute_type(encoder: networks.BertEncoder) -> None:

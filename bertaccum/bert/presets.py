@@ -13,7 +13,8 @@ from bertaccum.files import read_text
 
 # Twenty times BERT-Large: beyond it, a dimension was mistyped.
 _MOST_PARAMETERS = 7_000_000_000
-ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+# As in Google's files, `gelu` is the tanh approximation, with which BERT was pretrained.
+ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,15 @@ def read_bert_config(path: Path) -> EncoderConfig:
     Raises:
       InputError: the file is missing, not JSON, or a dimension is absent or impossible.
     """
-    values = _read_object(path)
+    return checked_config(read_object(path), path)
+
+
+def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
+    """The dimensions that `path` holds as `values`, if they make sense.
+
+    Raises:
+      InputError: a dimension is absent or impossible.
+    """
     known = {}
     for field in dataclasses.fields(EncoderConfig):
         if field.name not in values:
@@ -94,7 +103,12 @@ def write_bert_config(path: Path, config: EncoderConfig) -> None:
     path.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a configuration file holds.
+
+    Raises:
+      InputError: it is missing, or holds none.
+    """
     try:
         values = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:

@@ -7,8 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertaccum.bert.download import cache_folder, fetch_preset, preset_folder, unpack
+from bertaccum.bert.huggingface import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    WORDS,
+    check_folder,
+    has_pooler,
+    held_names,
+    is_huggingface,
+    open_weights,
+    read_huggingface_config,
+    read_words,
+)
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig, read_bert_config
-from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
@@ -26,13 +38,24 @@ class ModelSource:
       name: what to call it in reports.
       encoder: the encoder's dimensions.
       vocabulary: the entries, by id.
-      checkpoint: prefix of the pretrained weights, or None for random ones.
+      checkpoint: prefix of the pretrained weights, or their `model.safetensors`; None for
+        random ones.
+      has_pooler: whether the pretrained weights are also those of the pooler.
     """
 
     name: str
     encoder: EncoderConfig
     vocabulary: list[str]
     checkpoint: Path | None
+    has_pooler: bool = True
+
+    @property
+    def telling_file(self) -> Path | None:
+        """The file that is another one if the pretrained weights are."""
+        if self.checkpoint is None or self.checkpoint.name == WEIGHTS:
+            return self.checkpoint
+        # The index has checksums of all weights.
+        return self.checkpoint.with_name(f"{self.checkpoint.name}.index")
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -45,7 +68,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     folder = _checkpoint_folder(config, progress)
     encoder = _encoder(config, folder)
     vocabulary_path = _vocabulary_path(config, folder)
-    vocabulary = read_vocabulary(vocabulary_path)
+    vocabulary = read_words(vocabulary_path)
     if folder is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
     if len(vocabulary) != encoder.vocab_size:
@@ -59,7 +82,8 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
         name=_name(config, folder),
         encoder=encoder,
         vocabulary=vocabulary,
-        checkpoint=folder / "bert_model.ckpt" if folder else None,
+        checkpoint=_weights(folder),
+        has_pooler=_has_pooler(folder),
     )
 
 
@@ -117,11 +141,27 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     )
 
 
+def _weights(folder: Path | None) -> Path | None:
+    return folder and folder / (WEIGHTS if is_huggingface(folder) else "bert_model.ckpt")
+
+
+def _has_pooler(folder: Path | None) -> bool:
+    if folder is None or not is_huggingface(folder):
+        return True
+    with open_weights(folder / WEIGHTS) as weights:
+        return has_pooler(held_names(weights))
+
+
 def _whole_folder(folder: Path) -> Path:
+    if is_huggingface(folder):
+        check_folder(folder)
+        return folder
     for name in ("bert_config.json", "bert_model.ckpt.index"):
         if not (folder / name).is_file():
             raise InputError(
-                f"has no {name}", "name a folder in the format of Google's releases", path=folder
+                f"has no {name}",
+                "name a folder in the format of Google's releases, or in Hugging Face's",
+                path=folder,
             )
     return folder
 
@@ -135,7 +175,7 @@ def _unpacked(archive: Path) -> Path:
 
 def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     """The named dimensions, which must be the checkpoint's; its own where none are named."""
-    own = read_bert_config(folder / "bert_config.json") if folder else None
+    own = _own_encoder(folder) if folder else None
     if config.bert_config is not None:
         named, option = read_bert_config(Path(config.bert_config)), "--bert-config"
     elif config.model is not None or own is None:
@@ -154,6 +194,12 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     return own
 
 
+def _own_encoder(folder: Path) -> EncoderConfig:
+    if is_huggingface(folder):
+        return read_huggingface_config(folder / CONFIG)
+    return read_bert_config(folder / "bert_config.json")
+
+
 def _differences(named: EncoderConfig, own: EncoderConfig) -> list[str]:
     """What two encoders do not share; how weights were first drawn does not matter."""
     ours, theirs = dataclasses.asdict(named), dataclasses.asdict(own)
@@ -166,9 +212,11 @@ def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
         return Path(config.vocab)
     # Other words than those of the pretraining would be other words under the same ids.
     home = Path(config.data) if folder is None else folder
-    if not (home / "vocab.txt").is_file():
-        raise ConfigError(f"there is no vocab.txt in {home}", "name one with --vocab")
-    return home / "vocab.txt"
+    if not (home / WORDS).is_file() and is_huggingface(home) and (home / TOKENIZER).is_file():
+        return home / TOKENIZER
+    if not (home / WORDS).is_file():
+        raise ConfigError(f"there is no {WORDS} in {home}", "name one with --vocab")
+    return home / WORDS
 
 
 def _name(config: StepConfig, folder: Path | None) -> str:

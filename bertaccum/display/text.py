@@ -53,6 +53,7 @@ def prediction(found: Prediction, as_json: bool) -> None:
 def started(event: Started) -> str:
     """What a run is about to do."""
     weights = "pretrained" if event.pretrained else "random weights, not pretrained"
+    weights += "" if event.pretrained_pooler else " but for the pooler, which is random"
     resumed = f"going on after update {event.done:,}\n" if event.done else ""
     return (
         f"{event.model}: {event.parameters:,} parameters, {weights}\n"
@@ -128,3 +129,8 @@ def finished(s: dict[str, Any], folder: str) -> str:
             f"time                {s['total_seconds']:.0f} s",
         ]
     )
+
+
+def exported(values: dict[str, Any]) -> str:
+    """Where a model was written."""
+    return f"{values['folder']}: written, {format_size(values['bytes'])}"

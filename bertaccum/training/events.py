@@ -18,6 +18,7 @@ class Started:
       updates: of the whole run.
       done: of them, in the state that the run is resumed from.
       worker: whose event it is.
+      pretrained_pooler: whether the pretrained weights are the pooler's, too.
     """
 
     folder: Path
@@ -31,6 +32,7 @@ class Started:
     updates: int
     done: int = 0
     worker: int = 0
+    pretrained_pooler: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tf_keras
+from official.nlp.modeling import networks
 
 from bertaccum.bert.checkpoint import load_google_checkpoint
 from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.bert.dropout import seed_dropout
+from bertaccum.bert.huggingface import WEIGHTS
+from bertaccum.bert.huggingface_weights import load_huggingface
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
@@ -21,7 +26,7 @@ def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_ke
     try:
         encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
         if source.checkpoint is not None:
-            load_google_checkpoint(encoder, source.checkpoint)
+            _load(encoder, source.checkpoint)
         if config.recompute == "layer":
             recompute_layers(encoder)
         model = build_classifier(encoder, source.encoder, classes, config.dropout)
@@ -30,3 +35,8 @@ def build_model(config: TrainConfig, source: ModelSource, classes: int) -> tf_ke
         return model
     finally:
         tf_keras.mixed_precision.set_global_policy(policy)
+
+
+def _load(encoder: networks.BertEncoder, checkpoint: Path) -> None:
+    load = load_huggingface if checkpoint.name == WEIGHTS else load_google_checkpoint
+    load(encoder, checkpoint)

@@ -103,15 +103,13 @@ def is_deterministic(wanted: bool | None) -> bool:
 
 def inputs_of(subject: Subject) -> dict[str, Any]:
     """What a run's updates follow from besides its configuration: digests of the data and so on."""
-    vocabulary, checkpoint = "\n".join(subject.source.vocabulary), subject.source.checkpoint
-    # The index has checksums of all weights.
-    index = checkpoint and sha256(checkpoint.with_name(f"{checkpoint.name}.index"))
+    vocabulary, weights = "\n".join(subject.source.vocabulary), subject.source.telling_file
     return {
         **{t.name: d for t, d in zip(subject.tsvs, subject.tsv_digests, strict=True)},
         "labels": subject.labels.values,
         "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest(),
         "model": dataclasses.asdict(subject.source.encoder),
-        "pretrained weights": index,
+        "pretrained weights": weights and sha256(weights),
     }
 
 

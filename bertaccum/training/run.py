@@ -196,6 +196,7 @@ class Run:
             updates=self.until,
             done=self.position.update,
             worker=self.topology.worker,
+            pretrained_pooler=self.source.has_pooler,
         )
 
     def _update(self) -> Iterator[Event]:

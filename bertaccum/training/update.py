@@ -12,7 +12,7 @@ import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here
-from bertaccum.bert.classifier import encoder_inputs
+from bertaccum.bert.classifier import classify
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.distribution.topology import Topology
 from bertaccum.memory.device import device_name
@@ -147,7 +147,7 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
             start = width * number()
             token_ids, row_splits = flat[start : start + width]
             tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-            return _logits(model, tokens, training=False)
+            return classify(model, tokens, training=False)
 
         return strategy.experimental_local_results(strategy.run(own))
 
@@ -227,16 +227,8 @@ def micro_step(
     variables = model.trainable_variables
     with tf.GradientTape() as tape:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels, _logits(model, tokens, training=True)
+            labels, classify(model, tokens, training=True)
         )  # [micro_batch]
         loss = tf.reduce_sum(losses) / tf.cast(window, losses.dtype)
         scaled = optimizer.scale_loss(loss)
     return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
-
-
-def _logits(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-    """[micro_batch, (length)] tokens to [micro_batch, classes] float32."""
-    token_ids = tokens.to_tensor()  # [micro_batch, longest]; [PAD] is 0, and masked anyway
-    padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
-    logits = model(encoder_inputs(token_ids, padding_mask), training=training)
-    return tf.cast(logits, tf.float32)

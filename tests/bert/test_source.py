@@ -40,6 +40,7 @@ def test_a_folder_brings_its_own_dimensions_and_vocabulary(checkpoint: Path) -> 
     assert source.encoder.num_hidden_layers == 2
     assert source.vocabulary == WORDS
     assert source.checkpoint == checkpoint / "bert_model.ckpt"
+    assert source.telling_file == checkpoint / "bert_model.ckpt.index"
 
 
 def test_a_zip_is_the_same_as_its_folder(checkpoint: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bertaccum.display import lines, track
+from bertaccum.display import lines, text, track
 from bertaccum.display.lines import Lines, Records
 from bertaccum.display.live import Live
 from bertaccum.display.track import Track
@@ -133,6 +134,19 @@ def test_records_are_json(now: list[float], capsys: pytest.CaptureFixture[str]) 
     assert found[3]["loss"] is None
     assert found[5]["update"] == 12
     assert (found[7]["message"], found[7]["exit_code"]) == ("it failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "pooler", "said"),
+    [
+        (True, True, "pretrained"),
+        (True, False, "pretrained but for the pooler, which is random"),
+        (False, True, "random weights, not pretrained"),
+    ],
+)
+def test_what_was_not_pretrained_is_said(pretrained: bool, pooler: bool, said: str) -> None:
+    start = dataclasses.replace(STARTED, pretrained=pretrained, pretrained_pooler=pooler)
+    assert text.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
 
 
 def test_quiet_shows_errors_only(capsys: pytest.CaptureFixture[str]) -> None:

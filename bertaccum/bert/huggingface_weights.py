@@ -1,0 +1,123 @@
+"""Weights from and to `model.safetensors`, under the names of transformers' BERT.
+
+PyTorch's kernels are [outputs, inputs], and its attention heads are not cut apart.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from official.nlp.modeling import networks
+
+from bertaccum.bert.checkpoint import original_shape, refuse_misfit
+from bertaccum.bert.huggingface import (
+    CONFIG,
+    POOLER,
+    PREFIX,
+    WEIGHTS,
+    has_pooler,
+    held_names,
+    open_weights,
+    safetensors,
+)
+
+_REPLACEMENTS = (
+    ("word_embeddings/embeddings", "embeddings/word_embeddings/weight"),
+    ("position_embedding/embeddings", "embeddings/position_embeddings/weight"),
+    ("type_embeddings/embeddings", "embeddings/token_type_embeddings/weight"),
+    ("embeddings/layer_norm", "embeddings/LayerNorm"),
+    ("transformer/layer_", "encoder/layer/"),
+    ("self_attention/attention_output", "attention/output/dense"),
+    ("self_attention_layer_norm", "attention/output/LayerNorm"),
+    ("self_attention/", "attention/self/"),
+    ("/intermediate/", "/intermediate/dense/"),
+    ("output_layer_norm", "output/LayerNorm"),
+    ("/output/kernel", "/output/dense/kernel"),
+    ("/output/bias", "/output/dense/bias"),
+    ("pooler_transform", "pooler/dense"),
+    ("sentence_prediction/logits", "classifier"),
+    ("/kernel", "/weight"),
+    ("LayerNorm/gamma", "LayerNorm/weight"),
+    ("LayerNorm/beta", "LayerNorm/bias"),
+    ("/", "."),
+)
+_HEAD = "classifier."
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+def load_huggingface(encoder: networks.BertEncoder, path: Path) -> None:
+    """Loads a `model.safetensors` into `encoder`.
+
+    A pooler that it lacks stays as it is: one that only guessed masked words has none. What
+    the encoder does not have (`cls.…`, `classifier.…`) is left aside.
+
+    Raises:
+      InputError: the file cannot be read, or does not hold every other variable of the encoder
+        in its shape.
+    """
+    with open_weights(path) as weights:
+        held = held_names(weights)
+        wanted = [(variable, _their_name(variable)) for variable in encoder.weights]
+        if not has_pooler(held):
+            wanted = [(variable, name) for variable, name in wanted if not name.startswith(POOLER)]
+        _require_every_variable(wanted, held, weights, path)
+        for variable, name in wanted:
+            tensor = _turned(weights.get_tensor(held[name]), variable)
+            variable.assign(tensor.astype(np.float32).reshape(variable.shape))
+
+
+def save_huggingface(model: tf_keras.Model, folder: Path) -> None:
+    """Writes a classifier's weights into a folder that `write_description` wrote to."""
+    tensors = {}
+    for variable in model.weights:
+        name = _their_name(variable)
+        flat = variable.numpy().reshape(original_shape(variable))
+        key = name if name.startswith(_HEAD) else PREFIX + name
+        # Of a transposed view safetensors would write the memory as it lies.
+        tensors[key] = np.ascontiguousarray(_turned(flat, variable))
+    path = folder / WEIGHTS
+    # transformers asks what wrote the file; PyTorch's names and shapes are what it means.
+    safetensors().numpy.save_file(tensors, path, metadata={"format": "pt"})
+    # safetensors lets nobody else read it.
+    shutil.copymode(folder / CONFIG, path)
+
+
+def _require_every_variable(
+    wanted: list[tuple[tf.Variable, str]], held: dict[str, str], weights: Any, path: Path
+) -> None:
+    problems = []
+    for variable, name in wanted:
+        if name not in held:
+            problems.append(f"{name} is missing")
+            continue
+        tensor, shape = weights.get_slice(held[name]), _their_shape(variable)
+        if tensor.get_shape() != shape:
+            problems.append(f"{name} is {tensor.get_shape()}, the model needs {shape}")
+        elif tensor.get_dtype() not in _FLOATS:
+            problems.append(f"{name} holds no floats but {tensor.get_dtype()}")
+    refuse_misfit(problems, "use the config.json that came with it", path)
+
+
+def _their_name(variable: tf.Variable) -> str:
+    name = variable.name.removesuffix(":0")
+    for ours, theirs in _REPLACEMENTS:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def _their_shape(variable: tf.Variable) -> list[int]:
+    shape = original_shape(variable)
+    return shape[::-1] if _is_kernel(variable) else shape
+
+
+def _turned(tensor: np.ndarray, variable: tf.Variable) -> np.ndarray:
+    return tensor.T if _is_kernel(variable) else tensor
+
+
+def _is_kernel(variable: tf.Variable) -> bool:
+    return variable.name.endswith("kernel:0")

@@ -1,0 +1,110 @@
+"""The best model of a run in a format that others load."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.huggingface import safetensors, write_description
+from bertaccum.bert.huggingface_weights import save_huggingface
+from bertaccum.bert.serving import save_serving
+from bertaccum.bert.tokenization import Tokenizer
+from bertaccum.config import ExportConfig, TrainConfig
+from bertaccum.errors import ConfigError, RunError
+from bertaccum.files import beside, put_folder, write_text
+from bertaccum.records.record import read_run_config
+from bertaccum.training.checkpoints import best_evaluation, load_best
+from bertaccum.training.model_card import model_card
+from bertaccum.training.run_folder import ModelFiles, RunFolder
+
+# Where SavedModel has room for what is not its own.
+_BESIDE = "assets.extra"
+
+
+def export(config: ExportConfig) -> dict[str, Any]:
+    """Writes the best model of a run, whole or not at all.
+
+    Returns:
+      `run`, `format`, `folder`, and `bytes` that were written.
+
+    Raises:
+      ConfigError: something is there already, or safetensors is not installed.
+      InputError: no such run, or it saved no model.
+      RunError: it cannot be written.
+    """
+    run, path = RunFolder(Path(config.run)), Path(config.folder)
+    trained = read_run_config(run.path)
+    _check_unused(path)
+    if config.format == "huggingface":
+        safetensors()
+    model, files = load_best(run)
+    with _written(path) as folder:
+        if config.format == "huggingface":
+            card = model_card(trained, files, best_evaluation(run))
+            write_huggingface(folder, model, files, trained, card)
+        else:
+            write_savedmodel(folder, model, files, trained.max_seq_length)
+    return {
+        "run": run.path.resolve().name,
+        "format": config.format,
+        "folder": str(path),
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+    }
+
+
+def write_savedmodel(
+    folder: Path, model: tf_keras.Model, files: ModelFiles, max_seq_length: int
+) -> None:
+    """Writes a SavedModel, with vocabulary, labels and dimensions for who wants to read them."""
+    save_serving(model, Tokenizer(files.vocabulary, max_seq_length), files.labels.names, folder)
+    (folder / _BESIDE).mkdir()
+    files.write(folder / _BESIDE)
+
+
+def write_huggingface(
+    folder: Path, model: tf_keras.Model, files: ModelFiles, trained: TrainConfig, card: str
+) -> None:
+    """Writes what transformers loads as BertForSequenceClassification, and its model card."""
+    write_description(
+        folder,
+        files.encoder,
+        files.vocabulary,
+        files.labels.names,
+        trained.max_seq_length,
+        trained.dropout,
+    )
+    save_huggingface(model, folder)
+    write_text(folder / "README.md", card)
+
+
+def _check_unused(path: Path) -> None:
+    """Raises ConfigError if there is something that writing would replace."""
+    try:
+        taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
+    except OSError as error:
+        raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
+    if taken:
+        raise ConfigError(f"--out {path} exists", "name another folder, or remove it first")
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    """A folder to write to, which then appears as `path`, whole, or not at all."""
+    temporary = beside(path)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        put_folder(temporary, path)
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise RunError(
+            f"cannot be written ({reason})", "make room, or name another --out", path=path
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
