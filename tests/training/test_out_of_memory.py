@@ -67,14 +67,14 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
                 raise error
             return np.zeros((), np.float32)
 
-        def logits(model: object, tokens: object, training: bool, plain=update_module._logits):
+        def logits(model: object, tokens: object, training: bool, plain=update_module.classify):
             if training != wanted:
                 return plain(model, tokens, training)
             with tf.control_dependencies([tf.numpy_function(check, [], tf.float32)]):
                 return tf.identity(plain(model, tokens, training))
 
         wanted = training
-        monkeypatch.setattr(update_module, "_logits", logits)
+        monkeypatch.setattr(update_module, "classify", logits)
         return seen
 
     return install

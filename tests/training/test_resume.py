@@ -143,7 +143,7 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request comes while TensorFlow computes the first micro-batch of the third window."""
-    passes, plain = [], update_module._logits
+    passes, plain = [], update_module.classify
     stopping = Stopping()
 
     def counted() -> float:
@@ -160,12 +160,12 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
         with tf.control_dependencies([tf.numpy_function(counted, [], tf.float64)]):
             return tf.identity(plain(model, tokens, training))
 
-    monkeypatch.setattr(update_module, "_logits", logits)
+    monkeypatch.setattr(update_module, "classify", logits)
     stopped = config("stopped")
     *_, last = loop.train(stopped, silent, stopping)
     assert len(passes) == 7
     assert last == Stopped(2, signal.SIGINT, Path(str(stopped.out)))
-    monkeypatch.setattr(update_module, "_logits", plain)
+    monkeypatch.setattr(update_module, "classify", plain)
     list(loop.resume(Path(str(stopped.out)), {}, silent))
     assert result(stopped.out) == whole
 
@@ -448,14 +448,14 @@ def test_where_it_cannot_save_what_was_saved_is_whole(
 def test_nonfinite_updates_in_a_row_end_the_run(
     config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = update_module._logits
+    plain = update_module.classify
 
     def logits(model: Any, tokens: Any, training: bool) -> Any:
         # Those of the longest review, which are the last of a window, are not numbers.
         bad = tf.reduce_max(tokens.row_lengths()) >= 8
         return plain(model, tokens, training) + tf.where(bad & training, float("nan"), 0.0)
 
-    monkeypatch.setattr(update_module, "_logits", logits)
+    monkeypatch.setattr(update_module, "classify", logits)
     run_config = config("run", max_nonfinite=2, cut="count")
     message = (
         r"the loss of micro-batch [23] of 3 in update 2 is not finite \(train.tsv, rows"
