@@ -23,18 +23,26 @@ import click
 from bertaccum import __version__, report
 from bertaccum.config import (
     AUTO,
+    CompareConfig,
     EvalConfig,
     PlanConfig,
     PrepareConfig,
+    ReportConfig,
     StepConfig,
     TrainConfig,
     field_names,
 )
 from bertaccum.config_file import read_config_file
 from bertaccum.errors import BertAccumError
+from bertaccum.files import standing
 from bertaccum.stopping import Stopping, Terminated
 
 INTERRUPTED, TERMINATED = 130, 143
+# How many examples a page shows that the model gets wrong.
+MISTAKES = 20
+
+if typing.TYPE_CHECKING:
+    from bertaccum.records.record import Record
 
 
 class AutoOrInt(click.ParamType):
@@ -317,6 +325,71 @@ def evaluate(as_json: bool, **values: Any) -> None:
     else:
         report.evaluation(result)
     write_evaluation(config, result)
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True)
+@options(CompareConfig)
+@json_option
+def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
+    """Draw the curves of several runs, and say where they differ.
+
+    The loss stands against the examples seen, not against updates, so that runs with different
+    target batches compare. Runs may be under way.
+
+    \b
+    Examples:
+      bertaccum compare runs/batch-8 runs/batch-32
+      bertaccum compare runs/2026* --out figures --smooth 2000
+      bertaccum compare runs/first runs/latest --json
+    """
+    if len(runs) < 2:
+        raise click.UsageError("compare needs two runs or more")
+    config = CompareConfig(**values)
+    from bertaccum.records.compare import compare as run
+
+    result = run(config, [Path(path) for path in runs])
+    if as_json:
+        report.result_json(result)
+    else:
+        report.compared(result)
+
+
+@cli.command("report")
+@click.argument("run", default="runs/latest")
+@options(ReportConfig)
+def make_page(run: str, **values: Any) -> None:
+    """Make a page of a run: curves, scores, mistakes, plan and recipe in one HTML file.
+
+    The best model is evaluated for it. The page needs no network and no other file. RUN is a run
+    folder, by default runs/latest.
+
+    \b
+    Examples:
+      bertaccum report
+      bertaccum report runs/20260102-030405 --split test
+      bertaccum report runs/latest --out latest.html
+    """
+    config = ReportConfig(**values)
+    from bertaccum.records.page import write_page
+    from bertaccum.records.record import read_record
+
+    record = read_record(Path(run))
+    out = Path(config.out) if config.out else record.paths.page
+    write_page(record, *_judged(record, config.split), out)
+    report.result(f"{out}: written")
+
+
+def _judged(record: Record, split: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """What the best model of a run is worth, and what it gets most wrong; nothing without one."""
+    if not standing(record.paths.best).is_dir():
+        return None, []
+    _quiet_tensorflow()
+    from bertaccum.training.evaluation import evaluation, most_wrong, predictions
+
+    with report.Progress() as progress:
+        found = predictions(EvalConfig(run=str(record.paths.path), split=split), progress)
+    return evaluation(found), most_wrong(found, MISTAKES)
 
 
 def _is_named(ctx: click.Context, name: str) -> bool:

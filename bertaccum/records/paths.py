@@ -22,3 +22,5 @@ class RunPaths:
         self.inputs = path / "inputs.json"
         self.best = path / "best"
         self.lock = path / ".lock"
+        self.card = path / "model-card.md"
+        self.page = path / "report.html"
