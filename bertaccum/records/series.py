@@ -103,7 +103,7 @@ def smoothed(series: Series, span: int) -> np.ndarray:
 
 def final_loss(series: Series, span: int) -> float | None:
     """The mean of the loss over the last `span` examples; None if none of it is finite."""
-    late = (series.middles > series.total - span) & np.isfinite(series.loss)
+    late = (series.seen > series.total - span) & np.isfinite(series.loss)
     if not late.any():
         return None
     return float(np.average(series.loss[late], weights=series.examples[late]))
