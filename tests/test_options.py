@@ -11,10 +11,24 @@ import click
 import pytest
 
 from bertaccum.cli import cli
-from bertaccum.config import EvalConfig, PlanConfig, PrepareConfig, TrainConfig
+from bertaccum.config import (
+    CompareConfig,
+    EvalConfig,
+    PlanConfig,
+    PrepareConfig,
+    ReportConfig,
+    TrainConfig,
+)
 from bertaccum.errors import ConfigError
 
-CONFIGS = {"prepare": PrepareConfig, "train": TrainConfig, "plan": PlanConfig, "eval": EvalConfig}
+CONFIGS = {
+    "prepare": PrepareConfig,
+    "train": TrainConfig,
+    "plan": PlanConfig,
+    "eval": EvalConfig,
+    "compare": CompareConfig,
+    "report": ReportConfig,
+}
 
 
 def wrong_values() -> Iterator[Any]:

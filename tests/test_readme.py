@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertaccum.config import EvalConfig, PlanConfig, PrepareConfig, StepConfig, TrainConfig
+from bertaccum.config import (
+    CompareConfig,
+    EvalConfig,
+    PlanConfig,
+    PrepareConfig,
+    ReportConfig,
+    StepConfig,
+    TrainConfig,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +44,9 @@ def table(config: type) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("config", [PrepareConfig, PlanConfig, TrainConfig, EvalConfig])
+@pytest.mark.parametrize(
+    "config", [PrepareConfig, PlanConfig, TrainConfig, EvalConfig, CompareConfig, ReportConfig]
+)
 def test_the_option_tables_are_the_programs(config: type) -> None:
     assert table(config) in README, f"put this into README.md:\n{table(config)}"
 

@@ -11,7 +11,7 @@ import yaml
 
 from bertaccum.files import write_text
 from bertaccum.records import facts
-from bertaccum.records.record import FINISHED, Record, read_record
+from bertaccum.records.record import FINISHED, Record, read_record, undamaged
 from bertaccum.records.series import default_span, read_series
 
 
@@ -39,9 +39,14 @@ def model_card(
       usage: Markdown that shows how to use these files; by default the run folder's.
 
     Raises:
-      InputError: the run's logs are damaged.
+      InputError: the run's files are damaged.
     """
-    parts = [
+    with undamaged(record.paths.path):
+        return "\n\n".join(part for part in _parts(record, library, language, usage) if part) + "\n"
+
+
+def _parts(record: Record, library: str, language: str | None, usage: str | None) -> list[str]:
+    return [
         _front_matter(record, library, language),
         f"# {_text(record.name)}",
         f"A text classifier: {_text(facts.model_name(record))}, fine-tuned on"
@@ -66,7 +71,6 @@ def model_card(
         "## Use",
         usage or _usage(record),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _front_matter(record: Record, library: str, language: str | None) -> str:

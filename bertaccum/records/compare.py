@@ -12,7 +12,7 @@ import numpy as np
 from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_mapping, write_bytes
-from bertaccum.records.record import Record, read_record
+from bertaccum.records.record import Record, read_record, undamaged
 from bertaccum.records.series import (
     Series,
     default_span,
@@ -75,7 +75,15 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
       series: its curves.
       span: examples that losses are smoothed over.
       size: examples of the largest update of all runs.
+
+    Raises:
+      InputError: its files are damaged.
     """
+    with undamaged(record.paths.path):
+        return _row(name, record, series, span, size)
+
+
+def _row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
     summary, plan = record.summary or {}, record.plan
     peaks = [update.get("peak_memory_bytes") or 0 for update in record.updates]
     return {

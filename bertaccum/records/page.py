@@ -18,7 +18,7 @@ from bertaccum.files import write_text
 from bertaccum.records import facts
 from bertaccum.records.html import element, pairs, scrolling, section, table
 from bertaccum.records.inline_svg import accuracy_curve, learning_rate_curve, loss_curve
-from bertaccum.records.record import RUNNING, Record
+from bertaccum.records.record import RUNNING, Record, undamaged
 from bertaccum.records.scores import scores
 from bertaccum.records.series import Series, default_span, read_series
 from bertaccum.sizes import format_size
@@ -37,7 +37,7 @@ def write_page(
 
     Raises:
       ConfigError: it cannot be written there.
-      InputError: the run's logs are damaged.
+      InputError: the run's files are damaged.
     """
     text = page(record, evaluation, mistakes)
     try:
@@ -57,8 +57,13 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
       mistakes: `row`, `text`, `label`, `prediction` and `probability` of what it got wrong.
 
     Raises:
-      InputError: the run's logs are damaged.
+      InputError: the run's files are damaged.
     """
+    with undamaged(record.paths.path):
+        return _page(record, evaluation, mistakes)
+
+
+def _page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:
     series = read_series(record)
     sections = [
         _curves(series),

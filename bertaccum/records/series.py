@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertaccum.errors import InputError
-from bertaccum.records.record import Record
+from bertaccum.records.record import Record, undamaged
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def read_series(record: Record) -> Series:
       InputError: a line of its logs is not one that training writes.
     """
     lines = record.updates
-    try:
+    with undamaged(record.paths.path):
         updates = np.array([line["update"] for line in lines], np.int64)
         examples = np.array([line["examples"] for line in lines], np.int64)
         loss = _numbers([line["loss"] for line in lines])
@@ -62,13 +61,7 @@ def read_series(record: Record) -> Series:
         known = [line for line in record.evaluations if line["update"] in seen]
         evaluated = np.array([seen[line["update"]] for line in known], np.int64)
         accuracy = _numbers([line["accuracy"] for line in known])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"its logs are damaged ({type(error).__name__}: {error})",
-            "leave this run out, or train it anew",
-            path=record.paths.path,
-        ) from None
-    return Series(updates, examples, loss, rates, evaluated, accuracy)
+        return Series(updates, examples, loss, rates, evaluated, accuracy)
 
 
 def _numbers(values: list[float | None]) -> np.ndarray:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from writing import write_run
+from writing import write_json, write_run
 
+from bertaccum.errors import InputError
 from bertaccum.records.page import page, write_page
 from bertaccum.records.record import read_record
 
@@ -127,6 +128,22 @@ def test_one_update_that_was_not_finite(tmp_path: Path) -> None:
     assert "nan" not in page(record, EVALUATION, []).lower().replace("nance", "")
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("plan.json", {"candidates": 5}),
+        ("plan.json", {"candidates": [{"predicted_peak_bytes": "much"}]}),
+        ("plan.json", {"planning_seconds": [1]}),
+        ("summary.json", {"updates": 1}),
+        ("inputs.json", {"train.tsv": "x", "rows": 5}),
+    ],
+)
+def test_damaged_files_are_named(run: Path, name: str, values: dict[str, Any]) -> None:
+    write_json(run / name, values)
+    with pytest.raises(InputError, match=r"r & d: its files are damaged \(\w+Error: "):
+        page(read_record(run), None, [])
+
+
 def test_no_mistakes_and_long_texts(run: Path) -> None:
     record = read_record(run)
     assert "It got every example of dev.tsv right." in page(record, EVALUATION, [])
@@ -191,10 +208,8 @@ def test_in_a_browser(run: Path, tmp_path: Path, browser: str) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_browser_would_have_said_what_is_fetched(
-    run: Path, tmp_path: Path, browser: str
-) -> None:
-    """The console is heard, and the policy keeps a picture from being fetched."""
+def test_the_browser_names_what_is_fetched(run: Path, tmp_path: Path, browser: str) -> None:
+    """Its console is heard, and the policy keeps a picture from being fetched."""
     text = page(read_record(run), None, [])
     other = tmp_path / "other.html"
     other.write_text(text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'))
