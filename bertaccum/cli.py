@@ -359,10 +359,10 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
 @click.argument("run", default="runs/latest")
 @options(ReportConfig)
 def make_page(run: str, **values: Any) -> None:
-    """Make a page of a run: curves, scores, mistakes, plan and recipe in one HTML file.
+    """Make a page of a run, with curves, scores and mistakes.
 
-    The best model is evaluated for it. The page needs no network and no other file. RUN is a run
-    folder, by default runs/latest.
+    It is one HTML file that needs no network and no other file. The best model is evaluated for
+    it. RUN is a run folder, by default runs/latest.
 
     \b
     Examples:

@@ -38,17 +38,17 @@ def pairs(values: Mapping[str, str], caption: str) -> Markup:
     return scrolling(element("table", element("caption", caption), element("tbody", *rows)))
 
 
-def table(rows: Iterable[Mapping[str, object]], caption: str) -> Markup:
-    """A table whose head are the keys of its rows, and whose first column heads the rows.
+def table(head: Iterable[str], rows: Iterable[Sequence[object]], caption: str) -> Markup:
+    """A table whose first column heads the rows.
 
     Args:
-      rows: all with the same keys, one at least; `Markup` in them is a cell by itself.
+      head: of the columns.
+      rows: a value a column; `Markup` is a cell by itself.
       caption: what it shows.
     """
-    several = [list(row.items()) for row in rows]
-    head = element("tr", *(element("th", name, scope="col") for name, _ in several[0]))
-    body = [element("tr", *_cells([value for _, value in row])) for row in several]
-    parts = (element("caption", caption), element("thead", head), element("tbody", *body))
+    top = element("tr", *(element("th", name, scope="col") for name in head))
+    body = [element("tr", *_cells(row)) for row in rows]
+    parts = (element("caption", caption), element("thead", top), element("tbody", *body))
     return scrolling(element("table", *parts))
 
 

@@ -107,17 +107,16 @@ def _curves(series: Series) -> Markup:
     if not len(series.updates):
         return section("Curves", element("p", "There is no update yet."))
     span = default_span([series])
+    losses = f"Training loss: each update's, and the mean over {span:,} examples"
     drawn = [
-        _figure(f"Training loss: each update's, and the mean over {span:,} examples",
-                loss_curve(series, span)),
+        _figure(losses, loss_curve(series, span)),
         _figure("Learning rate", learning_rate_curve(series)),
-    ]  # fmt: skip
+    ]
     if len(series.accuracy):
         drawn.append(_figure("Accuracy on dev.tsv", accuracy_curve(series)))
     rows = [facts.shown_point(point) for point in facts.points(series, span)]
-    numbers = element(
-        "details", element("summary", "The curves in numbers"), table(rows, "along the run")
-    )
+    along = table(rows[0], [list(row.values()) for row in rows], "along the run")
+    numbers = element("details", element("summary", "The curves in numbers"), along)
     return section("Curves", *drawn, numbers)
 
 
@@ -129,7 +128,8 @@ def _plan(record: Record) -> Markup:
     parts = [pairs(facts.plan(record), "how windows are cut")]
     if candidates := record.plan.get("candidates"):
         rows = [_candidate(row, record.plan) for row in candidates]
-        parts.append(table(rows, "what was considered; * was taken"))
+        considered = [list(row.values()) for row in rows]
+        parts.append(table(rows[0], considered, "what was considered; * was taken"))
     return section("Plan", *parts)
 
 

@@ -24,36 +24,35 @@ def scores(evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) ->
         "Matthews correlation": f"{evaluation['matthews_correlation']:.4f}",
         "examples": f"{evaluation['examples']:,}",
     }
-    confusion = table(_confusion(evaluation), "confusion: rows are labels, columns predictions")
     return [
         section(
             "Scores",
             pairs(totals, f"the best model on {data}"),
-            table(map(_class, evaluation["classes"]), "each class"),
-            confusion,
+            _classes(evaluation["classes"]),
+            _confusion(evaluation),
         ),
         section("Most wrong", _mistakes(mistakes, data)),
     ]
 
 
-def _class(row: dict[str, Any]) -> dict[str, str]:
-    figures = {name: f"{row[name.lower()]:.4f}" for name in ("precision", "recall", "F1")}
-    return {"class": row["name"], **figures, "examples": f"{row['examples']:,}"}
+def _classes(classes: list[dict[str, Any]]) -> Markup:
+    scores = ("precision", "recall", "f1")
+    rows = [
+        (row["name"], *(f"{row[score]:.4f}" for score in scores), f"{row['examples']:,}")
+        for row in classes
+    ]
+    return table(("class", "precision", "recall", "F1", "examples"), rows, "each class")
 
 
-def _confusion(evaluation: dict[str, Any]) -> list[dict[str, object]]:
+def _confusion(evaluation: dict[str, Any]) -> Markup:
     """Counts, the darker the more of their label's examples they are."""
     names = [row["name"] for row in evaluation["classes"]]
-    rows = zip(names, evaluation["confusion_matrix"], strict=True)
-    return [
-        {"label \\ predicted": label}
-        | {
-            # A name of the first column's, too, keeps a column of its own.
-            f"{name} " if name == "label \\ predicted" else name: _count(count, sum(counts))
-            for name, count in zip(names, counts, strict=True)
-        }
-        for label, counts in rows
+    rows = [
+        (name, *(_count(count, sum(counts)) for count in counts))
+        for name, counts in zip(names, evaluation["confusion_matrix"], strict=True)
     ]
+    caption = "confusion: rows are labels, columns predictions"
+    return table(("label \\ predicted", *names), rows, caption)
 
 
 def _count(count: int, of: int) -> Markup:
@@ -64,17 +63,18 @@ def _count(count: int, of: int) -> Markup:
 def _mistakes(mistakes: list[dict[str, Any]], data: str) -> Markup:
     if not mistakes:
         return element("p", f"It got every example of {data} right.")
+    head = ("row", "text", "label", "predicted", "probability")
     rows = [
-        {
-            "row": f"{found['row']:,}",
-            "text": element("td", _shortened(found["text"]), class_="text"),
-            "label": found["label"],
-            "predicted": found["prediction"],
-            "probability": f"{found['probability']:.4f}",
-        }
+        (
+            f"{found['row']:,}",
+            element("td", _shortened(found["text"]), class_="text"),
+            found["label"],
+            found["prediction"],
+            f"{found['probability']:.4f}",
+        )
         for found in mistakes
     ]
-    return table(rows, f"examples of {data} whose own label the model held least likely")
+    return table(head, rows, f"examples of {data} whose own label the model held least likely")
 
 
 def _shortened(text: str) -> str:
