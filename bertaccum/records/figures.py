@@ -21,6 +21,7 @@ _FAINT = 0.35
 # Text stays text; lines that differ by less than can be seen are left out.
 STYLE: Any = {
     "svg.fonttype": "none",
+    "text.parse_math": False,
     "svg.hashsalt": "bertaccum",
     "path.simplify_threshold": 0.5,
     "agg.path.chunksize": 10_000,
@@ -42,8 +43,10 @@ def comparison(names: Sequence[str], several: Sequence[Series], span: int) -> di
         figure = Figure(figsize=(10, 7), layout="constrained")
         losses, accuracies = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
         for name, series, colour in zip(names, several, colours(len(names)), strict=True):
-            draw_loss(losses, series, span, colour, name)
-            draw_accuracy(accuracies, series, colour, name)
+            # matplotlib leaves names out that begin with an underscore.
+            shown = f" {name}" if name.startswith("_") else name
+            draw_loss(losses, series, span, colour, shown)
+            draw_accuracy(accuracies, series, colour)
         for axes in (losses, accuracies):
             axes.grid(alpha=0.3)
         losses.set_ylabel(f"training loss (mean over {span:,} examples)")
@@ -64,10 +67,9 @@ def draw_loss(axes: Axes, series: Series, span: int, colour: Any, name: str | No
     axes.plot(series.seen, mean, color=colour, linewidth=1.8, label=name, marker=few, zorder=3)
 
 
-def draw_accuracy(axes: Axes, series: Series, colour: Any, name: str | None = None) -> None:
+def draw_accuracy(axes: Axes, series: Series, colour: Any) -> None:
     """A point an evaluation."""
-    style = {"color": colour, "linewidth": 1.5, "marker": "o", "markersize": 4}
-    axes.plot(series.evaluated, series.accuracy, label=name, **style)
+    axes.plot(series.evaluated, series.accuracy, color=colour, marker="o", markersize=4)
 
 
 def label_examples(axes: Axes) -> None:

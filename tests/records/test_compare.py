@@ -102,6 +102,17 @@ def test_two_runs_of_one_name_are_told_apart(run) -> None:
     assert [row["run"] for row in values["runs"]] == ["a/r", "b/r"]
 
 
+def test_names_mean_nothing_in_the_figure(run) -> None:
+    names = ("_first", "$a_$b$^$", "<b>&[red]")
+    for name in names:
+        write_run(Path(name), [0.7, 0.6])
+    done = run("compare", *names)
+    assert (done.code, done.err) == (0, "")
+    assert all(name in done.out for name in names)
+    texts = [*ElementTree.parse("compare.svg").getroot().itertext()]
+    assert set(names) <= {text.strip() for text in texts}
+
+
 def test_other_data_is_a_difference(run) -> None:
     two_runs()
     inputs = json.loads(Path("large/inputs.json").read_text())
