@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
-    from bertaccum.api import evaluate, export, plan, predict, prepare, train
+    from bertaccum.api import evaluate, export, plan, predict, prepare, report, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "plan",
     "predict",
     "prepare",
+    "report",
     "train",
 ]
 

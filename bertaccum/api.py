@@ -17,9 +17,11 @@ from bertaccum.config import (
     PlanConfig,
     PredictConfig,
     PrepareConfig,
+    ReportConfig,
     TrainConfig,
 )
 from bertaccum.errors import ConfigError
+from bertaccum.files import standing
 from bertaccum.progress import Progress, silent
 from bertaccum.stopping import Stopping
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from bertaccum.training.planner import Report
     from bertaccum.training.predicting import Prediction
     from data_prep.prepare import PrepareResult
+
+# So many of the examples that a model gets wrong are on its page.
+_MISTAKES = 20
 
 
 def prepare(*, progress: Progress = silent, **options: Any) -> PrepareResult:
@@ -136,6 +141,33 @@ def export(**options: Any) -> dict[str, Any]:
     from bertaccum.training.export import export as run
 
     return run(config)
+
+
+def report(run: str | Path = "runs/latest", *, progress: Progress = silent, **options: Any) -> Path:
+    """Makes a page of a run, as `bertaccum report`.
+
+    Args:
+      run: its folder; of one that has saved no model yet, the page has no scores.
+      progress: called with what is being done, how much is done, and the total.
+      options: fields of `ReportConfig`.
+
+    Returns:
+      The HTML file.
+    """
+    config = ReportConfig(**options)
+    from bertaccum.records.page import write_page
+    from bertaccum.records.record import read_record
+
+    record = read_record(Path(run))
+    judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
+    if standing(record.paths.best).is_dir():
+        from bertaccum.training.evaluation import evaluation, most_wrong, predictions
+
+        found = predictions(EvalConfig(run=str(run), split=config.split), progress)
+        judged = evaluation(found), most_wrong(found, _MISTAKES)
+    out = Path(config.out) if config.out else record.paths.page
+    write_page(record, *judged, out)
+    return out
 
 
 def predict(texts: Iterable[str] | None = None, **options: Any) -> Iterator[Prediction]:

@@ -21,11 +21,13 @@ import click
 
 from bertaccum import __version__, api
 from bertaccum.config import (
+    CompareConfig,
     EvalConfig,
     ExportConfig,
     PlanConfig,
     PredictConfig,
     PrepareConfig,
+    ReportConfig,
     StepConfig,
     TrainConfig,
     field_names,
@@ -334,6 +336,56 @@ def show(run: str, as_json: bool) -> None:
         text.result_json(found)
     else:
         _tables().run(found)
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, required=True)
+@options(CompareConfig)
+@json_option
+def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
+    """Draw the curves of several runs, and say where they differ.
+
+    The loss stands against the examples seen, not against updates, so that runs with different
+    target batches compare. Runs may be under way.
+
+    \b
+    Examples:
+      bertaccum compare runs/batch-8 runs/batch-32
+      bertaccum compare runs/2026* --out figures --smooth 2000
+      bertaccum compare runs/first runs/latest --json
+    """
+    if len(runs) < 2:
+        raise click.UsageError("compare needs two runs or more")
+    config = CompareConfig(**values)
+    from bertaccum.records.compare import compare as run
+
+    result = run(config, [Path(path) for path in runs])
+    if as_json:
+        text.result_json(result)
+    else:
+        _tables().compared(result)
+
+
+@cli.command("report")
+@click.argument("run", default="runs/latest")
+@options(ReportConfig)
+@shown
+def make_page(view: View, run: str, **values: Any) -> None:
+    """Make a page of a run, with curves, scores and mistakes.
+
+    It is one HTML file that needs no network and no other file. The best model is evaluated for
+    it. RUN is a run folder, by default runs/latest.
+
+    \b
+    Examples:
+      bertaccum report
+      bertaccum report runs/20260102-030405 --split test
+      bertaccum report runs/latest --out latest.html
+    """
+    _quiet_tensorflow()
+    with view:
+        page = api.report(run, progress=view, **values)
+    text.result(f"{page}: written")
 
 
 def _tables() -> Any:

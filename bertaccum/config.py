@@ -455,3 +455,31 @@ class ExportConfig:
     def folder(self) -> str:
         """The output folder: `out`, or the default."""
         return self.out or f"{self.run.rstrip('/')}/export-{self.format}"
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Where `bertaccum compare` writes, and how it smooths."""
+
+    out: str = setting(".", "Folder for compare.png and compare.svg.")
+    smooth: int | None = setting(
+        None,
+        "Examples that a smoothed loss is the mean of. [default: a twentieth of the longest run's]",
+        minimum=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What the page of `bertaccum report` evaluates, and where it goes."""
+
+    split: str = setting(
+        "dev", "Which TSV of the run's data folder the best model is evaluated on.", choices=SPLITS
+    )
+    out: str | None = setting(None, "File to write. [default: report.html in the run folder]")
+
+    def __post_init__(self) -> None:
+        check_fields(self)

@@ -66,11 +66,16 @@ def read_mapping(path: Path) -> dict[str, Any] | None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes `path`, in UTF-8, as `write_bytes` does."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, contents: bytes) -> None:
     """Writes `path` so that a reader, or a crash, sees the old contents or the new, never half."""
     temporary = beside(path)
     try:
-        with temporary.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            file.write(contents)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -12,11 +12,13 @@ from typing import Any
 
 from bertaccum.cli import cli
 from bertaccum.config import (
+    CompareConfig,
     EvalConfig,
     ExportConfig,
     PlanConfig,
     PredictConfig,
     PrepareConfig,
+    ReportConfig,
     StepConfig,
     TrainConfig,
 )
@@ -29,6 +31,8 @@ _CONFIGS = {
     "eval": EvalConfig,
     "predict": PredictConfig,
     "export": ExportConfig,
+    "compare": CompareConfig,
+    "report": ReportConfig,
 }
 
 

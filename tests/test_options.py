@@ -12,11 +12,13 @@ import pytest
 
 from bertaccum.cli import cli
 from bertaccum.config import (
+    CompareConfig,
     EvalConfig,
     ExportConfig,
     PlanConfig,
     PredictConfig,
     PrepareConfig,
+    ReportConfig,
     TrainConfig,
     field_names,
 )
@@ -29,6 +31,8 @@ CONFIGS = {
     "eval": EvalConfig,
     "predict": PredictConfig,
     "export": ExportConfig,
+    "compare": CompareConfig,
+    "report": ReportConfig,
 }
 
 

@@ -172,3 +172,53 @@ def spread(found: dict[str, Any]) -> None:
 def _peak(values: dict[str, Any] | None) -> str:
     peak = (values or {}).get("peak_memory_bytes")
     return format_size(peak) if peak else ""
+
+
+def compared(values: dict[str, Any]) -> None:
+    """Prints what `bertaccum compare` found: a column a run."""
+    from rich.table import Table
+
+    console = _console()
+    names = [row["run"] for row in values["runs"]]
+    columns = [compared_run(row, values["equal_mean_examples"]) for row in values["runs"]]
+    table = Table("run", *names)
+    for fact in columns[0]:
+        table.add_row(fact, *(column[fact] for column in columns))
+    console.print(table)
+    console.print(
+        f"final loss: mean over the last {values['smooth']:,} examples; noise: standard deviation"
+        " around the running mean over as many",
+        soft_wrap=True,
+    )
+    if values["differences"]:
+        table = Table("differs", *names)
+        for option, each in values["differences"].items():
+            table.add_row(option, *("" if value is None else str(value) for value in each))
+        console.print(table)
+    for path in values["figures"]:
+        console.print(f"{path}: written", soft_wrap=True)
+
+
+def compared_run(row: dict[str, Any], size: int) -> dict[str, str]:
+    """A run's facts as they are shown; nothing for what it has not."""
+
+    def number(name: str, form: str = ".4f") -> str:
+        return "" if row[name] is None else format(row[name], form)
+
+    cut = [row[name] for name in ("micro_batch", "accumulation_steps", "replicas")]
+    several = (cut[2] or 1) > 1
+    return {
+        "status": row["status"],
+        "model": row["model"],
+        "target batch": f"{row['target_batch']:,}",
+        "micro-batch x steps": " x ".join(str(part or "?") for part in cut[: 2 + several]),
+        "updates": f"{row['updates']:,}",
+        "examples seen": f"{row['examples']:,}",
+        "final loss": number("final_loss"),
+        "noise": number("noise"),
+        f"noise of means over {size:,}": number("noise_of_equal_means"),
+        "final dev accuracy": number("final_dev_accuracy"),
+        "best dev accuracy": number("best_dev_accuracy"),
+        "time": f"{row['seconds']:,.0f} s",
+        "peak memory": format_size(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else "",
+    }

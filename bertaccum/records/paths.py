@@ -23,3 +23,5 @@ class RunPaths:
         self.best = path / "best"
         self.tensorboard = path / "tensorboard"
         self.lock = path / ".lock"
+        self.card = path / "model-card.md"
+        self.page = path / "report.html"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,24 @@ def read_run_config(run: Path) -> TrainConfig:
     except (yaml.YAMLError, ConfigError, TypeError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"is not a run's configuration ({reason})", path=path) from None
+
+
+@contextmanager
+def undamaged(run: Path) -> Iterator[None]:
+    """Inside, the files of a run are taken to hold what training writes.
+
+    Raises:
+      InputError: one does not.
+    """
+    damage = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+    try:
+        yield
+    except damage as error:
+        raise InputError(
+            f"its files are damaged ({type(error).__name__}: {error})",
+            "leave this run out, or train it anew",
+            path=run,
+        ) from error
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,42 @@ from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Progress
 from bertaccum.records.record import read_run_config
 from bertaccum.training.checkpoints import load_best
-from bertaccum.training.dataset import open_store
+from bertaccum.training.dataset import TokenStore, open_store
 from bertaccum.training.prediction import Predictor
 from bertaccum.training.run_folder import RunFolder
+from data_prep.tsv import read_tsv
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the best model of a run makes of a labelled TSV.
+
+    Args:
+      run: the run's name.
+      tsv: what was predicted.
+      store: its examples.
+      names: of the classes.
+      logits: [examples, classes], in the order of the TSV.
+    """
+
+    run: str
+    tsv: Path
+    store: TokenStore
+    names: list[str]
+    logits: np.ndarray
 
 
 def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
-    """Evaluates the best model of a run.
+    """Evaluates the best model of a run: `evaluation` of `predictions`."""
+    return evaluation(predictions(config, progress))
+
+
+def predictions(config: EvalConfig, progress: Progress) -> Predictions:
+    """Has the best model of a run predict a labelled TSV.
 
     Args:
       config: which run and which TSV.
       progress: called with what is being done, how much is done, and the total.
-
-    Returns:
-      As `classification_report`, with `run`, `data` and `examples`.
 
     Raises:
       InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
@@ -44,19 +67,51 @@ def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
     model, files = load_best(folder)
     store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
     logits = Predictor(model, config.batch)(store, progress)
+    return Predictions(folder.path.resolve().name, tsv, store, files.labels.names, logits)
+
+
+def evaluation(found: Predictions) -> dict[str, Any]:
+    """As `classification_report`, with `run`, `data` and `examples`."""
     return {
-        "run": str(folder.path.resolve().name),
-        "data": str(tsv),
-        "examples": len(store),
-        **classification_report(logits, store.labels, files.labels.names),
+        "run": found.run,
+        "data": str(found.tsv),
+        "examples": len(found.store),
+        **classification_report(found.logits, found.store.labels, found.names),
     }
 
 
+def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
+    """The examples whose own label the model holds least likely, of those that it got wrong.
+
+    Returns:
+      `row` of the TSV, `text`, `label`, `prediction`, and `probability`, which the model gave
+      its prediction; the worst first, at most `count`.
+    """
+    labels, guesses = found.store.labels, np.argmax(found.logits, axis=1)
+    shifted = found.logits - found.logits.max(axis=1, keepdims=True)
+    probabilities = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
+    own = probabilities[np.arange(len(labels)), labels]
+    wrong = np.flatnonzero(guesses != labels)
+    worst = wrong[np.argsort(own[wrong], kind="stable")][:count]
+    table = read_tsv(found.tsv)
+    return [
+        {
+            "row": int(table["row"].iloc[i]),
+            "text": str(table["text"].iloc[i]),
+            "label": found.names[labels[i]],
+            "prediction": found.names[guesses[i]],
+            "probability": float(probabilities[i, guesses[i]]),
+        }
+        for i in worst
+    ]
+
+
 def write_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
-    """Keeps the result as `eval-<split>.json`, or `eval-file-<name>.json`, in the run folder."""
+    """Keeps the result as `eval-<split>.json`, or `eval-file-<name>.json`, and in the card."""
     name = f"file-{Path(config.file).stem}" if config.file else config.split
     folder = RunFolder(Path(config.run))
     folder.write_json(folder.path / f"eval-{name}.json", result)
+    folder.write_card()
 
 
 def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:

@@ -76,7 +76,8 @@ class Run:
 
     def create_folder(self) -> None:
         """Makes the run's folder, with all that decides it."""
-        inputs = inputs_of(self.subject) | {"mark": self.position.run}
+        rows = {"train.tsv": len(self.parts.train_store), "dev.tsv": len(self.parts.dev_store)}
+        inputs = inputs_of(self.subject) | {"mark": self.position.run, "rows": rows}
         config = resolved_config(self.config, self.source.name)
         self.folder.create(config, inputs)
 
@@ -135,6 +136,7 @@ class Run:
         self.position.total_seconds = time.perf_counter() - self.started
         summary = self._summary(last)
         self.folder.write_json(self.folder.summary, summary)
+        self.folder.write_card()
         yield Finished(summary)
 
     def _next(self) -> Iterator[Event]:

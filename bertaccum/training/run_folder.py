@@ -31,6 +31,7 @@ from bertaccum.files import (
     sync,
     write_text,
 )
+from bertaccum.records.card import write_card
 from bertaccum.records.paths import LATEST, RUNS, RunPaths
 from bertaccum.records.record import whole_lines
 from bertaccum.training.dataset import Labels
@@ -184,6 +185,10 @@ class RunFolder(RunPaths):
         """What `plan.json` holds; nothing if it is not there, or damaged."""
         return read_mapping(self.plan) or {}
 
+    def write_card(self) -> None:
+        """Writes what the run was and has come to, for people."""
+        write_card(self.path)
+
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl` or `eval.jsonl`.
 
@@ -219,6 +224,9 @@ class Bystander(RunFolder):
         """Nothing."""
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def write_card(self) -> None:
         """Nothing."""
 
     def read_plan(self) -> dict[str, Any]:

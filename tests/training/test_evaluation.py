@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bertaccum.training.evaluation import classification_report
+from bertaccum.training.dataset import TokenStore
+from bertaccum.training.evaluation import Predictions, classification_report, most_wrong
 
 
 def test_scores_by_hand() -> None:
@@ -37,3 +39,25 @@ def test_a_class_that_never_occurs_scores_zero() -> None:
         name="", precision=0.0, recall=0.0, f1=0.0, examples=0
     )
     assert report["matthews_correlation"] == 0.0
+
+
+def test_the_most_wrong_by_hand(tmp_path: Path) -> None:
+    """Wrong ones only, the least likely label first, with the text and row of each."""
+    tsv = tmp_path / "dev.tsv"
+    labels, texts = [0, 1, 0, 1], ["a", "<b>", "c", "d"]
+    rows = [f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)]
+    tsv.write_text("label\ttext\n" + "".join(rows))
+    likely = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.4, 0.6]])
+    store = TokenStore(np.zeros(4, np.int32), np.arange(5), np.array(labels, np.int32))
+    # Logits are what they are up to a constant.
+    found = Predictions("r", tsv, store, ["no", "yes"], np.log(likely) + 1000)
+    first, second = most_wrong(found, 9)
+    assert first == {
+        "row": 4,
+        "text": "c",
+        "label": "no",
+        "prediction": "yes",
+        "probability": pytest.approx(0.8),
+    }
+    assert (second["row"], second["text"], second["probability"]) == (3, "<b>", pytest.approx(0.7))
+    assert most_wrong(found, 1) == [first]

@@ -1,0 +1,45 @@
+"""A real run, its card, and its page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small import write_small_task
+
+
+@pytest.mark.slow
+def test_card_and_page_of_a_real_run(run) -> None:
+    model = write_small_task(Path("data"), train=16, dev=8, test=8)
+    trained = run(
+        *("train", "--data", "data", "--bert-config", model, "--init-checkpoint", "none"),
+        *("--target-batch", 8, "--micro-batch", 4, "--epochs", 1, "--max-seq-length", 16),
+    )
+    assert trained.code == 0, trained.err
+    folder = Path("runs/latest").resolve()
+    card = (folder / "model-card.md").read_text()
+    assert "| train.tsv | 16 rows, SHA-256 " in card
+    assert "By `bertaccum eval`" not in card
+    assert str(Path.cwd()) not in card
+
+    assert run("eval").code == 0
+    found = json.loads((folder / "eval-test.json").read_text())
+    card = (folder / "model-card.md").read_text()
+    assert f"| test.tsv | 8 | {found['accuracy']:.4f} |" in card
+    assert str(Path.cwd()) not in card
+
+    made = run("report", "--split", "test", "--out", "page.html")
+    assert (made.code, made.out) == (0, "page.html: written\n")
+    text = Path("page.html").read_text()
+    assert f"<td>{found['loss']:.4f}</td>" in text
+    assert ("whose own label" in text) == (found["accuracy"] < 1)
+    # A model that has been saved is enough, also of a run that is not over.
+    (folder / "summary.json").unlink()
+    assert run("report").code == 0
+    assert "the best model on dev.tsv" in (folder / "report.html").read_text()
+    assert run("report", "--split", "train").code == 0
+    Path("data/dev.tsv").unlink()
+    gone = run("report")
+    assert gone.code == 2
+    assert "data/dev.tsv: there is no such file" in gone.err

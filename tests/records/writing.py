@@ -1,0 +1,65 @@
+"""Run folders written by hand, as training leaves them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+VERSIONS = {"bertaccum": "0.1.0", "tensorflow": "2.20.0", "tf_keras": "2.20.1"}
+
+
+def write_run(
+    folder: Path,
+    losses: Sequence[float | None],
+    *,
+    batch: int = 4,
+    accuracies: Mapping[int, float] | None = None,
+    finished: bool = True,
+    plan: dict[str, Any] | None = None,
+    **config: Any,
+) -> Path:
+    """A run with these losses, and dev accuracies after these updates."""
+    folder.mkdir(parents=True)
+    options = {"data": "/home/someone/data/reviews", "model": "bert-tiny", "target_batch": batch}
+    (folder / "config.yaml").write_text(yaml.safe_dump(options | config))
+    lines = [
+        {
+            "update": number,
+            "epoch": 1,
+            "loss": loss,
+            "examples": batch,
+            "learning_rate": 1e-3 / number,
+            "seconds": 0.5,
+            "peak_memory_bytes": (10 + number) * 2**20,
+        }
+        for number, loss in enumerate(losses, 1)
+    ]
+    write_lines(folder / "metrics.jsonl", lines)
+    scores = list((accuracies or {}).items())
+    best = max((score for _, score in scores), default=None)
+    evaluations = [
+        {"update": update, "accuracy": score, "loss": 0.5, "best": score == best}
+        for update, score in scores
+    ]
+    write_lines(folder / "eval.jsonl", evaluations)
+    cut = {"target_batch": batch, "micro_batch": 2, "accumulation_steps": batch // 2, "replicas": 1}
+    write_json(folder / "plan.json", cut | {"why": "as --micro-batch says"} | (plan or {}))
+    digests = {name: name[0] * 64 for name in ("train.tsv", "dev.tsv", "vocabulary")}
+    inputs = {"labels": ["0", "1"], "mark": "m", "rows": {"train.tsv": 1200, "dev.tsv": 34}}
+    write_json(folder / "inputs.json", digests | inputs)
+    if finished:
+        summary = {"model": "bert-tiny", "total_seconds": 12.5, "peak_memory_bytes": 99 * 2**20}
+        write_json(folder / "summary.json", summary | {"versions": VERSIONS})
+    return folder
+
+
+def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values))
