@@ -18,13 +18,28 @@ from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.files import beside, put_folder, write_text
-from bertaccum.records.record import read_run_config
-from bertaccum.training.checkpoints import best_evaluation, load_best
-from bertaccum.training.model_card import model_card
+from bertaccum.records.card import model_card
+from bertaccum.records.record import read_record, read_run_config
+from bertaccum.training.checkpoints import load_best
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 
 # Where SavedModel has room for what is not its own.
 _BESIDE = "assets.extra"
+_TENSORFLOW = """\
+```python
+import tensorflow as tf
+import tensorflow_text  # the tokenizer's ops
+
+serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
+serve(text=tf.constant(["a text"]))
+```"""
+_TRANSFORMERS = """\
+```python
+from transformers import pipeline
+
+classifier = pipeline("text-classification", "FOLDER")
+classifier(["a text"], truncation=True)
+```"""
 
 
 def export(config: ExportConfig) -> dict[str, Any]:
@@ -44,12 +59,14 @@ def export(config: ExportConfig) -> dict[str, Any]:
     if config.format == "huggingface":
         safetensors()
     model, files = load_best(run)
+    record = read_record(run.path)
     with _written(path) as folder:
         if config.format == "huggingface":
-            card = model_card(trained, files, best_evaluation(run))
+            card = model_card(record, library="transformers", usage=_TRANSFORMERS)
             write_huggingface(folder, model, files, trained, card)
         else:
-            write_savedmodel(folder, model, files, trained.max_seq_length)
+            card = model_card(record, library="tensorflow", usage=_TENSORFLOW)
+            write_savedmodel(folder, model, files, trained.max_seq_length, card)
     return {
         "run": run.path.resolve().name,
         "format": config.format,
@@ -59,12 +76,13 @@ def export(config: ExportConfig) -> dict[str, Any]:
 
 
 def write_savedmodel(
-    folder: Path, model: tf_keras.Model, files: ModelFiles, max_seq_length: int
+    folder: Path, model: tf_keras.Model, files: ModelFiles, max_seq_length: int, card: str
 ) -> None:
-    """Writes a SavedModel, with vocabulary, labels and dimensions for who wants to read them."""
+    """Writes a SavedModel, with model card, vocabulary, labels and dimensions beside it."""
     save_serving(model, Tokenizer(files.vocabulary, max_seq_length), files.labels.names, folder)
     (folder / _BESIDE).mkdir()
     files.write(folder / _BESIDE)
+    write_text(folder / _BESIDE / "README.md", card)
 
 
 def write_huggingface(

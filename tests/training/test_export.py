@@ -74,7 +74,9 @@ def make_run(folder: Path, **options: str) -> RunFolder:
     run = RunFolder(folder / "run")
     run.create(config, {})
     files = ModelFiles(ENCODER, WORDS, Labels(["0", "1", "2"], NAMES))
-    save_best(model, files, Evaluated(7, 0.875, 0.5, matthews_correlation=0.5, best=True), run)
+    evaluated = Evaluated(7, 0.875, 0.5, matthews_correlation=0.5, best=True)
+    save_best(model, files, evaluated, run)
+    run.append(run.eval, dataclasses.asdict(evaluated))
     return run
 
 
@@ -147,7 +149,8 @@ def test_the_card_says_what_it_is(run: RunFolder, huggingface: Path) -> None:
     card = (huggingface / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert "negativo, positivo ✓, ninguno" in card
-    assert "accuracy 0.8750, loss 0.5000, after 7 updates" in card
+    assert "0.8750 (update 7)" in card
+    assert "from transformers import pipeline" in card
     assert "reviews" in card and str(run.path.parent) not in card
 
 
