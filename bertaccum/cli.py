@@ -124,6 +124,7 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
 @config_option()
 @click.option(
     "--resume",
+    type=click.Path(),
     metavar="RUN",
     help="Run folder to go on with, as it was configured, from the last state that it saved.",
 )
@@ -251,6 +252,7 @@ def evaluate(view: View, as_json: bool, **values: Any) -> None:
 @options(PredictConfig)
 @click.option(
     "--results",
+    type=click.Path(),
     metavar="FILE",
     help="Write test_results.tsv as run_classifier does: the probabilities of each text, a line"
     " a text.",
@@ -292,7 +294,7 @@ def predict(
 
 
 @cli.command()
-@click.argument("folder", default="runs")
+@click.argument("folder", type=click.Path(), default="runs")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each run.")
 def runs(folder: str, as_json: bool) -> None:
     """List the runs in a folder: what they were, how far they came, how good they are.
@@ -318,7 +320,7 @@ def runs(folder: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("run", default="runs/latest")
+@click.argument("run", type=click.Path(), default="runs/latest")
 @json_option
 def show(run: str, as_json: bool) -> None:
     """Show a run: plan, progress, evaluations, and what it was told to do.
@@ -339,7 +341,7 @@ def show(run: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", type=click.Path(), nargs=-1, required=True)
 @options(CompareConfig)
 @json_option
 def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
@@ -367,7 +369,7 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
 
 
 @cli.command("report")
-@click.argument("run", default="runs/latest")
+@click.argument("run", type=click.Path(), default="runs/latest")
 @options(ReportConfig)
 @shown
 def make_page(view: View, run: str, **values: Any) -> None:

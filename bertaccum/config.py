@@ -45,6 +45,7 @@ def setting(
     free: bool = False,
     switch: bool = False,
     fraction: bool = False,
+    path: bool = False,
 ) -> Any:
     """A dataclass field that also knows its help text and its valid values.
 
@@ -58,6 +59,7 @@ def setting(
       free: it does not decide the updates, so that a run may be resumed with another value.
       switch: it can be on, off, or left to the tool, which is None.
       fraction: a number with a point is valid, too, above 0: it is a share of something.
+      path: of a file or folder, which shells can complete.
     """
     metadata = {
         "help": help,
@@ -68,6 +70,7 @@ def setting(
         "free": free,
         "switch": switch,
         "fraction": fraction,
+        "path": path,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -162,16 +165,22 @@ class PrepareConfig:
         choices=SOURCES,
     )
     out: str | None = setting(
-        None, "Folder to write. [default: data/yelp_polarity, data/sample or data/csv by source]"
+        None,
+        "Folder to write. [default: data/yelp_polarity, data/sample or data/csv by source]",
+        path=True,
     )
     archive: str | None = setting(
-        None, "An already downloaded yelp_review_polarity_csv.tgz, instead of downloading it."
+        None,
+        "An already downloaded yelp_review_polarity_csv.tgz, instead of downloading it.",
+        path=True,
     )
     allow_unverified_archive: bool = setting(
         False, "Accept an --archive whose checksum is not the recorded one."
     )
-    train_file: str | None = setting(None, "CSV or TSV with training rows, for --source csv.")
-    test_file: str | None = setting(None, "CSV or TSV with test rows, for --source csv.")
+    train_file: str | None = setting(
+        None, "CSV or TSV with training rows, for --source csv.", path=True
+    )
+    test_file: str | None = setting(None, "CSV or TSV with test rows, for --source csv.", path=True)
     text_column: str = setting("text", "Name or 1-based number of the text column.")
     label_column: str = setting("label", "Name or 1-based number of the label column.")
     layout: str = setting(
@@ -214,22 +223,26 @@ class PrepareConfig:
 class StepConfig:
     """What decides what a training step costs: model, batch arithmetic, precision, memory."""
 
-    data: str = setting("data/yelp_polarity", "Folder that `bertaccum prepare` wrote.", free=True)
+    data: str = setting(
+        "data/yelp_polarity", "Folder that `bertaccum prepare` wrote.", free=True, path=True
+    )
     model: str | None = setting(
         None,
         "Encoder preset. [default: that of --init-checkpoint, else bert-small]",
         choices=PRESETS,
     )
-    bert_config: str | None = setting(None, "A bert_config.json instead of a preset.")
+    bert_config: str | None = setting(None, "A bert_config.json instead of a preset.", path=True)
     init_checkpoint: str | None = setting(
         None,
         "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format, a"
         " folder in Hugging Face's, or none for random weights. [default: the preset's]",
+        path=True,
     )
     vocab: str | None = setting(
         None,
         "WordPiece vocabulary. [default: the checkpoint's, else the data folder's]",
         free=True,
+        path=True,
     )
     max_seq_length: int = setting(
         128, "Tokens a review is cut to, [CLS] and [SEP] included.", minimum=3
@@ -360,7 +373,7 @@ class TrainConfig(StepConfig):
     collective_timeout: str = setting(
         "10m", "How long workers wait for each other, such as 90s or 10m.", free=True
     )
-    out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]")
+    out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]", path=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -387,7 +400,7 @@ class PlanConfig(StepConfig):
         "Plan for a GPU of this size that is not here, such as 4GiB; of it, the CUDA context and"
         " workspaces get their share.",
     )
-    out: str = setting("plan.json", "File to write.")
+    out: str = setting("plan.json", "File to write.", path=True)
     fresh: bool = setting(
         False, "Measure again, and forget which micro-batches ran out of memory before."
     )
@@ -407,9 +420,11 @@ class PlanConfig(StepConfig):
 class PredictConfig:
     """Which model predicts, and what."""
 
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.")
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
     file: str | None = setting(
-        None, "TSV or CSV with a column of texts, or a file with one text a line; - is stdin."
+        None,
+        "TSV or CSV with a column of texts, or a file with one text a line; - is stdin.",
+        path=True,
     )
     text_column: str = setting("text", "Name of that column, or its number from 1.")
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
@@ -424,9 +439,9 @@ class PredictConfig:
 class EvalConfig:
     """What `bertaccum eval` evaluates, and on which rows."""
 
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.")
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
     split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
-    file: str | None = setting(None, "A TSV of your own instead of --split.")
+    file: str | None = setting(None, "A TSV of your own instead of --split.", path=True)
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
     memory_limit: str | None = memory_limit_setting()
 
@@ -439,14 +454,16 @@ class EvalConfig:
 class ExportConfig:
     """What `bertaccum export` writes, of which run, and where."""
 
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.")
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
     format: str = setting(
         "savedmodel",
         "savedmodel: TensorFlow's, from text to labels, its tokenizer inside; huggingface: a folder"
         " that transformers loads.",
         choices=FORMATS,
     )
-    out: str | None = setting(None, "Folder to write. [default: export-FORMAT in the run folder]")
+    out: str | None = setting(
+        None, "Folder to write. [default: export-FORMAT in the run folder]", path=True
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -461,7 +478,7 @@ class ExportConfig:
 class CompareConfig:
     """Where `bertaccum compare` writes, and how it smooths."""
 
-    out: str = setting(".", "Folder for compare.png and compare.svg.")
+    out: str = setting(".", "Folder for compare.png and compare.svg.", path=True)
     smooth: int | None = setting(
         None,
         "Examples that a smoothed loss is the mean of. [default: a twentieth of the longest run's]",
@@ -479,7 +496,9 @@ class ReportConfig:
     split: str = setting(
         "dev", "Which TSV of the run's data folder the best model is evaluated on.", choices=SPLITS
     )
-    out: str | None = setting(None, "File to write. [default: report.html in the run folder]")
+    out: str | None = setting(
+        None, "File to write. [default: report.html in the run folder]", path=True
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

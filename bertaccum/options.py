@@ -81,6 +81,8 @@ def _option_type(metadata: Any, hint: Any) -> Any:
         return click.Choice(metadata["choices"])
     if {int, str} <= kinds:
         return AutoOrInt(metadata["minimum"])
+    if metadata["path"]:
+        return click.Path()
     if metadata["fraction"]:
         return UpdatesOrEpochs()
     if not kinds & {int, float}:
@@ -122,6 +124,7 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
     """`--config`, for files that may also have these `others` keys."""
     return click.option(
         "--config",
+        type=click.Path(),
         metavar="FILE",
         is_eager=True,
         expose_value=False,
