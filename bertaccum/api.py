@@ -1,15 +1,16 @@
 """The commands as functions: `import bertaccum; bertaccum.train(...)`.
 
-Each takes the options of its command as keywords, with the same names and defaults
-(`bertaccum.config` has them), raises `BertAccumError` for what the command reports, and prints
+Each takes the options of its command as keywords, or as a dataclass of `bertaccum.config`, with
+the same names and defaults, raises `BertAccumError` for what the command reports, and prints
 nothing.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertaccum.config import (
     EvalConfig,
@@ -31,44 +32,65 @@ if TYPE_CHECKING:
     from bertaccum.training.predicting import Prediction
     from data_prep.prepare import PrepareResult
 
+_Config = TypeVar(
+    "_Config",
+    PrepareConfig,
+    PlanConfig,
+    TrainConfig,
+    EvalConfig,
+    ExportConfig,
+    ReportConfig,
+    PredictConfig,
+)
 # So many of the examples that a model gets wrong are on its page.
 _MISTAKES = 20
 
 
-def prepare(*, progress: Progress = silent, **options: Any) -> PrepareResult:
+def _configured(kind: type[_Config], config: _Config | None, options: dict[str, Any]) -> _Config:
+    return kind(**options) if config is None else dataclasses.replace(config, **options)
+
+
+def prepare(
+    config: PrepareConfig | None = None, *, progress: Progress = silent, **options: Any
+) -> PrepareResult:
     """Writes train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
 
     Args:
+      config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
       options: fields of `PrepareConfig`.
 
     Returns:
       The folder, its manifest, and whether it was there already.
     """
-    config = PrepareConfig(**options)
+    config = _configured(PrepareConfig, config, options)
     from bertaccum.bert.vocabulary import learn_vocabulary
     from data_prep.prepare import prepare as run
 
     return run(config, progress, learn_vocabulary)
 
 
-def plan(*, progress: Progress = silent, **options: Any) -> Report:
+def plan(
+    config: PlanConfig | None = None, *, progress: Progress = silent, **options: Any
+) -> Report:
     """Measures which micro-batch is the fastest that fits, as `bertaccum plan`.
 
     Args:
+      config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
       options: fields of `PlanConfig`.
 
     Returns:
       What was found; `taken()` is the plan, or raises a `RunError` that says what would fit.
     """
-    config = PlanConfig(**options)
+    config = _configured(PlanConfig, config, options)
     from bertaccum.training.planner import plan as run
 
     return run(config, progress)
 
 
 def train(
+    config: TrainConfig | None = None,
     *,
     resume: str | Path | None = None,
     seeds: int | None = None,
@@ -83,6 +105,7 @@ def train(
                 print(event.update, event.loss)
 
     Args:
+      config: all options, or those that `options` do not name; by default the defaults.
       resume: a run folder to go on with; options may then change what decides no update.
       seeds: train so many times, into folders in `out`, with one seed after the other.
       progress: called with what is being done, how much is done, and the total.
@@ -95,22 +118,26 @@ def train(
     """
     if resume is not None and seeds is not None:
         raise ConfigError("--resume and --seeds contradict each other", "drop one of the two")
-    if resume is None:
-        config = TrainConfig(**options)
+    if resume is not None and config is not None:
+        raise TypeError("train() goes on with a run by its own configuration: name options only")
+    whole = _configured(TrainConfig, config, {} if resume is not None else options)
     from bertaccum.training import loop
     from bertaccum.training.seeds import train_seeds
 
-    if resume is None and seeds is not None:
-        return train_seeds(config, seeds, progress, stopping)
-    if resume is None:
-        return loop.train(config, progress, stopping, options)
-    return loop.resume(Path(resume), options, progress, stopping)
+    if resume is not None:
+        return loop.resume(Path(resume), options, progress, stopping)
+    if seeds is not None:
+        return train_seeds(whole, seeds, progress, stopping)
+    return loop.train(whole, progress, stopping, options if config is None else None)
 
 
-def evaluate(*, progress: Progress = silent, **options: Any) -> dict[str, Any]:
+def evaluate(
+    config: EvalConfig | None = None, *, progress: Progress = silent, **options: Any
+) -> dict[str, Any]:
     """Evaluates the best model of a run, as `bertaccum eval`.
 
     Args:
+      config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
       options: fields of `EvalConfig`.
 
@@ -119,7 +146,7 @@ def evaluate(*, progress: Progress = silent, **options: Any) -> dict[str, Any]:
       examples of each), `confusion_matrix`, `run`, `data` and `examples`; also kept in the run
       folder.
     """
-    config = EvalConfig(**options)
+    config = _configured(EvalConfig, config, options)
     from bertaccum.training.evaluation import evaluate as run
     from bertaccum.training.evaluation import write_evaluation
 
@@ -128,33 +155,41 @@ def evaluate(*, progress: Progress = silent, **options: Any) -> dict[str, Any]:
     return result
 
 
-def export(**options: Any) -> dict[str, Any]:
+def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]:
     """Writes the best model of a run for others to load, as `bertaccum export`.
 
     Args:
+      config: all options, or those that `options` do not name; by default the defaults.
       options: fields of `ExportConfig`.
 
     Returns:
       `run`, `format`, `folder`, and `bytes` that were written.
     """
-    config = ExportConfig(**options)
+    config = _configured(ExportConfig, config, options)
     from bertaccum.training.export import export as run
 
     return run(config)
 
 
-def report(run: str | Path = "runs/latest", *, progress: Progress = silent, **options: Any) -> Path:
+def report(
+    run: str | Path = "runs/latest",
+    config: ReportConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Any,
+) -> Path:
     """Makes a page of a run, as `bertaccum report`.
 
     Args:
       run: its folder; of one that has saved no model yet, the page has no scores.
+      config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
       options: fields of `ReportConfig`.
 
     Returns:
       The HTML file.
     """
-    config = ReportConfig(**options)
+    config = _configured(ReportConfig, config, options)
     from bertaccum.records.page import write_page
     from bertaccum.records.record import read_record
 
@@ -170,18 +205,21 @@ def report(run: str | Path = "runs/latest", *, progress: Progress = silent, **op
     return out
 
 
-def predict(texts: Iterable[str] | None = None, **options: Any) -> Iterator[Prediction]:
+def predict(
+    texts: Iterable[str] | None = None, config: PredictConfig | None = None, **options: Any
+) -> Iterator[Prediction]:
     """Predicts with the best model of a run, as `bertaccum predict`.
 
     Args:
       texts: any number, also from a generator that has not come to its end; without them those
         of `file`.
+      config: all options, or those that `options` do not name; by default the defaults.
       options: fields of `PredictConfig`.
 
     Returns:
       For each text, in their order, `text`, `label` and `probabilities` by name.
     """
-    config = PredictConfig(**options)
+    config = _configured(PredictConfig, config, options)
     from bertaccum.training.predicting import predict as run
     from data_prep.texts import read_texts
 

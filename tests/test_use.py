@@ -18,7 +18,8 @@ from small import write_small_task
 
 import bertaccum
 from bertaccum.cli import main
-from bertaccum.errors import InputError
+from bertaccum.config import PredictConfig, ReportConfig, TrainConfig
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.training.events import Evaluated, Finished, Updated
 
 
@@ -173,6 +174,19 @@ def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> Non
         bertaccum.train(target_bach=8)
     with pytest.raises(TypeError, match="needs texts, or a file"):
         bertaccum.predict()
+    with pytest.raises(ConfigError, match="contradict each other"):
+        bertaccum.train(resume="runs/one", seeds=2)
+    with pytest.raises(TypeError, match="by its own configuration"):
+        bertaccum.train(TrainConfig(), resume="runs/one")
+
+
+def test_options_may_be_a_dataclass_or_keywords(folder: Path) -> None:
+    run = str(folder / "runs/one")
+    wanted = [p.label for p in bertaccum.predict(texts(folder), run=run, batch=3)]
+    config = PredictConfig(run="elsewhere", batch=3)
+    assert [p.label for p in bertaccum.predict(texts(folder), config, run=run)] == wanted
+    page = bertaccum.report(run, ReportConfig(split="test"), out=str(folder / "page.html"))
+    assert page.read_text().startswith("<!DOCTYPE html>")
 
 
 @pytest.fixture(scope="module")
