@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from bertaccum.stopping import Stopping
 from bertaccum.training import loop
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
 from bertaccum.training.seeds import train_seeds, write_spread
+from bertaccum.training.updates import Updates
 from bertaccum.training.windows import updates_between
 
 # What each evaluation in turn is to say.
@@ -152,3 +154,11 @@ def test_seeds_need_a_folder_of_their_own(config: Any, tmp_path: Path) -> None:
     (tmp_path / "one/config.yaml").write_text("seed: 0\n")
     with pytest.raises(ConfigError, match="is a run's folder"):
         list(train_seeds(config("one"), 2, silent))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_over_is_forgotten_by_who_listens(config: Any) -> None:
+    stopping = Stopping()
+    list(loop.train(config("run", max_updates=1), silent, stopping))
+    gc.collect()
+    assert not [found for found in gc.get_objects() if type(found) is Updates]
