@@ -326,7 +326,7 @@ def test_a_model_that_is_saved_before_its_first_step_can_be_loaded(tmp_path: Pat
     assert isinstance(again, AccumulatingModel)
 
 
-@pytest.mark.parametrize("how", ["keras", "h5"])
+@pytest.mark.parametrize("how", ["keras", pytest.param("h5", marks=pytest.mark.slow)])
 def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(tmp_path: Path, how: str) -> None:
     data = rows(np.random.default_rng(0))
     inputs, targets = two_outputs(data)

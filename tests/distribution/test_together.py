@@ -208,6 +208,7 @@ def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
     assert difference(folder / "stopped", folder / "so-far") == 0
 
 
+@pytest.mark.slow
 def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start) -> None:
     """That of a worker that is not the chief."""
     large = write_small_task(folder / "large-dev", train=20, dev=100_000)

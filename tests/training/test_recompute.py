@@ -148,6 +148,7 @@ def test_masks_never_change() -> None:
     assert ["".join(str(int(k)) for k in row) for row in kept.reshape(6, 8)] == GOLDEN
 
 
+@pytest.mark.slow
 def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) -> None:
     """Then they differ from one to the next, and the cut decides."""
     window = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 8, 16, 24, 32]))

@@ -376,6 +376,7 @@ def read_only(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_back(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
