@@ -122,14 +122,15 @@ def test_test_results_are_written_as_run_classifier_does(run: Any, folder: Path)
     assert [str(row.argmax()) for row in rows] == [f.label for f in found]
 
 
-def test_a_bad_row_leaves_no_results(run: Any, folder: Path) -> None:
+def test_a_bad_row_leaves_what_was_there(run: Any, folder: Path) -> None:
     (folder / "bad.txt").write_bytes(b"the food was good\n\xff\xfe\n")
+    (folder / "bad-results.tsv").write_text("of another time\n")
     code, _, err = run(
         "predict", "--run", "runs/one", "--file", "bad.txt", "--results", "bad-results.tsv"
     )
     assert code == 2
     assert "bad.txt, row 2" in err
-    assert not list(folder.glob("*bad-results*"))
+    assert [p.read_text() for p in folder.glob("*bad-results*")] == ["of another time\n"]
 
 
 def test_what_comes_through_a_pipe_is_predicted_before_its_end(folder: Path) -> None:
