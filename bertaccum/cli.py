@@ -30,11 +30,11 @@ from bertaccum.config import (
     ReportConfig,
     StepConfig,
     TrainConfig,
-    field_names,
 )
 from bertaccum.display import text
 from bertaccum.errors import BertAccumError, ConfigError
 from bertaccum.options import config_option, json_option, options, shown
+from bertaccum.settings import field_names
 from bertaccum.stopping import Stopping, Terminated
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from bertaccum.config import AUTO
 from bertaccum.config_file import read_config_file
+from bertaccum.settings import AUTO
 
 # Of commands, and not of their configuration.
 OWN_OPTIONS = frozenset(

@@ -16,6 +16,7 @@ LOWEST = {
     "bertaccum.errors",
     "bertaccum.files",
     "bertaccum.progress",
+    "bertaccum.settings",
     "bertaccum.sizes",
     "bertaccum.stopping",
 }

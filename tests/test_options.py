@@ -20,9 +20,9 @@ from bertaccum.config import (
     PrepareConfig,
     ReportConfig,
     TrainConfig,
-    field_names,
 )
 from bertaccum.errors import ConfigError
+from bertaccum.settings import field_names
 
 CONFIGS = {
     "prepare": PrepareConfig,

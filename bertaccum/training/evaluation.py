@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import tf_keras
 
-from bertaccum.config import EvalConfig, size_in_bytes
+from bertaccum.config import EvalConfig
 from bertaccum.errors import InputError
 from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Progress
 from bertaccum.records.record import read_run_config
+from bertaccum.settings import size_in_bytes
 from bertaccum.training.checkpoints import load_best
 from bertaccum.training.dataset import TokenStore, open_store
 from bertaccum.training.prediction import Predictor

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.bert.source import find_model
-from bertaccum.config import AUTO, TrainConfig, size_in_bytes, timeout_seconds
+from bertaccum.config import TrainConfig
 from bertaccum.distribution.exchange import told_by_chief
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watch import Watch
@@ -19,6 +19,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.memory.device import announce_limit, claim_memory
 from bertaccum.memory.plan import largest_share, make_plan
 from bertaccum.progress import Progress
+from bertaccum.settings import AUTO, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
 from bertaccum.training.checkpoints import Position, read_position, saved_states
 from bertaccum.training.dataset import open_store, read_labels

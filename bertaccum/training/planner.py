@@ -18,12 +18,13 @@ from typing import Any
 from bertaccum import __version__
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.source import find_dimensions
-from bertaccum.config import AUTO, PlanConfig, StepConfig, field_names, size_in_bytes
+from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.memory import device
 from bertaccum.memory.plan import Plan
 from bertaccum.progress import Progress
+from bertaccum.settings import AUTO, field_names, size_in_bytes
 from bertaccum.training.dataset import Labels, read_labels
 from bertaccum.training.rehearsal import Subject, rehearse
 

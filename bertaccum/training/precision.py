@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from bertaccum.config import AUTO
+from bertaccum.settings import AUTO
 
 # From this compute capability on, GPUs have bfloat16, which needs no loss scale.
 _BFLOAT16 = (8, 0)

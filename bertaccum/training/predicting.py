@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.bert.tokenization import Tokenizer
-from bertaccum.config import PredictConfig, size_in_bytes
+from bertaccum.config import PredictConfig
 from bertaccum.memory.device import limit_memory
 from bertaccum.progress import silent
 from bertaccum.records.record import read_run_config
+from bertaccum.settings import size_in_bytes
 from bertaccum.training.checkpoints import load_best
 from bertaccum.training.dataset import store_of
 from bertaccum.training.prediction import Predictor

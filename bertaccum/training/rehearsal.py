@@ -15,7 +15,7 @@ from typing import Any
 
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.source import ModelSource
-from bertaccum.config import AUTO, StepConfig, TrainConfig, field_names, size_in_bytes
+from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.files import sha256
 from bertaccum.memory import device
 from bertaccum.memory.advice import Situation, Size, remedies
@@ -23,6 +23,7 @@ from bertaccum.memory.plan import Plan, even_micro_batches
 from bertaccum.memory.search import MARGIN, Candidate, Found, Task, rate, search, verified
 from bertaccum.memory.trial import Ran
 from bertaccum.progress import Progress
+from bertaccum.settings import AUTO, field_names, size_in_bytes
 from bertaccum.sizes import format_size
 from bertaccum.training.dataset import Labels, store_digest
 from bertaccum.training.precision import resolved_precision

@@ -14,10 +14,11 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import __version__
-from bertaccum.config import EvalConfig, save_interval
+from bertaccum.config import EvalConfig
 from bertaccum.errors import RunError
 from bertaccum.progress import Progress
 from bertaccum.records.record import read_record
+from bertaccum.settings import save_interval
 from bertaccum.stopping import StoppedEarlyError, Stopping
 from bertaccum.training.checkpoints import (
     Checkpoints,

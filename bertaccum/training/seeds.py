@@ -12,6 +12,7 @@ from typing import Any
 import tf_keras
 
 from bertaccum.config import TrainConfig
+from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.progress import Progress
@@ -51,6 +52,11 @@ def train_seeds(
     """
     if config.out is None:
         raise ConfigError("--seeds needs --out", "name the folder that all runs go to")
+    if replicas_to_come(config.strategy, config.replicas)[1] > 1:
+        raise ConfigError(
+            "--seeds is for one process, and workers are described",
+            "train once for each --seed, into another --out",
+        )
     if RunPaths(Path(config.out)).config.exists():
         raise ConfigError(f"--out {config.out} is a run's folder", "name another one for --seeds")
     for seed in range(config.seed, config.seed + seeds):

@@ -147,13 +147,19 @@ def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
     assert json.loads(Path(asked.out, "seeds.json").read_text()) == spread
 
 
-def test_seeds_need_a_folder_of_their_own(config: Any, tmp_path: Path) -> None:
+def test_seeds_need_a_folder_and_a_process_of_their_own(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match="--seeds needs --out"):
         list(train_seeds(TrainConfig(), 2, silent))
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("seed: 0\n")
     with pytest.raises(ConfigError, match="is a run's folder"):
         list(train_seeds(config("one"), 2, silent))
+    workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
+    with pytest.raises(ConfigError, match="--seeds is for one process"):
+        list(train_seeds(config("many"), 2, silent))
 
 
 @pytest.mark.slow

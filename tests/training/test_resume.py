@@ -25,9 +25,10 @@ from small import write_small_task
 
 from bertaccum import files
 from bertaccum.cli import main
-from bertaccum.config import TrainConfig, save_interval
+from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.progress import silent
+from bertaccum.settings import save_interval
 from bertaccum.stopping import Stopping
 from bertaccum.training import checkpoints, loop
 from bertaccum.training import update as update_module

@@ -1,0 +1,137 @@
+"""What a configuration's fields know of themselves, and how their values are checked.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+from bertaccum.errors import ConfigError
+from bertaccum.sizes import parse_size
+
+AUTO = "auto"
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    exclusive: bool = False,
+    free: bool = False,
+    switch: bool = False,
+    fraction: bool = False,
+    path: bool = False,
+) -> Any:
+    """A dataclass field that also knows its help text and its valid values.
+
+    Args:
+      default: the default value; `None` where the help text names the fallback.
+      help: one line for `--help` and the README table.
+      choices: valid strings, if only these are.
+      minimum: smallest valid number.
+      maximum: largest valid number.
+      exclusive: the bounds themselves are not valid.
+      free: it does not decide the updates, so that a run may be resumed with another value.
+      switch: it can be on, off, or left to the tool, which is None.
+      fraction: a number with a point is valid, too, above 0: it is a share of something.
+      path: of a file or folder, which shells can complete.
+    """
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "exclusive": exclusive,
+        "free": free,
+        "switch": switch,
+        "fraction": fraction,
+        "path": path,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def memory_limit_setting() -> Any:
+    """The field behind `--memory-limit`."""
+    help = "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
+    return setting(None, help, free=True)
+
+
+def field_names(config: type) -> set[str]:
+    """Of a configuration's class."""
+    return {field.name for field in dataclasses.fields(config)}
+
+
+def check_fields(config: Any) -> None:
+    """Raises ConfigError for a field that is not of its type, choices or bounds."""
+    for field in dataclasses.fields(config):
+        value, problem = getattr(config, field.name), None
+        if value is not None:
+            problem = _problem(value, field.default, field.metadata)
+        if problem:
+            raise ConfigError(f"--{field.name.replace('_', '-')} {value} {problem}")
+
+
+def _problem(value: Any, default: Any, bounds: Any) -> str | None:
+    numeric = bounds["minimum"] is not None
+    if bounds["choices"] and value not in bounds["choices"]:
+        return f"is not one of {', '.join(bounds['choices'])}"
+    if numeric and value == AUTO == default:
+        return None
+    if isinstance(default, bool) or bounds["switch"]:
+        return None if isinstance(value, bool) else "is not on or off"
+    if not numeric:
+        return None if isinstance(value, str) else "is not text"
+    if bounds["fraction"] and isinstance(value, float):
+        return None if 0 < value < math.inf else "is not a finite number above 0"
+    number = int | float if isinstance(default, float) else int
+    if isinstance(value, bool) or not isinstance(value, number) or not _is_finite(value):
+        return "is not a finite number" if number is not int else "is not a whole number"
+    return _out_of_range(value, bounds)
+
+
+def _is_finite(value: float) -> bool:
+    return -math.inf < value < math.inf  # math.isfinite fails where a whole number has no float.
+
+
+def _out_of_range(value: float, bounds: Any) -> str | None:
+    low, high, open_ends = bounds["minimum"], bounds["maximum"], bounds["exclusive"]
+    if value < low or (open_ends and value == low):
+        return f"is not above {low}" if open_ends else f"is below {low}"
+    if high is not None and (value > high or (open_ends and value == high)):
+        return f"is not below {high}" if open_ends else f"is above {high}"
+    return None
+
+
+def size_in_bytes(flag: str, value: str | None) -> int | None:
+    """The bytes that a size option means; ConfigError if it is none."""
+    try:
+        return None if value is None else parse_size(value)
+    except ValueError as error:
+        raise ConfigError(f"{flag} {value} {error}") from None
+
+
+def save_interval(text: str) -> tuple[int | None, float | None]:
+    """What `--save-every` means: a number of updates, or seconds; ConfigError if neither."""
+    match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
+    if match is None:
+        raise ConfigError(
+            f"--save-every {text} is neither updates nor time", "write it as 200, 90s, 10m or 2h"
+        )
+    number, unit = int(match[1]), match[2]
+    return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
+
+
+def timeout_seconds(text: str) -> float:
+    """The seconds that `--collective-timeout` means; ConfigError if it is no time."""
+    match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
+    if match is None:
+        raise ConfigError(f"--collective-timeout {text} is no time", "write it as 90s, 10m or 2h")
+    return int(match[1]) * _UNIT_SECONDS[match[2]]
