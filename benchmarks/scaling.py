@@ -46,7 +46,7 @@ def prepared(folder: Path) -> Path:
 def train(data: Path, run: Path, preset: str, **options: object) -> list[str]:
     """The command line of a run that is only about its updates."""
     values = {"data": data, "model": preset, "init_checkpoint": "none", "out": run}
-    values |= {"eval_every": 10**6, "epochs": 10**6, "save_every": "9h", "cut": "count"} | options
+    values |= {"eval_every": 10**6, "epochs": 10**5, "save_every": "9h", "cut": "count"} | options
     flags = ((f"--{key.replace('_', '-')}", str(value)) for key, value in values.items())
     return ["train", *(part for flag in flags for part in flag)]
 

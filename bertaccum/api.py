@@ -24,6 +24,7 @@ from bertaccum.config import (
 from bertaccum.errors import ConfigError
 from bertaccum.files import standing
 from bertaccum.progress import Progress, silent
+from bertaccum.settings import field_names
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -125,34 +126,47 @@ def train(
     from bertaccum.training.seeds import train_seeds
 
     if resume is not None:
+        if unknown := options.keys() - field_names(TrainConfig):
+            raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
         return loop.resume(Path(resume), options, progress, stopping)
     if seeds is not None:
-        return train_seeds(whole, seeds, progress, stopping)
+        return train_seeds(whole, seeds, progress, stopping, options if config is None else None)
     return loop.train(whole, progress, stopping, options if config is None else None)
 
 
 def evaluate(
-    config: EvalConfig | None = None, *, progress: Progress = silent, **options: Any
+    config: EvalConfig | None = None,
+    *,
+    progress: Progress = silent,
+    keep: bool = True,
+    **options: Any,
 ) -> dict[str, Any]:
     """Evaluates the best model of a run, as `bertaccum eval`.
 
     Args:
       config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
+      keep: also write it into the run folder.
       options: fields of `EvalConfig`.
 
     Returns:
       `accuracy`, `loss`, `matthews_correlation`, `classes` (name, precision, recall, f1 and
-      examples of each), `confusion_matrix`, `run`, `data` and `examples`; also kept in the run
-      folder.
+      examples of each), `confusion_matrix`, `run`, `data` and `examples`.
     """
     config = _configured(EvalConfig, config, options)
     from bertaccum.training.evaluation import evaluate as run
-    from bertaccum.training.evaluation import write_evaluation
 
     result = run(config, progress)
-    write_evaluation(config, result)
+    if keep:
+        keep_evaluation(config, result)
     return result
+
+
+def keep_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
+    """Writes what `evaluate` returned into the run folder, and into its model card."""
+    from bertaccum.training.evaluation import write_evaluation
+
+    write_evaluation(config, result)
 
 
 def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]:
@@ -194,13 +208,15 @@ def report(
     from bertaccum.records.record import read_record
 
     record = read_record(Path(run))
+    out = Path(config.out) if config.out else record.paths.page
+    if out.is_dir() or not out.parent.is_dir():
+        raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
     if standing(record.paths.best).is_dir():
         from bertaccum.training.evaluation import evaluation, most_wrong, predictions
 
         found = predictions(EvalConfig(run=str(run), split=config.split), progress)
         judged = evaluation(found), most_wrong(found, _MISTAKES)
-    out = Path(config.out) if config.out else record.paths.page
     write_page(record, *judged, out)
     return out
 
@@ -223,6 +239,8 @@ def predict(
     from bertaccum.training.predicting import predict as run
     from data_prep.texts import read_texts
 
+    if isinstance(texts, str):
+        texts = [texts]
     if texts is None:
         if config.file is None:
             raise TypeError("predict() needs texts, or a file")

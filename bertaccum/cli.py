@@ -240,11 +240,12 @@ def evaluate(view: View, as_json: bool, **values: Any) -> None:
     """
     _quiet_tensorflow()
     with view:
-        result = api.evaluate(progress=view, **values)
+        result = api.evaluate(progress=view, keep=False, **values)
     if as_json:
         text.result_json(result)
     else:
         _tables().evaluation(result)
+    api.keep_evaluation(EvalConfig(**values), result)
 
 
 @cli.command()
@@ -279,7 +280,7 @@ def predict(
     if not texts and values["file"] in (None, "-"):
         if values["file"] is None and sys.stdin.isatty():
             raise ConfigError("there is no text", "give some, name a --file, or pipe them in")
-        values["file"] = "/dev/stdin"
+        values["file"] = "-"
     _quiet_tensorflow()
     from bertaccum.display.predictions import write_results
 

@@ -144,11 +144,16 @@ def _old(path: Path) -> Path:
 
 def json_text(values: dict[str, Any], indent: int | None = 2) -> str:
     """A record as JSON with a line end; null for NaN and infinity, which JSON does not know."""
-    known = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in values.items()
-    }
-    return json.dumps(known, indent=indent, ensure_ascii=False) + "\n"
+    return json.dumps(finite(values), indent=indent, ensure_ascii=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The same, with None for each number in it that is none, or infinite."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def beside(path: Path) -> Path:

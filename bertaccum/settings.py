@@ -14,6 +14,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.sizes import parse_size
 
 AUTO = "auto"
+MOST_EPOCHS = 1e6
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -90,7 +91,7 @@ def _problem(value: Any, default: Any, bounds: Any) -> str | None:
     if not numeric:
         return None if isinstance(value, str) else "is not text"
     if bounds["fraction"] and isinstance(value, float):
-        return None if 0 < value < math.inf else "is not a finite number above 0"
+        return None if 0 < value <= MOST_EPOCHS else "is not a finite number of epochs above 0"
     number = int | float if isinstance(default, float) else int
     if isinstance(value, bool) or not isinstance(value, number) or not _is_finite(value):
         return "is not a finite number" if number is not int else "is not a whole number"

@@ -21,6 +21,8 @@ import pandas as pd
 from bertaccum.errors import InputError
 from data_prep.lines import text_lines
 
+# The column of texts, where files have a header.
+TEXT = "text"
 _PLAIN_HEADER = "label\ttext"
 _COLA_TEST_HEADER = "index\tsentence"
 _LINES_A_WRITE = 1000
@@ -75,7 +77,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, str | None, str]]:
 def has_known_layout(path: Path) -> bool:
     """Whether a file begins as one of the two layouts does."""
     _, line = next(_stripped_lines(path), (1, ""))
-    return line in _HEADERS or line.count("\t") + 1 == _COLA.width
+    cells = line.split("\t")
+    return line in _HEADERS or (len(cells) == _COLA.width and TEXT not in cells)
 
 
 def _stripped_lines(path: Path) -> Iterator[tuple[int, str]]:

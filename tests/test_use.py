@@ -97,6 +97,13 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
     assert run("predict", "--run", "runs/one", "--file", "lines.txt")[1] == out
     column = ["--file", "mine.csv", "--text-column"]
     assert run("predict", "--run", "runs/one", *column, "body")[1] == out
+    plain = ["the food was good", "the food was bad"]
+    four = "".join(f"1\t\t{text}\t2\n" for text in plain)
+    (folder / "four.tsv").write_text(f"id\ttitle\tbody\tstars\n{four}")
+    named = ["--file", "four.tsv", "--text-column", "body"]
+    assert run("predict", "--run", "runs/one", *named)[1] == out
+    (folder / "cola.tsv").write_text("".join(f"x\t1\t\t{text}\n" for text in plain))
+    assert run("predict", "--run", "runs/one", "--file", "cola.tsv")[1] == out
     code, _, err = run("predict", "--run", "runs/one", *column, "text")
     assert code == 2
     assert "the column 'text' of --text-column is not in the header" in err
@@ -175,6 +182,14 @@ def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> Non
         bertaccum.train(target_bach=8)
     with pytest.raises(TypeError, match="needs texts, or a file"):
         bertaccum.predict()
+    with pytest.raises(TypeError, match="no option max_update"):
+        bertaccum.train(resume="runs/one", max_update=3)
+    assert [p.text for p in bertaccum.predict("one text", run=str(folder / "runs/one"))] == [
+        "one text"
+    ]
+    for call in (bertaccum.export, bertaccum.report):
+        with pytest.raises(ConfigError, match=r"--out \."):
+            call(run=str(folder / "runs/one"), out=".")
     with pytest.raises(ConfigError, match="contradict each other"):
         bertaccum.train(resume="runs/one", seeds=2)
     with pytest.raises(TypeError, match="by its own configuration"):

@@ -14,6 +14,7 @@ from typing import Any
 from bertaccum.display import text
 from bertaccum.display.track import Track, follow
 from bertaccum.display.view import View
+from bertaccum.files import finite
 from bertaccum.training.events import Event, Started, Updated
 
 
@@ -41,14 +42,17 @@ class Lines(View):
     def __init__(self, seconds: float) -> None:
         self._interval = _Interval(seconds)
         self._track: Track | None = None
-        # When each was first reported, and how much of it was done by then.
+        # When each was first reported, and how much of it was done by then; and now.
         self._first: dict[str, tuple[float, int]] = {}
+        self._done: dict[str, int] = {}
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        start, before = self._first.setdefault(what, (now, done))
-        if done < before:  # What comes again and again, as evaluations do, begins anew.
-            self._first[what] = start, before = now, done
+        # What comes again and again, as evaluations do, begins anew.
+        if done <= self._done.get(what, done):
+            self._first[what] = now, done
+        self._done[what] = done
+        start, before = self._first[what]
         if not self._interval.is_over():
             return
         parts = [f"{what}: {done:,}" + (f" of {total:,}" if total else "")]
@@ -64,7 +68,7 @@ class Lines(View):
         self._track = follow(self._track, event, self.note)
         if isinstance(event, Started):
             self.note(text.TRACING)
-        elif isinstance(event, Updated) and self._interval.is_over():
+        elif isinstance(event, Updated) and self._track and self._interval.is_over():
             self.note(text.progressing(self._track))
 
 
@@ -95,10 +99,5 @@ class Records(View):
 
     def _write(self, event: str, values: dict[str, Any]) -> None:
         now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
-        known = {
-            # JSON does not know NaN and infinity.
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in values.items()
-        }
-        record = {"time": now, "event": event} | known
+        record = {"time": now, "event": event} | finite(values)
         print(json.dumps(record, default=str), file=sys.stderr, flush=True)

@@ -66,7 +66,8 @@ class Live(View):
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
-        self(_TRAINING, self._track.done, self._track.total)
+        if self._track is not None:
+            self(_TRAINING, self._track.done, self._track.total)
 
     def stop(self) -> None:
         self._live.stop()

@@ -83,12 +83,15 @@ class Track:
         return (time.monotonic() - self._since) / done * (self.total - self.done)
 
 
-def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Track:
-    """Takes an event in, and says what of it is said at once; a run's first one begins a track."""
+def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Track | None:
+    """Takes an event in, and says what of it is said at once; a run's first one begins a track.
+
+    There is none where the chief speaks for all, and workers only of what is their own.
+    """
     if isinstance(event, Started):
         track = Track(event)
-    assert track is not None
-    track.see(event)
+    if track is not None:
+        track.see(event)
     if isinstance(event, Started):
         note(text.started(event))
     elif isinstance(event, OutOfMemory):

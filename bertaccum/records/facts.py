@@ -39,7 +39,7 @@ def model_name(record: Record) -> str:
     """What the run's model is called."""
     config, summary = record.config, record.summary or {}
     named = config.model or config.bert_config or config.init_checkpoint
-    return str(summary.get("model") or Path(named or "a classifier").name)
+    return Path(str(summary.get("model") or named or "a classifier")).name
 
 
 def data_name(record: Record) -> str:

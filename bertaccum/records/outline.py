@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from bertaccum.config import TrainConfig
+from bertaccum.records.facts import model_name
 from bertaccum.records.record import Record
 
 
@@ -20,7 +21,7 @@ def outline(record: Record) -> dict[str, Any]:
     return {
         "run": str(record.paths.path),
         "status": record.status,
-        "model": plan.get("model") or record.config.model or record.config.init_checkpoint,
+        "model": model_name(record),
         "target_batch": record.config.target_batch,
         "micro_batch": plan.get("micro_batch", record.config.micro_batch),
         "updates": record.updates[-1]["update"] if record.updates else 0,

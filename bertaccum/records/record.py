@@ -160,8 +160,8 @@ def _locked(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
     except BlockingIOError:
         return True
+    except OSError:
+        return False  # There is none, or it is not ours to read.
     return False

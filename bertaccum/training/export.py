@@ -103,6 +103,8 @@ def write_huggingface(
 
 def _check_unused(path: Path) -> None:
     """Raises ConfigError if there is something that writing would replace."""
+    if not path.name:
+        raise ConfigError(f"--out {path} is not a possible name", "name a new folder")
     try:
         taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
     except OSError as error:

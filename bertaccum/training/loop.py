@@ -78,13 +78,17 @@ def train(
     with watch.watched():
         path = Path(config.out)
         if told_by_chief(topology, lambda: (path / "config.yaml").is_file()):
-            if named is None:
-                own = {f.name: (getattr(config, f.name), f.default) for f in fields(config)}
-                named = {name: value for name, (value, default) in own.items() if value != default}
+            named = named_options(config) if named is None else named
             asked = {name: value for name, value in named.items() if name != "out"}
             yield from _go_on(path, asked, topology, watch, progress, stopping)
         else:
             yield from _begin(config, topology, watch, progress, stopping)
+
+
+def named_options(config: TrainConfig) -> dict[str, Any]:
+    """The options that are not at their defaults."""
+    own = {f.name: (getattr(config, f.name), f.default) for f in fields(config)}
+    return {name: value for name, (value, default) in own.items() if value != default}
 
 
 def resume(

@@ -22,6 +22,8 @@ from bertaccum.training.rehearsal import Subject
 from bertaccum.training.run_folder import RunFolder
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
+# What decides when a run ends, which all workers have to do at once.
+_ENDING = ("max_updates", "patience", "max_nonfinite")
 # How windows are cut, which decides the updates where dropout's masks belong to micro-batches.
 _CUTTING = ("micro_batch", "cut")
 
@@ -141,6 +143,7 @@ def check_agreement(topology: Topology, config: TrainConfig, subject: Subject) -
         return
     config = resolved_config(config, subject.source.name)
     deciding = [f.name for f in dataclasses.fields(config) if not f.metadata["free"]]
+    deciding += _ENDING
     values = {f"--{n.replace('_', '-')}": getattr(config, n) for n in deciding}
     paths = {f"--{name.replace('_', '-')}" for name in _PATHS}
     values = {n: v for n, v in values.items() if n not in (*paths, "--out")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import signal
@@ -15,7 +16,7 @@ import tf_keras
 
 from bertaccum import __version__
 from bertaccum.config import EvalConfig
-from bertaccum.errors import RunError
+from bertaccum.errors import InputError, RunError
 from bertaccum.progress import Progress
 from bertaccum.records.record import read_record
 from bertaccum.settings import save_interval
@@ -137,7 +138,9 @@ class Run:
         self.position.total_seconds = time.perf_counter() - self.started
         summary = self._summary(last)
         self.folder.write_json(self.folder.summary, summary)
-        self.folder.write_card()
+        # What a run has come to does not depend on its description.
+        with contextlib.suppress(InputError, OSError):
+            self.folder.write_card()
         yield Finished(summary)
 
     def _next(self) -> Iterator[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import fcntl
@@ -10,10 +11,11 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -35,6 +37,9 @@ from bertaccum.records.card import write_card
 from bertaccum.records.paths import LATEST, RUNS, RunPaths
 from bertaccum.records.record import whole_lines
 from bertaccum.training.dataset import Labels
+
+# So often, and so long in between, a lock is tried.
+_LOOKS, _LOOK_SECONDS = 3, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +148,7 @@ class RunFolder(RunPaths):
         """
         with self.lock.open("a+") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file)
             except BlockingIOError:
                 file.seek(0)
                 raise InputError(
@@ -235,6 +240,16 @@ class Bystander(RunFolder):
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Nothing."""
+
+
+def _lock(file: IO[str]) -> None:
+    """Raises BlockingIOError if another process trains; one that only looks is waited for."""
+    for _ in range(_LOOKS):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOOK_SECONDS)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _unused_name() -> Path:

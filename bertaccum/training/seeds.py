@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,14 @@ from bertaccum.errors import ConfigError
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.progress import Progress
 from bertaccum.records.paths import RunPaths
+from bertaccum.records.record import read_run_config
 from bertaccum.stopping import Stopping
 from bertaccum.training import loop
 from bertaccum.training.events import Event, Finished, Stopped
+from bertaccum.training.resuming import resumed_config
 
+# With which a run that is over may go on.
+_LONGER = ("max_updates", "patience")
 # What of the summaries is averaged.
 _FIGURES = (
     "best_dev_accuracy",
@@ -33,7 +38,11 @@ _FIGURES = (
 
 
 def train_seeds(
-    config: TrainConfig, seeds: int, progress: Progress, stopping: Stopping | None = None
+    config: TrainConfig,
+    seeds: int,
+    progress: Progress,
+    stopping: Stopping | None = None,
+    named: dict[str, Any] | None = None,
 ) -> Iterator[Event]:
     """Trains with `seeds` seeds, from `config.seed` on, into folders `seed-N` in `config.out`.
 
@@ -42,13 +51,13 @@ def train_seeds(
     Args:
       config: of the runs; its `out` is a folder for all of them.
       seeds: how many runs.
-      progress, stopping: as for `loop.train`.
+      progress, stopping, named: as for `loop.train`.
 
     Yields:
       The events of each run, whose `Finished` ends it; that of a run that was over before, too.
 
     Raises:
-      ConfigError: there is no --out, or one that is no folder of such runs.
+      ConfigError: there is no --out, or one that is no folder of such runs, or of others.
     """
     if config.out is None:
         raise ConfigError("--seeds needs --out", "name the folder that all runs go to")
@@ -59,14 +68,16 @@ def train_seeds(
         )
     if RunPaths(Path(config.out)).config.exists():
         raise ConfigError(f"--out {config.out} is a run's folder", "name another one for --seeds")
+    dataclasses.replace(config, seed=config.seed + seeds - 1)  # Or it is said at once.
+    asked = loop.named_options(config) if named is None else named
+    asked = {name: value for name, value in asked.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):
         path = RunPaths(Path(config.out) / f"seed-{seed}")
-        summary = read_mapping(path.summary)
-        if summary is not None:
+        if (summary := _over(path, asked)) is not None:
             yield Finished(summary)
             continue
         if path.config.exists():
-            run = loop.resume(path.path, {}, progress, stopping)
+            run = loop.resume(path.path, asked, progress, stopping)
         else:
             own = dataclasses.replace(config, seed=seed, out=str(path.path))
             run = loop.train(own, progress, stopping)
@@ -79,6 +90,19 @@ def train_seeds(
         gc.collect()
 
 
+def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The summary of a run that has nothing left to do for what is asked of it.
+
+    Raises:
+      ConfigError: it was another run.
+    """
+    summary = read_mapping(path.summary)
+    if summary is None:
+        return None
+    began, now = read_run_config(path.path), resumed_config(path.path, asked)
+    return summary if all(getattr(now, n) == getattr(began, n) for n in _LONGER) else None
+
+
 def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     """Averages runs, and keeps that as `seeds.json`.
 
@@ -88,11 +112,14 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
       `runs` (how many), and for each figure `mean`, `spread` (standard deviation of a sample; 0
-      of one), `least` and `most`.
+      of one), `least` and `most` of those that are numbers.
     """
     result: dict[str, Any] = {"runs": len(summaries)}
     for name in _FIGURES:
-        values = [float(summary[name]) for summary in summaries]
+        known = [summary[name] for summary in summaries if summary[name] is not None]
+        values = [value for value in known if math.isfinite(value)]
+        if not values:  # The loss of a last window that was skipped, say.
+            continue
         result[name] = {
             "mean": statistics.fmean(values),
             "spread": statistics.stdev(values) if len(values) > 1 else 0.0,

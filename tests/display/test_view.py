@@ -78,15 +78,18 @@ def test_lines_say_how_far_and_how_long(
         view("tokenizing", 20, 50)
         now[0] += 20
         view("counting", 3, None)
-        now[0] += 20
-        view("tokenizing", 5, 50)  # another one
+        now[0] += 3000
+        view("tokenizing", 10, 50)  # another one
+        now[0] += 10
+        view("tokenizing", 30, 50)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
         "tokenizing: 10 of 50",
         "tokenizing: 20 of 50  0:01:00 left",
         "counting: 3",
-        "tokenizing: 5 of 50",
+        "tokenizing: 10 of 50",
+        "tokenizing: 30 of 50  0:00:10 left",
     ]
 
 
@@ -147,6 +150,17 @@ def test_records_are_json(now: list[float], capsys: pytest.CaptureFixture[str]) 
 def test_what_was_not_pretrained_is_said(pretrained: bool, pooler: bool, said: str) -> None:
     start = dataclasses.replace(STARTED, pretrained=pretrained, pretrained_pooler=pooler)
     assert text.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
+
+
+@pytest.mark.parametrize("kind", [Lines, Records])
+def test_a_worker_that_is_not_the_chief_says_what_is_its_own(
+    kind: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = OutOfMemory(update=1, out_of_memory=8, micro_batch=4, recompute="none")
+    kind(10).event(event)
+    with Live(Console(file=io.StringIO(), force_terminal=True)) as live:
+        live.event(event)
+    assert "out" in capsys.readouterr().err
 
 
 def test_quiet_shows_errors_only(capsys: pytest.CaptureFixture[str]) -> None:

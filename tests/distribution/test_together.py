@@ -227,7 +227,13 @@ def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start)
 def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> None:
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
     processes = [
-        start("unlike", before=told(addresses, worker), seed=worker, target_batch=10 + worker)
+        start(
+            "unlike",
+            before=told(addresses, worker),
+            seed=worker,
+            target_batch=10 + worker,
+            patience=1 + worker,
+        )
         for worker in (0, 1)
     ]
     for process in processes:
@@ -235,6 +241,7 @@ def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> No
         assert code == 2
         assert "--target-batch (11 on worker 1, 10 on worker 0)" in errors
         assert "--seed (1 on worker 1, 0 on worker 0)" in errors
+        assert "--patience (2 on worker 1, 1 on worker 0)" in errors
     assert not (folder / "unlike").exists()
 
 

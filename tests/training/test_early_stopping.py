@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import signal
@@ -139,7 +140,12 @@ def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
     for seed, summary in zip((5, 6, 7), summaries, strict=True):
         *_, alone = loop.train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
         assert alone.summary["final_loss"] == summary["final_loss"]
-    spread = write_spread(Path(asked.out), summaries)
+    with pytest.raises(ConfigError, match=r"would be another run with --dropout 0.3 \(was 0.1\)"):
+        list(train_seeds(dataclasses.replace(asked, dropout=0.3), 3, silent))
+    *_, longer = train_seeds(dataclasses.replace(asked, max_updates=4), 1, silent)
+    assert longer.summary["updates"] == 4
+    spread = write_spread(Path(asked.out), [*summaries, summaries[0] | {"final_loss": None}])
+    assert spread["runs"] == 4
     losses = [summary["final_loss"] for summary in summaries]
     assert len(set(losses)) == 3
     assert spread["final_loss"]["mean"] == pytest.approx(np.mean(losses))
