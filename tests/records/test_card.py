@@ -11,6 +11,7 @@ import yaml
 from writing import write_json, write_run
 
 from bertaccum.records.card import model_card, write_card
+from bertaccum.records.outline import outline
 from bertaccum.records.record import read_record
 
 EVALUATION: dict[str, Any] = {
@@ -132,3 +133,17 @@ def test_a_run_of_one_update(tmp_path: Path) -> None:
     card = model_card(read_record(write_run(tmp_path / "r", [None])))
     assert "| 4 | 1 |  | 1.00e-03 |  |" in card
     assert "null" not in json.dumps(card)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_model_of_ones_own_is_not_called_by_the_machines_path(
+    tmp_path: Path, finished: bool
+) -> None:
+    path = "/home/someone/bert_config.json"
+    options = {"bert_config": path, "model": None, "init_checkpoint": "none"}
+    run = write_run(tmp_path / "r", [0.5], finished=finished, **options)
+    if finished:
+        write_json(run / "summary.json", {"model": path, "total_seconds": 1.0})
+    record = read_record(run)
+    assert "someone" not in model_card(record)
+    assert outline(record)["model"] == "bert_config.json"
