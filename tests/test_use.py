@@ -72,6 +72,7 @@ def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
     code, out, _ = run("eval", "--run", "runs/one", "--json")
     assert code == 0
     evaluated = json.loads(out)
+    assert run("eval", "--run", "runs/one")[1].startswith("21 examples of reviews/test.tsv\n")
     code, out, err = run(
         "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--json", "--batch", 4
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.display.text import duration
@@ -29,7 +30,9 @@ def evaluation(values: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = _console()
-    console.print(f"{values['examples']:,} examples of {values['data']}", soft_wrap=True)
+    data, here = Path(values["data"]), Path.cwd()
+    shown = data.relative_to(here) if data.is_relative_to(here) else data
+    console.print(f"{values['examples']:,} examples of {shown}", soft_wrap=True)
     for name in ("accuracy", "loss", "matthews_correlation"):
         console.print(f"{name.replace('_', ' '):22}{values[name]:.4f}")
     scores = Table("class", "precision", "recall", "F1", "examples")
