@@ -92,6 +92,22 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to, which then appears as `path`, whole, or not at all.
+
+    Raises:
+      OSError: it cannot be made, or put there.
+    """
+    temporary = beside(path)
+    try:
+        temporary.mkdir()
+        yield temporary
+        put_folder(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def put_folder(written: Path, path: Path) -> None:
     """Puts a finished folder where another one may be.
 

@@ -11,10 +11,7 @@ from types import TracebackType
 from bertaccum.display import text
 from bertaccum.training.events import Event
 
-TEXT, JSON = "text", "json"
-LOG_FORMATS = (TEXT, JSON)
-# Between lines of progress.
-LINE_SECONDS = 10.0
+JSON = "json"
 
 
 class View:

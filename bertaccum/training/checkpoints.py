@@ -24,9 +24,8 @@ from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError
 from bertaccum.files import (
-    beside,
     json_text,
-    put_folder,
+    new_folder,
     read_text,
     sha256,
     standing,
@@ -210,19 +209,15 @@ def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
 @contextmanager
 def _saved(path: Path) -> Iterator[Path]:
     """A folder to write to, which then appears as `path`, whole, or not at all."""
-    temporary = beside(path)
     try:
-        temporary.mkdir()
-        yield temporary
-        put_folder(temporary, path)
+        with new_folder(path) as folder:
+            yield folder
     except (OSError, InputError, tf.errors.OpError) as error:
         raise RunError(
             f"cannot be saved ({_reason(error)})",
             "make room or mend that, then go on with --resume; what was saved before is whole",
             path=path,
         ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def saved_states(folder: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from bertaccum.bert.serving import save_serving
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import ConfigError, RunError
-from bertaccum.files import beside, put_folder, write_text
+from bertaccum.files import new_folder, write_text
 from bertaccum.records.card import model_card
 from bertaccum.records.record import read_record, read_run_config
 from bertaccum.training.checkpoints import load_best
@@ -116,15 +115,12 @@ def _check_unused(path: Path) -> None:
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """A folder to write to, which then appears as `path`, whole, or not at all."""
-    temporary = beside(path)
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        put_folder(temporary, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(path) as folder:
+            yield folder
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise RunError(
             f"cannot be written ({reason})", "make room, or name another --out", path=path
         ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
