@@ -1,11 +1,12 @@
 # make demo: from nothing to a fine-tuned classifier. make test: lint, types, tests.
+# make examples: the programs of examples/, in full.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BERTACCUM := $(BIN)/bertaccum
 
-.PHONY: install demo test test-slow lint types pytest bench-peers readme format clean
+.PHONY: install demo examples test test-slow lint types pytest bench-peers readme format clean
 
 install: $(INSTALLED)
 
@@ -20,6 +21,10 @@ demo: $(INSTALLED)
 	$(BERTACCUM) prepare --source sample
 	$(BERTACCUM) train --config configs/sample.yaml
 	$(BERTACCUM) eval
+
+examples: $(INSTALLED)
+	$(BIN)/python examples/housing_regression.py
+	$(BIN)/python examples/mnist_distributed.py --run all
 
 test: lint types pytest
 

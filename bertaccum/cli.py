@@ -211,16 +211,24 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
     """Train with several workers on this machine.
 
     They are processes that talk over the loopback interface, on ports that are free. Each line
-    on stderr begins with its worker's number. If one fails, all are ended; the same command,
-    started again, goes on from the last saved state.
+    on stderr begins with its worker's number; stdout is the first one's. If one fails, all are
+    ended; the same `train`, started again, goes on from the last saved state.
+
+    A Python file of your own is told its place in TF_CONFIG, as MultiWorkerMirroredStrategy reads
+    it.
 
     \b
-    Example:
+    Examples:
       bertaccum launch --workers 2 -- train --target-batch 32 --out runs/together
+      bertaccum launch --workers 2 -- mine.py --epochs 3
     """
-    if command[0] != "train":
-        raise click.UsageError(f"launch starts train, not {command[0]}")
+    from bertaccum.distribution.launch import is_file
     from bertaccum.distribution.launch import launch as run
+
+    if command[0] != "train" and not is_file(command[0]):
+        raise click.UsageError(f"launch starts train or a Python file, not {command[0]}")
+    if is_file(command[0]) and not Path(command[0]).is_file():
+        raise ConfigError(f"{command[0]}: there is no such file", "name a Python file, or train")
 
     sys.exit(run(workers, command))
 

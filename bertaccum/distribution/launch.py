@@ -31,7 +31,9 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def launch(workers: int, arguments: Sequence[str]) -> int:
-    """Runs `bertaccum` with these arguments as so many workers of one run.
+    """Runs a command as so many workers of one run, each with a TF_CONFIG of its own.
+
+    The command is one of `bertaccum`, or a Python file, with its arguments.
 
     What they write on stderr comes out on ours, each line after the worker's number; stdout is
     the chief's. SIGINT and SIGTERM are passed on.
@@ -71,6 +73,11 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     return code
 
 
+def is_file(command: str) -> bool:
+    """Whether a command to launch is a Python file, and not one of `bertaccum`."""
+    return command.endswith(".py")
+
+
 def _free_ports(count: int) -> list[int]:
     """Ports that nobody listens on; all are held until the last is found."""
     with contextlib.ExitStack() as stack:
@@ -98,8 +105,9 @@ def _environment(number: int, addresses: list[str], gpus: list[str]) -> dict[str
 def _start(
     number: int, environment: dict[str, str], arguments: Sequence[str]
 ) -> subprocess.Popen[str]:
+    program = [] if is_file(arguments[0]) else ["-m", "bertaccum"]
     return subprocess.Popen(
-        [sys.executable, "-m", "bertaccum", *arguments],
+        [sys.executable, *program, *arguments],
         env=os.environ | environment,
         stdin=subprocess.DEVNULL,
         stdout=None if number == 0 else subprocess.DEVNULL,

@@ -42,7 +42,7 @@ def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "2", "--", "eval"], "launch starts train, not eval"),
+        (["--workers", "2", "--", "eval"], "launch starts train or a Python file, not eval"),
         (["--workers", "1", "--", "train"], "x>=2"),
         (["--", "train"], "workers"),
         (["--workers", "2"], "COMMAND"),
@@ -59,3 +59,22 @@ def test_the_first_failure_is_the_exit_code(capfd: pytest.CaptureFixture[str]) -
     errors = capfd.readouterr().err
     for worker in (0, 1):
         assert f"[{worker}] error: Invalid value for '--target-batch'" in errors
+
+
+def test_a_python_file_is_told_its_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "number = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "print(number, *sys.argv[1:])\n"
+        "print('a word', file=sys.stderr)\n"
+        "sys.exit(3 * number)\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["launch", "--workers", "2", "--", str(program), "--epochs", "3"])
+    assert ended.value.code == 3
+    out, err = capfd.readouterr()
+    assert out == "0 --epochs 3\n"
+    assert sorted(err.splitlines()) == ["[0] a word", "[1] a word"]
+    with pytest.raises(ConfigError, match=r"none.py: there is no such file"):
+        cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)

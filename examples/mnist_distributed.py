@@ -1,0 +1,323 @@
+"""MNIST, four ways to 200 examples an update, and the same weights after every one.
+
+    run   workers   batch of each   accumulation_steps   examples an update
+    1     1         200             1                    200
+    2     1         100             2                    200
+    3     2         100             1                    200
+    4     2          50             2                    200
+
+    python examples/mnist_distributed.py --run all
+
+One model, one optimizer, one order of examples; only where the examples of an update are, and how
+many at once, differs. Nothing has to be divided by the number of workers or of micro-steps.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Before TensorFlow is imported.
+
+import click
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+import tf_keras
+from matplotlib import pyplot as plt
+
+from bertaccum.accumulation import accumulate_gradients
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path(os.environ.get("BERTACCUM_SHARED", ROOT.parent / "shared"))
+LARGEST_DIFFERENCE = 1e-5
+TEST_BATCH = 500
+Data = tuple[np.ndarray, np.ndarray]  # images uint8 [n, 28, 28, 1], labels uint8 [n]
+
+
+class Run(NamedTuple):
+    """How the examples of an update are spread."""
+
+    workers: int
+    batch: int  # of one worker in one micro-step
+    accumulation_steps: int
+
+
+RUNS = {1: Run(1, 200, 1), 2: Run(1, 100, 2), 3: Run(2, 100, 1), 4: Run(2, 50, 2)}
+
+
+class BadInput(click.ClickException):
+    """One line, and the exit code of what the user can mend."""
+
+    exit_code = 2
+
+
+# --- Training, in each worker -----------------------------------------------------------
+
+
+def make_model() -> tf_keras.Model:
+    """A small CNN, and a smooth one.
+
+    Where ReLU and max-pooling have their kinks, as many black pixels are, gradients jump, and
+    float32's rounding grows to more than LARGEST_DIFFERENCE. In float64 it would not.
+    """
+    layers = tf_keras.layers
+    return tf_keras.Sequential(
+        [
+            layers.Input((28, 28, 1)),
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(16, 3, activation="gelu"),  # [batch, 26, 26, 16]
+            layers.AveragePooling2D(),
+            layers.Conv2D(32, 3, activation="gelu"),  # [batch, 11, 11, 32]
+            layers.AveragePooling2D(),
+            layers.Flatten(),  # [batch, 800]
+            layers.Dense(10),
+        ]
+    )
+
+
+def batches(data: Data, size: int, epochs: int) -> tf.data.Dataset:
+    """What all workers together take in one micro-step; the same examples in the same order."""
+    images, labels = data
+    rng = np.random.default_rng(0)
+    order = np.concatenate([rng.permutation(len(labels)) for _ in range(epochs)])
+
+    def in_order() -> Iterator[Data]:
+        for chosen in order.reshape(-1, size):
+            yield images[chosen], labels[chosen]
+
+    types = tf.TensorSpec([size, 28, 28, 1], tf.uint8), tf.TensorSpec([size], tf.uint8)
+    options = tf.data.Options()
+    # Each worker takes its part of every batch.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return tf.data.Dataset.from_generator(in_order, output_signature=types).with_options(options)
+
+
+class Recorder(tf_keras.callbacks.Callback):
+    """Keeps the loss of each update's window, and the weights that the update made."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.steps = run.accumulation_steps
+        self.losses: list[float] = []
+        self.weights: list[np.ndarray] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch % self.steps == 0:
+            self.model.reset_metrics()  # Keras' loss is the mean since then.
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if (batch + 1) % self.steps == 0:
+            self.losses.append(logs["loss"])
+            self.weights.append(np.concatenate([w.ravel() for w in self.model.get_weights()]))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        updates = self.model.optimizer.iterations.numpy()
+        click.echo(f"epoch {epoch + 1}: {updates:,} updates, loss {self.losses[-1]:.4f}", err=True)
+
+
+def train(run: Run, folder: Path | None, examples: int, epochs: int, out: Path) -> None:
+    """Trains as the worker that TF_CONFIG says, or as the only one; the first one writes."""
+    worker = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
+    strategy = tf.distribute.get_strategy()
+    if run.workers > 1:  # Before TensorFlow is asked for anything else.
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # GPUs: 3 digits are too few.
+    tf_keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = accumulate_gradients(make_model(), run.accumulation_steps)
+        loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf_keras.optimizers.Adam(1e-4), loss, metrics=["accuracy"])
+    # What is logged is everybody's already; tf_keras would add it up over workers again.
+    model.distribute_reduction_method = "first"
+    size, recorder = run.batch * run.workers, Recorder(run)
+    training, test = read_mnist(folder)
+    dataset = batches((training[0][:examples], training[1][:examples]), size, epochs)
+    began = time.monotonic()
+    steps = examples // size
+    model.fit(dataset, epochs=epochs, steps_per_epoch=steps, callbacks=[recorder], verbose=0)
+    seconds = time.monotonic() - began
+    peak_bytes = memory_peak_bytes()
+    steps = len(test[1]) // TEST_BATCH
+    accuracy = model.evaluate(batches(test, TEST_BATCH, 1), steps=steps, verbose=0)[1]
+    measured = {"seconds": seconds, "peak_bytes": peak_bytes, "accuracy": accuracy}
+    np.savez(out / f"{worker}.npz", losses=recorder.losses, weights=recorder.weights, **measured)
+    if run.workers > 1:
+        time.sleep(2)  # Together: the other may still be fetching its part of the last sum.
+
+
+def memory_peak_bytes() -> int:
+    """The most that tensors took at once on this worker's device."""
+    device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+    return int(tf.config.experimental.get_memory_info(device)["peak"])
+
+
+# --- Data -------------------------------------------------------------------------------
+
+
+def read_mnist(folder: Path | None) -> tuple[Data, Data]:
+    """Training and test examples, from the original files or through tensorflow-datasets."""
+    if folder is None:
+        return download_mnist("train"), download_mnist("test")
+    return read_files(folder, "train"), read_files(folder, "t10k")
+
+
+def read_files(folder: Path, name: str) -> Data:
+    """One part of the original data."""
+    images = read_idx(folder / f"{name}-images-idx3-ubyte.gz", (28, 28))
+    labels = read_idx(folder / f"{name}-labels-idx1-ubyte.gz", ())
+    if len(images) != len(labels):
+        raise BadInput(f"{folder} has {len(images)} images and {len(labels)} labels of {name}")
+    return images[..., np.newaxis], labels
+
+
+def read_idx(path: Path, each: tuple[int, ...]) -> np.ndarray:
+    """Bytes, [n, *each], after a header: 0, 0, 8 for bytes, how many axes, the length of each."""
+    try:
+        content = gzip.decompress(path.read_bytes())
+        shape = tuple(np.frombuffer(content, ">i4", count=content[3], offset=4))
+        if shape[1:] != each:
+            raise ValueError(f"it has arrays of {len(shape) - 1} axes")
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    except (OSError, EOFError, IndexError, ValueError, zlib.error) as error:
+        raise BadInput(f"{path} cannot be read ({error}); name another folder by --data") from None
+
+
+def download_mnist(split: str) -> Data:
+    """Through tensorflow-datasets, which keeps it."""
+    import tensorflow_datasets as tfds
+
+    try:
+        dataset = tfds.load("mnist", split=split, batch_size=-1, as_supervised=True)
+    except (OSError, tfds.download.DownloadError) as error:
+        raise BadInput(
+            f"MNIST cannot be downloaded ({type(error).__name__}); name a folder with the four"
+            " original files, train-images-idx3-ubyte.gz and so on, by --data"
+        ) from None
+    images, labels = tfds.as_numpy(dataset)
+    return images, labels.astype(np.uint8)
+
+
+# --- The runs, and what they came to ----------------------------------------------------
+
+
+def start(number: int, out: Path, arguments: list[str]) -> dict[str, np.ndarray]:
+    """Starts this program again as the workers of a run; what the first of them wrote."""
+    out.mkdir()
+    workers = RUNS[number].workers
+    launch = ["-m", "bertaccum", "launch", "--workers", str(workers), "--"] if workers > 1 else []
+    this = [str(Path(__file__)), "--run", str(number), "--worker", str(out), *arguments]
+    click.echo(f"run {number}", err=True)
+    # On a CPU, too, TensorFlow then counts the memory that it hands out.
+    counted = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
+    if code := subprocess.run([sys.executable, *launch, *this], env=counted).returncode:
+        raise click.ClickException(f"run {number} ended with exit code {code}")
+    results = [dict(np.load(path)) for path in sorted(out.glob("*.npz"))]
+    return results[0] | {"peak_bytes": np.array([result["peak_bytes"] for result in results])}
+
+
+def differences(results: dict[int, dict[str, np.ndarray]]) -> dict[int, np.ndarray]:
+    """The largest difference of any weight to the first run's, after each update."""
+    first = next(iter(results.values()))["weights"]  # [updates, weights]
+    return {n: np.abs(result["weights"] - first).max(axis=1) for n, result in results.items()}
+
+
+def table(results: dict[int, dict[str, np.ndarray]]) -> str:
+    """A line a run."""
+    apart = differences(results)
+    rows = [
+        {
+            "run": number,
+            "workers x batch x steps": " x ".join(map(str, RUNS[number])),
+            "updates": len(result["losses"]),
+            "loss": f"{result['losses'][-100:].mean():.5f}",
+            "test accuracy": f"{result['accuracy']:.4f}",
+            "seconds": f"{result['seconds']:.0f}",
+            "peak MiB of each": ", ".join(f"{b / 2**20:.0f}" for b in result["peak_bytes"]),
+            "weights apart": f"{apart[number].max():.1e}",
+        }
+        for number, result in results.items()
+    ]
+    return str(pd.DataFrame(rows).to_string(index=False))
+
+
+def draw(results: dict[int, dict[str, np.ndarray]], figure: Path) -> None:
+    """The losses of all runs, and how far their weights are apart."""
+    _, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")
+    for width, (number, result) in zip((7, 5, 3, 1), results.items(), strict=False):
+        label = f"run {number}: " + " x ".join(map(str, RUNS[number]))
+        above.plot(result["losses"], linewidth=width, label=label)
+    for number, apart in list(differences(results).items())[1:]:
+        below.semilogy(apart, color=f"C{number - 1}", label=f"run {number}")
+    below.axhline(LARGEST_DIFFERENCE, color="gray", linestyle=":")
+    above.set(ylabel="loss of an update's 200 examples")
+    below.set(xlabel="updates", ylabel="largest difference of a weight")
+    above.legend(title="workers x batch x accumulation_steps")
+    plt.savefig(figure, dpi=120)
+
+
+def check(folder: Path | None, examples: int, figure: Path) -> None:
+    """Says what is wrong before anything is trained, and once for all workers."""
+    (_, labels), (_, test) = read_mnist(folder)
+    if examples % 200 or examples > len(labels):
+        raise BadInput(f"--examples {examples} has to be a multiple of 200, up to {len(labels)}")
+    if len(test) % TEST_BATCH:
+        raise BadInput(f"{folder} has {len(test)} test examples, not a multiple of {TEST_BATCH}")
+    try:
+        figure.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--figure {figure} cannot be written ({error.strerror})") from None
+
+
+@click.command()
+@click.option("--run", type=click.Choice([*map(str, RUNS), "all"]), default="all")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Folder with the four original files. [default: shared/data/mnist beside the repository,"
+    " else they are downloaded]",
+)
+@click.option("--epochs", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--examples", type=click.IntRange(200, 60_000), default=60_000, show_default=True)
+@click.option(
+    "--figure",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default="build/examples/mnist.png",
+    show_default=True,
+)
+@click.option("--worker", type=click.Path(path_type=Path), hidden=True)
+def main(
+    run: str, data: Path | None, epochs: int, examples: int, figure: Path, worker: Path | None
+) -> None:
+    """Trains on MNIST in one of four ways, or in all, and compares them."""
+    if data is None and (SHARED / "data/mnist").is_dir():
+        data = SHARED / "data/mnist"
+    if worker is not None:
+        train(RUNS[int(run)], data, examples, epochs, worker)
+        return
+    check(data, examples, figure)
+    arguments = ["--epochs", str(epochs), "--examples", str(examples)]
+    arguments += ["--data", str(data)] if data is not None else []
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = list(RUNS) if run == "all" else [int(run)]
+        results = {n: start(n, Path(folder, str(n)), arguments) for n in numbers}
+    click.echo(table(results))
+    draw(results, figure)
+    click.echo(f"{figure}: written")
+    if (
+        largest := max(apart.max() for apart in differences(results).values())
+    ) > LARGEST_DIFFERENCE:
+        raise click.ClickException(f"weights are {largest:.1e} apart, which is no rounding")
+
+
+if __name__ == "__main__":
+    main()

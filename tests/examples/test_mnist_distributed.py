@@ -1,0 +1,155 @@
+"""Four ways to the same updates: processes of their own, on images made here and real ones."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+from typing import Any
+
+import mnist_distributed as module
+import numpy as np
+import pytest
+import tf_keras
+from click.testing import CliRunner
+
+Results = dict[int, dict[str, np.ndarray]]
+EXAMPLES = 800
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+    path.write_bytes(gzip.compress(header + array.tobytes()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images in the layout of the original files."""
+    folder = tmp_path_factory.mktemp("mnist")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", EXAMPLES), ("t10k", module.TEST_BATCH)):
+        labels = rng.integers(10, size=count, dtype=np.uint8)
+        images = (
+            rng.integers(256, size=(count, 28, 28), dtype=np.uint8) // 10 + labels[:, None, None]
+        )
+        write_idx(folder / f"{name}-images-idx3-ubyte.gz", images.astype(np.uint8))
+        write_idx(folder / f"{name}-labels-idx1-ubyte.gz", labels)
+    return folder
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(module.main, [str(argument) for argument in arguments])
+
+
+def test_two_workers_that_accumulate_make_the_updates_of_one_batch(
+    folder: Path, tmp_path: Path
+) -> None:
+    arguments = ["--data", str(folder), "--epochs", "2", "--examples", str(EXAMPLES)]
+    results = {n: module.start(n, tmp_path / str(n), arguments) for n in (1, 4)}
+    one, four = results.values()
+    assert len(one["losses"]) == len(four["losses"]) == 8
+    assert np.abs(one["weights"][-1] - one["weights"][0]).max() > 1e-4
+    assert module.differences(results)[4].max() <= 1e-6
+    np.testing.assert_allclose(four["losses"], one["losses"], rtol=1e-6)
+    assert float(four["accuracy"]) == float(one["accuracy"])
+    assert len(one["peak_bytes"]) == 1 and len(four["peak_bytes"]) == 2
+    assert max(four["peak_bytes"]) < min(one["peak_bytes"]) / 2
+    assert four["losses"][1] == pytest.approx(second_loss(folder, one["weights"][0]), rel=1e-5)
+
+
+def second_loss(folder: Path, weights: np.ndarray) -> float:
+    """Of the second 200 examples in the order of the seed, with the weights of one update."""
+    model = module.make_model()
+    ends = np.cumsum([w.size for w in model.get_weights()])[:-1]
+    parts = zip(np.split(weights, ends), model.get_weights(), strict=True)
+    model.set_weights([part.reshape(w.shape) for part, w in parts])
+    images, labels = module.read_mnist(folder)[0]
+    chosen = np.random.default_rng(0).permutation(EXAMPLES)[200:400]
+    loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return float(loss(labels[chosen], model(images[chosen])))
+
+
+@pytest.mark.slow
+def test_all_four_runs_on_real_images(shared: Path, tmp_path: Path) -> None:
+    figure = tmp_path / "new" / "mnist.png"
+    done = run(
+        "--data", shared / "data/mnist", "--examples", 6000, "--epochs", 1, "--figure", figure
+    )
+    assert done.exit_code == 0, done.output
+    rows = done.stdout.splitlines()[1:5]
+    assert [row.split()[0] for row in rows] == ["1", "2", "3", "4"]
+    assert len({row.split()[7] for row in rows}) == 1
+    assert figure.stat().st_size > 10_000
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Results:
+    """What runs are said to have come to."""
+    results = {
+        n: {
+            "losses": np.linspace(2, 1, 3),
+            "weights": np.zeros((3, 5), np.float32),
+            "seconds": np.array(7.0),
+            "accuracy": np.array(0.5),
+            "peak_bytes": np.array([2**20 * 100 // n] * module.RUNS[n].workers),
+        }
+        for n in module.RUNS
+    }
+    monkeypatch.setattr(module, "start", lambda n, out, arguments: results[n])
+    return results
+
+
+def test_what_they_came_to_is_shown(measured: Results, folder: Path, tmp_path: Path) -> None:
+    figure = tmp_path / "new" / "mnist.png"
+    measured[4]["weights"][1, 2] = 4e-6
+    done = run("--data", folder, "--examples", EXAMPLES, "--figure", figure)
+    assert done.exit_code == 0, done.output
+    fourth = done.stdout.splitlines()[4].split()
+    assert " ".join(fourth) == "4 2 x 50 x 2 3 1.50000 0.5000 7 25, 25 4.0e-06"
+    assert figure.is_file()
+
+
+def test_weights_apart_in_a_single_update_fail_the_program(
+    measured: Results, folder: Path, tmp_path: Path
+) -> None:
+    measured[3]["weights"][1, 2] = 2e-5
+    done = run("--data", folder, "--examples", EXAMPLES, "--figure", tmp_path / "mnist.png")
+    assert done.exit_code == 1
+    assert done.stderr.strip() == "Error: weights are 2.0e-05 apart, which is no rounding"
+
+
+def test_a_run_that_fails_fails_the_program(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    done = run("--data", folder, "--examples", EXAMPLES, "--figure", tmp_path / "mnist.png")
+    assert done.exit_code == 1
+    assert done.stderr == "run 1\nError: run 1 ended with exit code 1\n"
+
+
+def test_bad_input_is_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for path in folder.iterdir():
+        (broken / path.name).write_bytes(path.read_bytes()[:-20])
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    for path in folder.iterdir():
+        (labels / path.name).write_bytes(
+            (folder / path.name.replace("images-idx3", "labels-idx1")).read_bytes()
+        )
+    (tmp_path / "file").touch()
+    for arguments, message in (
+        (["--data", tmp_path], "train-images-idx3-ubyte.gz cannot be read"),
+        (["--data", broken], "train-images-idx3-ubyte.gz cannot be read"),
+        (["--data", labels], "it has arrays of 0 axes"),
+        (["--data", folder, "--examples", 300], "--examples 300 has to be a multiple of 200"),
+        (["--data", folder, "--examples", 1000], "up to 800"),
+        (["--data", folder, "--examples", 800, "--figure", tmp_path / "file/a.png"], "--figure"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 2, done.output
+        assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+        assert message in done.stderr
