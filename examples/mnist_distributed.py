@@ -137,7 +137,7 @@ def train(run: Run, folder: Path | None, examples: int, epochs: int, out: Path) 
         model = accumulate_gradients(make_model(), run.accumulation_steps)
         loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(tf_keras.optimizers.Adam(1e-4), loss, metrics=["accuracy"])
-    # What is logged is everybody's already; tf_keras would add it up over workers again.
+    # Logs are all workers' already; for callbacks tf_keras would add them up over workers again.
     model.distribute_reduction_method = "first"
     size, recorder = run.batch * run.workers, Recorder(run)
     training, test = read_mnist(folder)
