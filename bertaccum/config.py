@@ -117,8 +117,9 @@ class StepConfig:
     bert_config: str | None = setting(None, "A bert_config.json instead of a preset.", path=True)
     init_checkpoint: str | None = setting(
         None,
-        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format, a"
-        " folder in Hugging Face's, or none for random weights. [default: the preset's]",
+        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format (or"
+        " the bert_model.ckpt in it), a folder in Hugging Face's, or none for random weights."
+        " [default: the preset's]",
         path=True,
     )
     vocab: str | None = setting(

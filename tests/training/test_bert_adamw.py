@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import write_small_task
 
-import bertaccum
 from bertaccum.config import TrainConfig
-from bertaccum.training.events import Updated
 from bertaccum.training.recipe import make_optimizer, make_schedule
 
 UPDATES, WINDOW, PARTS = 14, 6, (2, 3, 1)
@@ -125,33 +121,3 @@ def test_the_rate_falls_onto_the_line_from_the_first_update(updates: int, fracti
     rates = [float(schedule(step)) for step in range(updates)]
     wanted = [expected_rate(step, updates, config) for step in range(updates)]
     np.testing.assert_allclose(rates, wanted, atol=1e-6)
-
-
-def test_the_option_arrives_and_a_window_may_be_cut(tmp_path: Path) -> None:
-    """1 x 8 and 4 x 2 make the same updates, at rates that adamw's schedule does not have."""
-    data = tmp_path / "reviews"
-    write_small_task(data, train=24, dev=4)
-    options = {"optimizer": "bert-adamw", "epochs": 4.0, "learning_rate": 1e-2}
-
-    def updates(micro_batch: int) -> list[Updated]:
-        events = bertaccum.train(
-            data=str(data),
-            bert_config=str(data / "bert_config.json"),
-            init_checkpoint="none",
-            max_seq_length=16,
-            target_batch=8,
-            micro_batch=micro_batch,
-            eval_every=4.0,
-            out=str(tmp_path / f"by-{micro_batch}"),
-            **options,
-        )
-        return [event for event in events if isinstance(event, Updated)]
-
-    whole, cut = updates(8), updates(2)
-    assert [{u.micro_steps for u in some} for some in (whole, cut)] == [{1}, {4}]
-    for name in ("loss", "grad_norm"):
-        one, other = ([getattr(u, name) for u in some] for some in (whole, cut))
-        np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=name)
-    wanted = [expected_rate(n, 12, TrainConfig(**options)) for n in range(12)]
-    assert [u.learning_rate for u in cut] == pytest.approx(wanted)
-    assert "optimizer: bert-adamw\n" in (tmp_path / "by-2/config.yaml").read_text()
