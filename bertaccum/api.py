@@ -151,7 +151,8 @@ def evaluate(
 
     Returns:
       `accuracy`, `loss`, `matthews_correlation`, `classes` (name, precision, recall, f1 and
-      examples of each), `confusion_matrix`, `run`, `data` and `examples`.
+      examples of each), `confusion_matrix`, `run`, `update` (of its best model), `data` and
+      `examples`.
     """
     config = _configured(EvalConfig, config, options)
     from bertaccum.training.evaluation import evaluate as run

@@ -235,9 +235,15 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
 
 @cli.command("eval")
 @options(EvalConfig)
+@click.option(
+    "--results",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write eval_results.txt as run_classifier does; its global_step counts updates.",
+)
 @json_option
 @shown
-def evaluate(view: View, as_json: bool, **values: Any) -> None:
+def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> None:
     """Evaluate the best model of a run.
 
     \b
@@ -245,10 +251,16 @@ def evaluate(view: View, as_json: bool, **values: Any) -> None:
       bertaccum eval
       bertaccum eval --run runs/20260102-030405 --split dev
       bertaccum eval --file mine.tsv --json
+      bertaccum eval --split dev --results eval_results.txt
     """
     _quiet_tensorflow()
-    with view:
+    from bertaccum.display.run_classifier import results_file, write_evaluation
+
+    written = results_file(Path(results)) if results else contextlib.nullcontext()
+    with view, written as file:
         result = api.evaluate(progress=view, keep=False, **values)
+        if file is not None:
+            write_evaluation(file, result)
     if as_json:
         text.result_json(result)
     else:
@@ -290,7 +302,7 @@ def predict(
             raise ConfigError("there is no text", "give some, name a --file, or pipe them in")
         values["file"] = "-"
     _quiet_tensorflow()
-    from bertaccum.display.predictions import write_results
+    from bertaccum.display.run_classifier import results_file, write_predictions
 
     with view:
         found = api.predict(texts or None, **values)
@@ -298,7 +310,8 @@ def predict(
             for one in found:
                 text.prediction(one, as_json)
         else:
-            count = write_results(Path(results), found)
+            with results_file(Path(results)) as file:
+                count = write_predictions(file, found)
             text.result(f"{results}: {count:,} predictions")
 
 

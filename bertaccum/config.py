@@ -29,6 +29,7 @@ FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
+ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 # What an evaluation is compared by; a larger one is better, but of the loss.
 METRICS = ("accuracy", "matthews_correlation", "loss")
 DROPOUT_STREAMS = ("example", "micro-batch")
@@ -116,8 +117,9 @@ class StepConfig:
     bert_config: str | None = setting(None, "A bert_config.json instead of a preset.", path=True)
     init_checkpoint: str | None = setting(
         None,
-        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format, a"
-        " folder in Hugging Face's, or none for random weights. [default: the preset's]",
+        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format (or"
+        " the bert_model.ckpt in it), a folder in Hugging Face's, or none for random weights."
+        " [default: the preset's]",
         path=True,
     )
     vocab: str | None = setting(
@@ -197,6 +199,12 @@ class TrainConfig(StepConfig):
 
     epochs: float = setting(3.0, "Passes over train.tsv.", minimum=0, exclusive=True)
     max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1, free=True)
+    optimizer: str = setting(
+        ADAMW,
+        "adamw: with bias correction, and a rate that decays from the warm-up's end on; bert-adamw:"
+        " what google-research/bert's run_classifier does, without the first, on its schedule.",
+        choices=(ADAMW, BERT_ADAMW),
+    )
     learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
     warmup_fraction: float = setting(
         0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1

@@ -118,16 +118,19 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
         assert err.count("\n") == 1 and message in err
 
 
-def test_test_results_are_written_as_run_classifier_does(run: Any, folder: Path) -> None:
-    code, out, _ = run(
-        "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--results", "results.tsv"
-    )
-    assert (code, out) == (0, "results.tsv: 21 predictions\n")
-    rows = np.loadtxt(folder / "results.tsv", delimiter="\t")
-    found = list(bertaccum.predict(texts(folder), run=str(folder / "runs/one")))
-    assert rows.shape == (21, 2)
-    assert rows == pytest.approx(np.array([list(f.probabilities.values()) for f in found]))
-    assert [str(row.argmax()) for row in rows] == [f.label for f in found]
+@pytest.mark.parametrize("path", [".", "none/results", "reviews/dev.tsv/results", "/dev/null"])
+def test_results_that_cannot_be_written_are_refused_at_once(
+    run: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("it was computed first")
+
+    monkeypatch.setattr("bertaccum.training.evaluation.load_best", never)
+    monkeypatch.setattr("bertaccum.training.predicting.load_best", never)
+    for command in (["eval"], ["predict", "some text"]):
+        code, out, err = run(*command, "--run", "runs/one", "--results", path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"error: --results {path} " in err
 
 
 def test_a_bad_row_leaves_what_was_there(run: Any, folder: Path) -> None:

@@ -28,6 +28,8 @@ from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
+# What the weights' files begin with in a folder in Google's format.
+_PREFIX = "bert_model.ckpt"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ class ModelSource:
             return self.checkpoint
         # The index has checksums of all weights.
         return self.checkpoint.with_name(f"{self.checkpoint.name}.index")
+
+
+def checkpoint_home(named: str) -> str:
+    """The folder of a checkpoint that is named by its files' prefix, as TensorFlow names one."""
+    path = Path(named)
+    return str(path.parent) if path.name == _PREFIX and not path.exists() else named
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -129,7 +137,7 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
         return None
     if named in PRESET_CONFIGS:
         return fetch_preset(named, progress)
-    path = Path(named)
+    path = Path(checkpoint_home(named))
     if path.is_dir():
         return _whole_folder(path)
     if path.is_file():
@@ -142,7 +150,7 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
 
 
 def _weights(folder: Path | None) -> Path | None:
-    return folder and folder / (WEIGHTS if is_huggingface(folder) else "bert_model.ckpt")
+    return folder and folder / (WEIGHTS if is_huggingface(folder) else _PREFIX)
 
 
 def _has_pooler(folder: Path | None) -> bool:
@@ -156,7 +164,7 @@ def _whole_folder(folder: Path) -> Path:
     if is_huggingface(folder):
         check_folder(folder)
         return folder
-    for name in ("bert_config.json", "bert_model.ckpt.index"):
+    for name in ("bert_config.json", f"{_PREFIX}.index"):
         if not (folder / name).is_file():
             raise InputError(
                 f"has no {name}",
@@ -222,4 +230,4 @@ def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
 def _name(config: StepConfig, folder: Path | None) -> str:
     if folder is None:
         return config.model or config.bert_config or DEFAULT_PRESET
-    return config.model or Path(config.init_checkpoint or DEFAULT_PRESET).stem
+    return config.model or Path(checkpoint_home(config.init_checkpoint or DEFAULT_PRESET)).stem

@@ -20,16 +20,22 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     device, and takes half the time. In float32 the second moments differ by 1e-5 of
     themselves: the kernel's 1 - beta_2 is rounded.
 
+    Without `bias_correction` it is the AdamWeightDecayOptimizer of google-research/bert.
+
     Sources: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma and
-    Ba 2015, "Adam".
+    Ba 2015, "Adam"; Devlin et al. 2019, "BERT".
     """
 
     _factor: Any = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **(kwargs | {"jit_compile": False}))
+        self.bias_correction = bias_correction
         # The last operation on each device: the next variable waits for it.
         self._last: dict[str, tf.Operation] = {}
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"bias_correction": self.bias_correction}
 
     @contextmanager
     def scaling(self, factor: tf.Tensor) -> Iterator[None]:
@@ -93,6 +99,9 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         return self._momentums[index], self._velocities[index]
 
     def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+        """The betas to the power of the update's number, by which biases are corrected."""
+        if not self.bias_correction:
+            return tf.zeros([], dtype), tf.zeros([], dtype)
         # As tf_keras has it: `cast` rounds to float32 first, `constant` does not.
         step = tf.cast(self.iterations + 1, dtype)
         return tf.pow(tf.cast(self.beta_1, dtype), step), tf.pow(tf.cast(self.beta_2, dtype), step)

@@ -170,7 +170,7 @@ def _labels_of(tsv: Path, table: Any) -> Any:
     if "label" not in table:
         raise InputError(
             "has no labels",
-            "the cola layout leaves them out of test.tsv; prepare with --layout plain",
+            "a test.tsv in the cola layout has none: predict it, or prepare with --layout plain",
             path=tsv,
         )
     return table["label"]

@@ -16,7 +16,7 @@ from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Progress
 from bertaccum.records.record import read_run_config
 from bertaccum.settings import size_in_bytes
-from bertaccum.training.checkpoints import load_best
+from bertaccum.training.checkpoints import best_evaluation, load_best
 from bertaccum.training.dataset import TokenStore, open_store
 from bertaccum.training.prediction import Predictor
 from bertaccum.training.run_folder import RunFolder
@@ -29,6 +29,7 @@ class Predictions:
 
     Args:
       run: the run's name.
+      update: after which its best model was as it is; None where that is not known any more.
       tsv: what was predicted.
       store: its examples.
       names: of the classes.
@@ -36,6 +37,7 @@ class Predictions:
     """
 
     run: str
+    update: int | None
     tsv: Path
     store: TokenStore
     names: list[str]
@@ -68,13 +70,16 @@ def predictions(config: EvalConfig, progress: Progress) -> Predictions:
     model, files = load_best(folder)
     store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
     logits = Predictor(model, config.batch)(store, progress)
-    return Predictions(folder.path.resolve().name, tsv, store, files.labels.names, logits)
+    name, best = folder.path.resolve().name, best_evaluation(folder)
+    update = None if best is None else best.update
+    return Predictions(name, update, tsv, store, files.labels.names, logits)
 
 
 def evaluation(found: Predictions) -> dict[str, Any]:
-    """As `classification_report`, with `run`, `data` and `examples`."""
+    """As `classification_report`, with `run`, `update`, `data` and `examples`."""
     return {
         "run": found.run,
+        "update": found.update,
         "data": str(found.tsv),
         "examples": len(found.store),
         **classification_report(found.logits, found.store.labels, found.names),

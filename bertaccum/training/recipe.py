@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tf_keras
 from official.modeling.optimization import lr_schedule
+from official.nlp.optimization import WarmUp
 
 from bertaccum.accumulation import AccumulatingOptimizer, ClipByGlobalNorm
-from bertaccum.config import TrainConfig
+from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.training.adamw import InPlaceAdamW, OffloadedAdamW
 from bertaccum.training.precision import resolved_precision
 
 # Parts of the names of the variables that do not decay.
 NO_DECAY = ("bias", "layer_norm")
+# epsilon: tf_keras adds it to a second moment that is not bias-corrected, so that in the
+# first updates BERT's own 1e-6 drowns small gradients; training from random weights stalls.
+_KINDS: dict[str, dict[str, Any]] = {
+    ADAMW: {"epsilon": 1e-8, "bias_correction": True},
+    BERT_ADAMW: {"epsilon": 1e-6, "bias_correction": False},
+}
 
 
 def make_optimizer(
@@ -20,17 +29,15 @@ def make_optimizer(
     """AdamW as BERT is fine-tuned, inside the accumulating optimizer.
 
     Args:
-      config: learning rate, warm-up, decay, clipping and precision.
+      config: which of the two, learning rate, warm-up, decay, clipping and precision.
       updates: length of the whole schedule, in updates.
       accumulation_steps: micro-steps in a full window; with one there are no accumulators.
     """
-    # epsilon: tf_keras adds it to a second moment that is not bias-corrected, so that in the
-    # first updates BERT's own 1e-6 drowns small gradients; training from random weights stalls.
     adamw = OffloadedAdamW if config.offload_optimizer else InPlaceAdamW
     inner: tf_keras.optimizers.Optimizer = adamw(
         learning_rate=make_schedule(config, updates),
         weight_decay=config.weight_decay,
-        epsilon=1e-8,
+        **_KINDS[config.optimizer],
     )
     inner.exclude_from_weight_decay(var_names=list(NO_DECAY))
     if resolved_precision(config.precision) == "mixed_float16":
@@ -46,7 +53,16 @@ def make_optimizer(
 def make_schedule(
     config: TrainConfig, updates: int
 ) -> tf_keras.optimizers.schedules.LearningRateSchedule:
-    """From 0 to the peak over the warm-up, then in a straight line to 0 at the end."""
+    """From 0 to the peak over the warm-up, then in a straight line to 0 at the end.
+
+    With `bert-adamw` that line is google-research/bert's, which starts at the first update: where
+    the warm-up ends, the rate falls from the peak onto it.
+    """
+    if config.optimizer == BERT_ADAMW:
+        line = tf_keras.optimizers.schedules.PolynomialDecay(config.learning_rate, updates, 0.0)
+        # As it rounds: downwards.
+        warmup = int(updates * config.warmup_fraction)
+        return WarmUp(config.learning_rate, line, warmup) if warmup else line
     warmup = round(config.warmup_fraction * updates)
     decay = lr_schedule.PolynomialDecayWithOffset(
         initial_learning_rate=config.learning_rate,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum import __version__
+from bertaccum.bert.source import checkpoint_home
 from bertaccum.config import PRESETS, TrainConfig
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology
@@ -30,6 +31,7 @@ _CUTTING = ("micro_batch", "cut")
 
 def _absolute(name: str) -> str:
     """A path that holds from any folder; the name of a preset, or none, as it is."""
+    name = checkpoint_home(name)
     if name in PRESETS or not Path(name).exists():
         return name
     return str(Path(name).resolve())

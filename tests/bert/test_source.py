@@ -14,6 +14,7 @@ from bertaccum.bert.source import ModelSource, find_model
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError
+from bertaccum.training.resuming import resolved_config
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad"]
 
@@ -41,6 +42,22 @@ def test_a_folder_brings_its_own_dimensions_and_vocabulary(checkpoint: Path) -> 
     assert source.vocabulary == WORDS
     assert source.checkpoint == checkpoint / "bert_model.ckpt"
     assert source.telling_file == checkpoint / "bert_model.ckpt.index"
+
+
+def test_the_prefix_of_a_checkpoint_means_its_folder(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = find(init_checkpoint=str(checkpoint))
+    assert find(init_checkpoint=str(checkpoint / "bert_model.ckpt")) == whole
+    monkeypatch.chdir(checkpoint.parent)
+    config = TrainConfig(init_checkpoint="./checkpoint/bert_model.ckpt")
+    assert resolved_config(config, "any").init_checkpoint == str(checkpoint)
+    (checkpoint / "bert_model.ckpt.index").unlink()
+    check(
+        InputError,
+        "checkpoint: has no bert_model.ckpt.index",
+        init_checkpoint=config.init_checkpoint,
+    )
 
 
 def test_a_zip_is_the_same_as_its_folder(checkpoint: Path, tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def test_a_factor_holds_for_one_update_only() -> None:
 
 def test_it_is_made_again_from_its_config_and_traced_again() -> None:
     variables = [tf.Variable([1.0]), tf.Variable([2.0])]
-    optimizer = InPlaceAdamW.from_config(InPlaceAdamW(0.1, weight_decay=0.1).get_config())
+    made = InPlaceAdamW(0.1, weight_decay=0.1, bias_correction=False)
+    optimizer = InPlaceAdamW.from_config(made.get_config())
+    assert not optimizer.bias_correction
     optimizer.build(variables)
     for _ in range(2):
         step = tf.function(

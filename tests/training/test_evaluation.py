@@ -50,7 +50,7 @@ def test_the_most_wrong_by_hand(tmp_path: Path) -> None:
     likely = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.4, 0.6]])
     store = TokenStore(np.zeros(4, np.int32), np.arange(5), np.array(labels, np.int32))
     # Logits are what they are up to a constant.
-    found = Predictions("r", tsv, store, ["no", "yes"], np.log(likely) + 1000)
+    found = Predictions("r", 1, tsv, store, ["no", "yes"], np.log(likely) + 1000)
     first, second = most_wrong(found, 9)
     assert first == {
         "row": 4,

@@ -207,6 +207,8 @@ def test_what_changes_the_updates_is_refused(config: Make) -> None:
     before = result(run)
     with pytest.raises(ConfigError, match=r"--target-batch 4 \(was 8\), --seed 1 \(was 0\)"):
         list(loop.resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
+    with pytest.raises(ConfigError, match=r"--optimizer bert-adamw \(was adamw\)"):
+        list(loop.resume(run, {"optimizer": "bert-adamw"}, silent))
     with pytest.raises(ConfigError, match=r"both name the run folder; drop --out"):
         list(loop.resume(run, {"out": "elsewhere"}, silent))
     drawn = config("drawn", dropout_stream="micro-batch")
