@@ -36,6 +36,14 @@ MAY_IMPORT = {
         "data_prep",
     },
     "bertaccum.display": {"bertaccum.training"},
+    "bertaccum.commands": {
+        "bertaccum.api",
+        "bertaccum.config_file",
+        "bertaccum.display",
+        "bertaccum.distribution",
+        "bertaccum.records",
+        "bertaccum.training",
+    },
     "data_prep": set(),
 }
 

@@ -1,0 +1,41 @@
+"""`bertaccum compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bertaccum.commands.common import tables
+from bertaccum.commands.options import json_option, options
+from bertaccum.config import CompareConfig
+from bertaccum.display import text
+
+
+@click.command()
+@click.argument("runs", type=click.Path(), nargs=-1, required=True)
+@options(CompareConfig)
+@json_option
+def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
+    """Draw the curves of several runs, and say where they differ.
+
+    The loss stands against the examples seen, not against updates, so that runs with different
+    target batches compare. Runs may be under way.
+
+    \b
+    Examples:
+      bertaccum compare runs/batch-8 runs/batch-32
+      bertaccum compare runs/2026* --out figures --smooth 2000
+      bertaccum compare runs/first runs/latest --json
+    """
+    if len(runs) < 2:
+        raise click.UsageError("compare needs two runs or more")
+    config = CompareConfig(**values)
+    from bertaccum.records.compare import compare as run
+
+    result = run(config, [Path(path) for path in runs])
+    if as_json:
+        text.result_json(result)
+    else:
+        tables().compared(result)

@@ -1,0 +1,53 @@
+"""`bertaccum eval`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertaccum import api
+from bertaccum.commands.common import quiet_tensorflow, tables
+from bertaccum.commands.options import json_option, options, shown
+from bertaccum.config import EvalConfig
+from bertaccum.display import text
+
+if TYPE_CHECKING:
+    from bertaccum.display.view import View
+
+
+@click.command("eval")
+@options(EvalConfig)
+@click.option(
+    "--results",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write eval_results.txt as run_classifier does; its global_step counts updates.",
+)
+@json_option
+@shown
+def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> None:
+    """Evaluate the best model of a run.
+
+    \b
+    Examples:
+      bertaccum eval
+      bertaccum eval --run runs/20260102-030405 --split dev
+      bertaccum eval --file mine.tsv --json
+      bertaccum eval --split dev --results eval_results.txt
+    """
+    quiet_tensorflow()
+    from bertaccum.display.run_classifier import results_file, write_evaluation
+
+    written = results_file(Path(results)) if results else contextlib.nullcontext()
+    with view, written as file:
+        result = api.evaluate(progress=view, keep=False, **values)
+        if file is not None:
+            write_evaluation(file, result)
+    if as_json:
+        text.result_json(result)
+    else:
+        tables().evaluation(result)
+    api.keep_evaluation(EvalConfig(**values), result)

@@ -1,0 +1,39 @@
+"""`bertaccum export`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertaccum import api
+from bertaccum.commands.common import quiet_tensorflow
+from bertaccum.commands.options import json_option, options, shown
+from bertaccum.config import ExportConfig
+from bertaccum.display import text
+
+if TYPE_CHECKING:
+    from bertaccum.display.view import View
+
+
+@click.command()
+@options(ExportConfig)
+@json_option
+@shown
+def export(view: View, as_json: bool, **values: Any) -> None:
+    """Write the best model of a run for others to load.
+
+    \b
+    Examples:
+      bertaccum export
+      bertaccum export --format huggingface
+      bertaccum export --run runs/20260102-030405 --out model
+    """
+    quiet_tensorflow()
+    with view:
+        view.note("loading and tracing the model")
+        result = api.export(**values)
+    if as_json:
+        text.result_json(result)
+    else:
+        text.result(text.exported(result))

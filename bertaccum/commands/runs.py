@@ -1,0 +1,59 @@
+"""`bertaccum runs` and `bertaccum show`: what is in run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bertaccum.commands.common import tables
+from bertaccum.commands.options import json_option
+from bertaccum.display import text
+from bertaccum.errors import BertAccumError
+
+
+@click.command()
+@click.argument("folder", type=click.Path(), default="runs")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each run.")
+def runs(folder: str, as_json: bool) -> None:
+    """List the runs in a folder: what they were, how far they came, how good they are.
+
+    \b
+    Examples:
+      bertaccum runs
+      bertaccum runs experiments --json
+    """
+    from bertaccum.records.outline import outline
+    from bertaccum.records.record import find_records
+
+    found = list(find_records(Path(folder)))
+    records = [one for one in found if not isinstance(one, BertAccumError)]
+    if as_json:
+        for record in records:
+            text.result_json(outline(record), indent=None)
+    else:
+        tables().runs([outline(record) for record in records])
+    for error in found:
+        if isinstance(error, BertAccumError):
+            text.note(f"not listed: {error}")
+
+
+@click.command()
+@click.argument("run", type=click.Path(), default="runs/latest")
+@json_option
+def show(run: str, as_json: bool) -> None:
+    """Show a run: plan, progress, evaluations, and what it was told to do.
+
+    \b
+    Examples:
+      bertaccum show
+      bertaccum show runs/20260102-030405 --json
+    """
+    from bertaccum.records.outline import details
+    from bertaccum.records.record import read_record
+
+    found = details(read_record(Path(run)))
+    if as_json:
+        text.result_json(found)
+    else:
+        tables().run(found)
