@@ -38,7 +38,6 @@ MAY_IMPORT = {
     "bertaccum.display": {"bertaccum.training"},
     "bertaccum.commands": {
         "bertaccum.api",
-        "bertaccum.config_file",
         "bertaccum.display",
         "bertaccum.distribution",
         "bertaccum.records",

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from bertaccum.config_file import read_config_file
+from bertaccum.commands.config_file import read_config_file
 from bertaccum.settings import AUTO
 
 # Of commands, and not of their configuration.
