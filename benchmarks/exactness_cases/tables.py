@@ -1,4 +1,4 @@
-"""Markdown of the cells: a summary for the README, the controls, and all of the grid."""
+"""Markdown of the cells: a summary, the controls, and all of the grid."""
 
 from __future__ import annotations
 
