@@ -3,7 +3,7 @@
     python benchmarks/exactness.py --out build/exactness           # about 10 minutes on 2 cores
     python benchmarks/exactness.py --out build/exactness --peers   # about 20, and 4 GB on disk
 
-Writes exactness.json and exactness.md, whose first table also comes on stdout, and in part stands in the README.
+Writes exactness.json and exactness.md, whose first table also comes on stdout.
 With `--peers` the same is done with Keras 3 and with gradient-accumulator, each in an environment
 of its own under the folder `peers` of --out, installed from `benchmarks/peers` if it is not there:
 they need Python 3.11 and, once, a package index. A crash is a result, and a result here never
