@@ -9,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
+
+from bertaccum.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SNIPPETS = re.findall(
@@ -68,3 +71,37 @@ def test_the_kubernetes_job_describes_its_workers() -> None:
         ]
         assert described["task"] == {"type": "worker", "index": index}
         assert called.startswith("train --data")
+
+
+# Of google-research/bert, at its last commit.
+RUN_CLASSIFIER_FLAGS = re.findall(
+    r"\w+",
+    """
+data_dir bert_config_file task_name vocab_file output_dir init_checkpoint do_lower_case
+max_seq_length do_train do_eval do_predict train_batch_size eval_batch_size predict_batch_size
+learning_rate num_train_epochs warmup_proportion save_checkpoints_steps iterations_per_loop use_tpu
+tpu_name tpu_zone gcp_project master num_tpu_cores
+""",
+)
+
+
+def test_every_flag_of_run_classifier_has_its_counterpart() -> None:
+    """And what is called an option of ours is one, of the command before it."""
+    page = (ROOT / "docs/from-run-classifier.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `--(\w+)` \| ([^|]+) \|([^|]*)\|$", page, re.MULTILINE)
+    assert sorted(flag for flag, *_ in rows) == sorted(RUN_CLASSIFIER_FLAGS)
+    assert all(ours != "none" or reason.strip() for _, ours, reason in rows)
+    known = {name: _options(command) for name, command in cli.commands.items()}
+    everything = set().union(*known.values())
+    theirs = {f"--{flag}" for flag in RUN_CLASSIFIER_FLAGS} | {"--do_"}
+    assert set(re.findall(r"--[a-z_][\w-]*", page)) <= theirs | everything
+    named = [ours for _, ours, _ in rows if ours != "none"]
+    named += re.findall(r"^bertaccum (?:.*\\\n)*.*$", page, re.MULTILINE)
+    assert len(named) > 18
+    for called in named:
+        command, *words = called.replace("`", "").removeprefix("bertaccum ").split()
+        assert {w.rstrip(",") for w in words if w.startswith("--")} <= known[command], called
+
+
+def _options(command: click.Command) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}

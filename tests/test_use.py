@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
         assert err.count("\n") == 1 and message in err
 
 
-@pytest.mark.parametrize("path", [".", "none/results", "reviews/dev.tsv/results", "/dev/null"])
+@pytest.mark.parametrize("path", [".", "none/results", "reviews/dev.tsv/results", "pipe"])
 def test_results_that_cannot_be_written_are_refused_at_once(
     run: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,8 @@ def test_results_that_cannot_be_written_are_refused_at_once(
 
     monkeypatch.setattr("bertaccum.training.evaluation.load_best", never)
     monkeypatch.setattr("bertaccum.training.predicting.load_best", never)
+    if path == "pipe":
+        os.mkfifo(path)
     for command in (["eval"], ["predict", "some text"]):
         code, out, err = run(*command, "--run", "runs/one", "--results", path)
         assert (code, out, err.count("\n")) == (2, "", 1)
