@@ -201,8 +201,8 @@ class TrainConfig(StepConfig):
     max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1, free=True)
     optimizer: str = setting(
         ADAMW,
-        "adamw: with bias correction, and a rate that decays from the warm-up's end on; bert-adamw:"
-        " what google-research/bert's run_classifier does, without the first, on its schedule.",
+        "adamw: AdamW, at a rate that decays once the warm-up has ended; bert-adamw: that of"
+        " google-research/bert, without bias correction, the decay counted from the first update.",
         choices=(ADAMW, BERT_ADAMW),
     )
     learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
