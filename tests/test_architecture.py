@@ -45,6 +45,7 @@ MAY_IMPORT = {
     },
     "data_prep": set(),
 }
+PYTHON = ("bertaccum", "data_prep", "examples")
 
 
 def imports(path: Path) -> set[str]:
@@ -78,8 +79,16 @@ def test_the_lowest_modules_need_only_the_standard_library() -> None:
             assert name in LOWEST or name.split(".")[0] in sys.stdlib_module_names, (module, name)
 
 
+def test_examples_stand_on_the_accumulation_alone() -> None:
+    files = list(ROOT.glob("examples/*.py"))
+    assert files
+    for file in files:
+        ours = {m for m in imports(file) if m.split(".")[0] in ("bertaccum", "data_prep")}
+        assert ours == {"bertaccum.accumulation"}, file
+
+
 def test_nothing_imports_keras_3() -> None:
-    for file in [*ROOT.glob("bertaccum/**/*.py"), *ROOT.glob("data_prep/**/*.py")]:
+    for file in (file for part in PYTHON for file in ROOT.glob(f"{part}/**/*.py")):
         assert not any(m.split(".")[0] == "keras" for m in imports(file)), file
         assert "tf.keras" not in file.read_text(encoding="utf-8").replace("`tf.keras`", ""), file
 

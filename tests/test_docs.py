@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -16,11 +17,17 @@ import yaml
 from bertaccum.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-SNIPPETS = re.findall(
-    r"```python\n(.*?)```\n\n```text\n(.*?)```",
-    (ROOT / "docs/gradient-accumulation.md").read_text(encoding="utf-8"),
-    re.DOTALL,
-)
+SNIPPETS = {
+    f"{page}-{number}": snippet
+    for page in ("gradient-accumulation", "from-estimator")
+    for number, snippet in enumerate(
+        re.findall(
+            r"```python\n(.*?)```\n\n```text\n(.*?)```",
+            (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"),
+            re.DOTALL,
+        )
+    )
+}
 # Two replicas, also on a machine without GPUs.
 TWO_DEVICES = """
 import functools
@@ -33,16 +40,18 @@ tf.distribute.MirroredStrategy = mirrored
 
 
 def test_there_are_snippets() -> None:
-    assert len(SNIPPETS) == 4
+    pages = [name.rsplit("-", 1)[0] for name in SNIPPETS]
+    assert Counter(pages) == {"gradient-accumulation": 4, "from-estimator": 2}
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_snippet(number: int) -> None:
-    code, printed = SNIPPETS[number]
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_snippet(name: str, tmp_path: Path) -> None:
+    code, printed = SNIPPETS[name]
     done = subprocess.run(
         [sys.executable, "-c", TWO_DEVICES + code],
         capture_output=True,
         text=True,
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
