@@ -201,8 +201,8 @@ class TrainConfig(StepConfig):
     max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1, free=True)
     optimizer: str = setting(
         ADAMW,
-        "adamw: with bias correction, and a rate that decays from the warm-up's end on; bert-adamw:"
-        " what google-research/bert's run_classifier does, without the first, on its schedule.",
+        "adamw: bias-corrected, the rate decays from the warm-up's end on; bert-adamw: as in"
+        " google-research/bert's run_classifier, uncorrected, the rate on a line from update 0.",
         choices=(ADAMW, BERT_ADAMW),
     )
     learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
