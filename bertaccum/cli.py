@@ -7,6 +7,7 @@ and an exit code: 0 done, 1 the run failed, 2 usage, configuration or input.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,12 +28,10 @@ from bertaccum.commands.runs import runs, show
 from bertaccum.commands.train import train
 from bertaccum.display import text
 from bertaccum.errors import BertAccumError
-from bertaccum.stopping import Terminated
+from bertaccum.stopping import Terminated, terminating
 
 if TYPE_CHECKING:
     from bertaccum.display.view import View
-
-INTERRUPTED, TERMINATED = 130, 143
 
 
 @click.group(
@@ -71,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program; every error becomes one line and an exit code."""
     views: list[View] = []
     try:
-        sys.exit(cli.main(arguments, standalone_mode=False, obj=views))
+        with terminating():
+            sys.exit(cli.main(arguments, standalone_mode=False, obj=views))
     except BertAccumError as error:
         message, code = str(error), error.exit_code
     except click.ClickException as error:
@@ -79,10 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f"; see `{context.command_path} --help`" if context else ""
         message = " ".join(error.format_message().split()).rstrip(".") + where
         code = error.exit_code
-    except (KeyboardInterrupt, click.Abort) as error:
-        # Click makes its own error of the signal's.
-        terminated = isinstance(error, Terminated) or isinstance(error.__cause__, Terminated)
-        message, code = ("terminated", TERMINATED) if terminated else ("interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort):  # Click makes the second of the first.
+        message, code = "interrupted", 128 + signal.SIGINT
+    except Terminated:
+        message, code = "terminated", 128 + signal.SIGTERM
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         message, code = f"{where}{error.strerror or error}; check permissions and free space", 1

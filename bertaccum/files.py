@@ -72,10 +72,21 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, contents: bytes) -> None:
     """Writes `path` so that a reader, or a crash, sees the old contents or the new, never half."""
+    with new_file(path) as file:
+        file.write(contents)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which then appears as `path`, whole, or not at all.
+
+    Raises:
+      OSError: it cannot be made, or put there.
+    """
     temporary = beside(path)
     try:
         with temporary.open("xb") as file:
-            file.write(contents)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

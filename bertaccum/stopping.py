@@ -7,17 +7,31 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # From the signal to the end, the saving of the state not counted.
 GRACE_SECONDS = 8.0
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, where nothing is to be saved first."""
+class Terminated(BaseException):
+    """SIGTERM, where nothing is to be saved first; what KeyboardInterrupt is to SIGINT."""
+
+
+@contextlib.contextmanager
+def terminating() -> Iterator[None]:
+    """Inside, SIGTERM is an error like SIGINT's, so that what is half-written is removed."""
+
+    def terminate(*_: Any) -> NoReturn:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class StoppedEarlyError(Exception):

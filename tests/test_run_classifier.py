@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +128,36 @@ def test_an_evaluation_that_fails_leaves_what_was_there(run: Any, folder: Path) 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "cola/test.tsv: has no labels; a test.tsv in the cola layout has none: predict it" in err
     assert [p.read_text() for p in folder.glob("*earlier*")] == ["of another time\n"]
+
+
+def test_what_is_no_file_is_not_replaced(run: Any, folder: Path) -> None:
+    (folder / "real.txt").write_text("of another time\n")
+    (folder / "link.txt").symlink_to("real.txt")
+    assert run("eval", "--split", "dev", "--results", "link.txt")[0] == 0
+    assert (folder / "link.txt").is_symlink()
+    assert (folder / "real.txt").read_text().startswith("eval_accuracy = ")
+    for named in ("", ".", "/dev/stdout", "none/file"):
+        code, out, err = run("eval", "--split", "dev", "--results", named)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"error: --results {named}" in err
+
+
+def test_sigterm_leaves_nothing_half_written(cut: Any, folder: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "bertaccum",
+        "predict",
+        "--run",
+        "by-2",
+        "--results",
+        "out.tsv",
+    ]
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=folder, **options)
+    while process.poll() is None and not list(folder.glob(".out.tsv-*")):
+        time.sleep(0.01)
+    process.terminate()
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (143, "error: terminated\n")
+    assert not list(folder.glob("*out.tsv*"))

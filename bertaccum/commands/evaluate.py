@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,7 +40,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
     quiet_tensorflow()
     from bertaccum.display.run_classifier import results_file, write_evaluation
 
-    written = results_file(Path(results)) if results else contextlib.nullcontext()
+    written = contextlib.nullcontext() if results is None else results_file(results)
     with view, written as file:
         result = api.evaluate(progress=view, keep=False, **values)
         if file is not None:

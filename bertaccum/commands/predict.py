@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,6 +60,6 @@ def predict(
             for one in found:
                 text.prediction(one, as_json)
         else:
-            with results_file(Path(results)) as file:
+            with results_file(results) as file:
                 count = write_predictions(file, found)
             text.result(f"{results}: {count:,} predictions")

@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertaccum.errors import ConfigError
-from bertaccum.files import beside
+from bertaccum.files import new_file
 
 if TYPE_CHECKING:
     from bertaccum.training.predicting import Prediction
 
 
 @contextmanager
-def results_file(path: Path) -> Iterator[IO[str]]:
-    """A file to write to, which appears as `path` when all is in it, or not at all.
+def results_file(named: str) -> Iterator[BinaryIO]:
+    """A file to write to, which appears when all is in it, or not at all.
 
     Raises:
       ConfigError: it cannot be written, which is known before anything is computed for it.
     """
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"--results {path} is no file", "name one in a folder")
-    temporary = beside(path)
-    try:
-        file = temporary.open("x", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"--results {path} cannot be written ({error.strerror})",
-            "name a file in a folder that is there, and yours",
-        ) from None
-    try:
-        with file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    path = Path(named).absolute()
+    # Under /dev a name, such as stdout, would be taken from what it belongs to.
+    if not named or (path.exists() and not path.is_file()) or path.is_relative_to("/dev"):
+        raise ConfigError(f"--results {named} is no file", "name one in a folder")
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(new_file(path.resolve()))  # A link stays one.
+        except OSError as error:
+            raise ConfigError(
+                f"--results {named} cannot be written ({error.strerror})",
+                "name a file in a folder that is there, and yours",
+            ) from None
+        yield file
 
 
-def write_predictions(file: IO[str], found: Iterable[Prediction]) -> int:
+def write_predictions(file: BinaryIO, found: Iterable[Prediction]) -> int:
     """Writes test_results.tsv: a line a text, the probability of each class between tabs.
 
     Returns:
@@ -47,12 +44,13 @@ def write_predictions(file: IO[str], found: Iterable[Prediction]) -> int:
     """
     count = 0
     for one in found:
-        file.write("\t".join(str(p) for p in one.probabilities.values()) + "\n")
+        line = "\t".join(str(p) for p in one.probabilities.values())
+        file.write(f"{line}\n".encode())
         count += 1
     return count
 
 
-def write_evaluation(file: IO[str], evaluated: dict[str, Any]) -> None:
+def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
     """Writes eval_results.txt: the same keys in the same order, `key = value`.
 
     Its `loss` is a mean of the batches' means; here it is that of the examples, as `eval_loss`.
@@ -68,4 +66,4 @@ def write_evaluation(file: IO[str], evaluated: dict[str, Any]) -> None:
         "loss": evaluated["loss"],
     }
     known = {key: value for key, value in values.items() if value is not None}
-    file.writelines(f"{key} = {value}\n" for key, value in known.items())
+    file.writelines(f"{key} = {value}\n".encode() for key, value in known.items())

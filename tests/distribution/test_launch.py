@@ -76,5 +76,5 @@ def test_a_python_file_is_told_its_place(tmp_path: Path, capfd: pytest.CaptureFi
     out, err = capfd.readouterr()
     assert out == "0 --epochs 3\n"
     assert sorted(err.splitlines()) == ["[0] a word", "[1] a word"]
-    with pytest.raises(ConfigError, match=r"none.py: there is no such file"):
+    with pytest.raises(ConfigError, match=r"none.py is no file"):
         cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)
