@@ -24,6 +24,7 @@ is left is rounding, which adds up: 7e-07 after 150 epochs; in float64 it is 3e-
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,9 @@ class Curve(tf_keras.callbacks.Callback):
 
     def __init__(self, held_out: Rows) -> None:
         super().__init__()
-        self.held_out, self.rmse, self.weights = held_out, [], []
+        self.held_out = held_out
+        self.rmse: list[float] = []
+        self.weights: list[np.ndarray] = []
 
     def look(self, *_: Any) -> None:
         if self.model.optimizer.iterations.numpy() > len(self.rmse):
@@ -148,7 +151,7 @@ def original_rule(training: Rows, epochs: int, curve: Curve) -> None:
     # What is in `sums` now is lost.
 
 
-RUNS = {
+RUNS: dict[str, Callable[[Rows, int, Curve], None]] = {
     ONE: partial(fit, size=STEPS * MICRO_BATCH),
     ACCUMULATED: partial(fit, size=MICRO_BATCH, steps=STEPS),
     ALONE: partial(fit, size=MICRO_BATCH),
@@ -188,7 +191,8 @@ def draw(curves: dict[str, Curve]) -> Figure:
         every = STEPS if name == ALONE else 1  # Its updates have a quarter of the examples.
         rmse = curve.rmse[every - 1 :: every]
         above.plot(range(1, len(rmse) + 1), rmse, style, label=name)
-        apart = differences(curve, curves[ONE]) if name in (ACCUMULATED, ORIGINAL) else []
+        found = differences(curve, curves[ONE])
+        apart = found if name in (ACCUMULATED, ORIGINAL) else found[:0]
         below.plot(range(1, len(apart) + 1), np.maximum(apart, 1e-9), style)
     above.set(xscale="log", ylabel="held-out RMSE, $1000")
     above.legend()

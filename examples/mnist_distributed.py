@@ -14,14 +14,12 @@ many at once, differs. Nothing has to be divided by the number of workers or of 
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,15 +31,15 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 import tf_keras
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from mnist_data import BadInput, Data, read_mnist
 
 from bertaccum.accumulation import accumulate_gradients
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("BERTACCUM_SHARED", ROOT.parent / "shared"))
-LARGEST_DIFFERENCE = 1e-5
+LIMIT = 1e-5
 TEST_BATCH = 500
-Data = tuple[np.ndarray, np.ndarray]  # images uint8 [n, 28, 28, 1], labels uint8 [n]
 
 
 class Run(NamedTuple):
@@ -55,12 +53,6 @@ class Run(NamedTuple):
 RUNS = {1: Run(1, 200, 1), 2: Run(1, 100, 2), 3: Run(2, 100, 1), 4: Run(2, 50, 2)}
 
 
-class BadInput(click.ClickException):
-    """One line, and the exit code of what the user can mend."""
-
-    exit_code = 2
-
-
 # --- Training, in each worker -----------------------------------------------------------
 
 
@@ -68,7 +60,7 @@ def make_model() -> tf_keras.Model:
     """A small CNN, and a smooth one.
 
     Where ReLU and max-pooling have their kinks, as many black pixels are, gradients jump, and
-    float32's rounding grows to more than LARGEST_DIFFERENCE. In float64 it would not.
+    float32's rounding grows to more than LIMIT. In float64 it would not.
     """
     layers = tf_keras.layers
     return tf_keras.Sequential(
@@ -126,11 +118,12 @@ class Recorder(tf_keras.callbacks.Callback):
 
 
 def train(run: Run, folder: Path | None, examples: int, epochs: int, out: Path) -> None:
-    """Trains as the worker that TF_CONFIG says, or as the only one; the first one writes."""
-    worker = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
-    strategy = tf.distribute.get_strategy()
+    """Trains as the only worker, or as the one that TF_CONFIG says; leaves what it measured."""
+    worker, strategy = 0, tf.distribute.get_strategy()
     if run.workers > 1:  # Before TensorFlow is asked for anything else.
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        end_by_signals()  # It took SIGTERM for itself.
+        worker = strategy.cluster_resolver.task_id
     tf.config.experimental.enable_tensor_float_32_execution(False)  # GPUs: 3 digits are too few.
     tf_keras.utils.set_random_seed(0)
     with strategy.scope():
@@ -151,8 +144,15 @@ def train(run: Run, folder: Path | None, examples: int, epochs: int, out: Path) 
     accuracy = model.evaluate(batches(test, TEST_BATCH, 1), steps=steps, verbose=0)[1]
     measured = {"seconds": seconds, "peak_bytes": peak_bytes, "accuracy": accuracy}
     np.savez(out / f"{worker}.npz", losses=recorder.losses, weights=recorder.weights, **measured)
-    if run.workers > 1:
-        time.sleep(2)  # Together: the other may still be fetching its part of the last sum.
+    # They leave together: another may still be fetching its part of the last sum.
+    while len(list(out.glob("*.npz"))) < run.workers:
+        time.sleep(0.1)
+
+
+def end_by_signals() -> None:
+    """Has SIGINT and SIGTERM end this process in order."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def memory_peak_bytes() -> int:
@@ -161,68 +161,36 @@ def memory_peak_bytes() -> int:
     return int(tf.config.experimental.get_memory_info(device)["peak"])
 
 
-# --- Data -------------------------------------------------------------------------------
-
-
-def read_mnist(folder: Path | None) -> tuple[Data, Data]:
-    """Training and test examples, from the original files or through tensorflow-datasets."""
-    if folder is None:
-        return download_mnist("train"), download_mnist("test")
-    return read_files(folder, "train"), read_files(folder, "t10k")
-
-
-def read_files(folder: Path, name: str) -> Data:
-    """One part of the original data."""
-    images = read_idx(folder / f"{name}-images-idx3-ubyte.gz", (28, 28))
-    labels = read_idx(folder / f"{name}-labels-idx1-ubyte.gz", ())
-    if len(images) != len(labels):
-        raise BadInput(f"{folder} has {len(images)} images and {len(labels)} labels of {name}")
-    return images[..., np.newaxis], labels
-
-
-def read_idx(path: Path, each: tuple[int, ...]) -> np.ndarray:
-    """Bytes, [n, *each], after a header: 0, 0, 8 for bytes, how many axes, the length of each."""
-    try:
-        content = gzip.decompress(path.read_bytes())
-        shape = tuple(np.frombuffer(content, ">i4", count=content[3], offset=4))
-        if shape[1:] != each:
-            raise ValueError(f"it has arrays of {len(shape) - 1} axes")
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
-    except (OSError, EOFError, IndexError, ValueError, zlib.error) as error:
-        raise BadInput(f"{path} cannot be read ({error}); name another folder by --data") from None
-
-
-def download_mnist(split: str) -> Data:
-    """Through tensorflow-datasets, which keeps it."""
-    import tensorflow_datasets as tfds
-
-    try:
-        dataset = tfds.load("mnist", split=split, batch_size=-1, as_supervised=True)
-    except (OSError, tfds.download.DownloadError) as error:
-        raise BadInput(
-            f"MNIST cannot be downloaded ({type(error).__name__}); name a folder with the four"
-            " original files, train-images-idx3-ubyte.gz and so on, by --data"
-        ) from None
-    images, labels = tfds.as_numpy(dataset)
-    return images, labels.astype(np.uint8)
-
-
 # --- The runs, and what they came to ----------------------------------------------------
 
 
 def start(number: int, out: Path, arguments: list[str]) -> dict[str, np.ndarray]:
-    """Starts this program again as the workers of a run; what the first of them wrote."""
+    """Starts this program again as the workers of a run; what they measured."""
+    click.echo(f"run {number}", err=True)
     out.mkdir()
     workers = RUNS[number].workers
     launch = ["-m", "bertaccum", "launch", "--workers", str(workers), "--"] if workers > 1 else []
-    this = [str(Path(__file__)), "--run", str(number), "--worker", str(out), *arguments]
-    click.echo(f"run {number}", err=True)
-    # On a CPU, too, TensorFlow then counts the memory that it hands out.
-    counted = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
-    if code := subprocess.run([sys.executable, *launch, *this], env=counted).returncode:
+    this = [__file__, "--run", str(number), "--worker", str(out), *arguments]
+    process = subprocess.Popen([sys.executable, *launch, *this], env=environment())
+    try:
+        code = process.wait()
+    finally:  # Whatever ends this program ends them.
+        process.terminate()
+        process.wait()
+    if code:
         raise click.ClickException(f"run {number} ended with exit code {code}")
     results = [dict(np.load(path)) for path in sorted(out.glob("*.npz"))]
     return results[0] | {"peak_bytes": np.array([result["peak_bytes"] for result in results])}
+
+
+def environment() -> dict[str, str]:
+    """What the workers are told, of whatever run: what they measure is to be compared."""
+    told = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    # On a CPU, too, TensorFlow then counts the memory that it hands out.
+    told["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
+    if len(tf.config.list_physical_devices("GPU")) % 2:  # Two workers cannot share them.
+        told["CUDA_VISIBLE_DEVICES"] = ""
+    return told
 
 
 def differences(results: dict[int, dict[str, np.ndarray]]) -> dict[int, np.ndarray]:
@@ -250,19 +218,20 @@ def table(results: dict[int, dict[str, np.ndarray]]) -> str:
     return str(pd.DataFrame(rows).to_string(index=False))
 
 
-def draw(results: dict[int, dict[str, np.ndarray]], figure: Path) -> None:
+def draw(results: dict[int, dict[str, np.ndarray]]) -> Figure:
     """The losses of all runs, and how far their weights are apart."""
-    _, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    apart = differences(results)
     for width, (number, result) in zip((7, 5, 3, 1), results.items(), strict=False):
         label = f"run {number}: " + " x ".join(map(str, RUNS[number]))
         above.plot(result["losses"], linewidth=width, label=label)
-    for number, apart in list(differences(results).items())[1:]:
-        below.semilogy(apart, color=f"C{number - 1}", label=f"run {number}")
-    below.axhline(LARGEST_DIFFERENCE, color="gray", linestyle=":")
+        below.semilogy(np.where(apart[number] > 0, apart[number], np.nan))
+    below.axhline(LIMIT, color="gray", linestyle=":")
     above.set(ylabel="loss of an update's 200 examples")
-    below.set(xlabel="updates", ylabel="largest difference of a weight")
+    below.set(xlabel="updates", ylabel="largest difference of a weight to the first")
     above.legend(title="workers x batch x accumulation_steps")
-    plt.savefig(figure, dpi=120)
+    return figure
 
 
 def check(folder: Path | None, examples: int, figure: Path) -> None:
@@ -272,8 +241,12 @@ def check(folder: Path | None, examples: int, figure: Path) -> None:
         raise BadInput(f"--examples {examples} has to be a multiple of 200, up to {len(labels)}")
     if len(test) % TEST_BATCH:
         raise BadInput(f"{folder} has {len(test)} test examples, not a multiple of {TEST_BATCH}")
+    kinds = Figure().canvas.get_supported_filetypes()
+    if figure.suffix[1:] not in kinds:
+        raise BadInput(f"--figure {figure} has to end in one of .{', .'.join(kinds)}")
     try:
         figure.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=figure.parent).close()
     except OSError as error:
         raise BadInput(f"--figure {figure} cannot be written ({error.strerror})") from None
 
@@ -304,6 +277,7 @@ def main(
     if worker is not None:
         train(RUNS[int(run)], data, examples, epochs, worker)
         return
+    tf.config.set_visible_devices([], "GPU")  # They are the workers'.
     check(data, examples, figure)
     arguments = ["--epochs", str(epochs), "--examples", str(examples)]
     arguments += ["--data", str(data)] if data is not None else []
@@ -311,13 +285,13 @@ def main(
         numbers = list(RUNS) if run == "all" else [int(run)]
         results = {n: start(n, Path(folder, str(n)), arguments) for n in numbers}
     click.echo(table(results))
-    draw(results, figure)
-    click.echo(f"{figure}: written")
-    if (
-        largest := max(apart.max() for apart in differences(results).values())
-    ) > LARGEST_DIFFERENCE:
+    draw(results).savefig(figure, dpi=120)
+    click.echo(f"figure: {figure}")
+    largest = max(apart.max() for apart in differences(results).values())
+    if not largest <= LIMIT:
         raise click.ClickException(f"weights are {largest:.1e} apart, which is no rounding")
 
 
 if __name__ == "__main__":
+    end_by_signals()
     main()

@@ -35,6 +35,7 @@ MAY_IMPORT = {
         "bertaccum.bert",
         "data_prep",
     },
+    "bertaccum.api": {"bertaccum.bert", "bertaccum.records", "bertaccum.training", "data_prep"},
     "bertaccum.display": {"bertaccum.training"},
     "bertaccum.commands": {
         "bertaccum.api",
@@ -65,7 +66,8 @@ def part_of(module: str) -> str:
 
 @pytest.mark.parametrize("part", MAY_IMPORT)
 def test_imports_run_one_way(part: str) -> None:
-    files = list((ROOT / part.replace(".", "/")).glob("**/*.py"))
+    path = ROOT / part.replace(".", "/")
+    files = [*path.glob("**/*.py"), *path.parent.glob(f"{path.name}.py")]
     assert files
     for file in files:
         ours = {m for m in imports(file) if m.split(".")[0] in ("bertaccum", "data_prep")}
@@ -80,17 +82,23 @@ def test_the_lowest_modules_need_only_the_standard_library() -> None:
 
 
 def test_examples_stand_on_the_accumulation_alone() -> None:
-    files = list(ROOT.glob("examples/*.py"))
-    assert files
-    for file in files:
-        ours = {m for m in imports(file) if m.split(".")[0] in ("bertaccum", "data_prep")}
-        assert ours == {"bertaccum.accumulation"}, file
+    used = {name for file in ROOT.glob("examples/*.py") for name in imports(file)}
+    ours = {name for name in used if name.split(".")[0] in ("bertaccum", "data_prep")}
+    assert ours == {"bertaccum.accumulation"}
 
 
 def test_nothing_imports_keras_3() -> None:
     for file in (file for part in PYTHON for file in ROOT.glob(f"{part}/**/*.py")):
         assert not any(m.split(".")[0] == "keras" for m in imports(file)), file
         assert "tf.keras" not in file.read_text(encoding="utf-8").replace("`tf.keras`", ""), file
+
+
+def test_only_the_command_line_prints() -> None:
+    for file in (*ROOT.glob("bertaccum/**/*.py"), *ROOT.glob("data_prep/**/*.py")):
+        if file.parent.name not in ("commands", "display"):
+            nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+            called = {node.func for node in nodes if isinstance(node, ast.Call)}
+            assert not {"print", "echo", "secho"} & {ast.unparse(f).split(".")[-1] for f in called}
 
 
 def test_nothing_loads_pickles() -> None:

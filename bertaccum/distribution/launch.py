@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -36,7 +37,8 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     The command is one of `bertaccum`, or a Python file, with its arguments.
 
     What they write on stderr comes out on ours, each line after the worker's number; stdout is
-    the chief's. SIGINT and SIGTERM are passed on.
+    the chief's. SIGINT and SIGTERM are passed on. TensorFlow has the workers of a strategy ignore
+    SIGTERM: those of a file, which may not know it, are killed if they go on.
 
     Returns:
       0, or the exit code of the first worker that failed.
@@ -53,7 +55,8 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     addresses = [f"{_HOST}:{port}" for port in _free_ports(workers)]
     processes: list[subprocess.Popen[str]] = []
     readers = []
-    with _passed_on(processes):
+    patience_seconds = STOP_SECONDS if is_file(arguments[0]) else math.inf
+    with _passed_on(processes) as heard:
         for number in range(workers):
             process = _start(number, _environment(number, addresses, gpus), arguments)
             processes.append(process)
@@ -62,7 +65,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
             reader.start()
             readers.append(reader)
         try:
-            code = _wait(processes)
+            code = _wait(processes, heard, patience_seconds)
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -127,23 +130,27 @@ def _prefix(number: int, lines: IO[str]) -> None:
 
 
 @contextlib.contextmanager
-def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
-    """Inside, the signals that ask to stop go to the workers."""
+def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
+    """Inside, the signals that ask to stop go to the workers; the times when they came."""
+    heard: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
+        heard.append(time.monotonic())
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
 
     handlers = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield heard
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def _wait(processes: list[subprocess.Popen[str]]) -> int:
+def _wait(
+    processes: list[subprocess.Popen[str]], heard: list[float], patience_seconds: float
+) -> int:
     """Until all have ended; the first exit code that is not 0."""
     failed, since, asked = 0, 0.0, False
     while any(process.poll() is None for process in processes):
@@ -156,7 +163,8 @@ def _wait(processes: list[subprocess.Popen[str]]) -> int:
             asked = True
             for process in processes:
                 process.terminate()
-        if waited > FIND_OUT_SECONDS + STOP_SECONDS:
+        ignored = bool(heard) and time.monotonic() - heard[0] > patience_seconds
+        if waited > FIND_OUT_SECONDS + STOP_SECONDS or ignored:
             for process in processes:
                 process.kill()
     failed = failed or next((code for code in (p.returncode for p in processes) if code), 0)

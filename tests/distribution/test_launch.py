@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import click
@@ -78,3 +82,25 @@ def test_a_python_file_is_told_its_place(tmp_path: Path, capfd: pytest.CaptureFi
     assert sorted(err.splitlines()) == ["[0] a word", "[1] a word"]
     with pytest.raises(ConfigError, match=r"none.py is no file"):
         cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)
+
+
+def test_a_file_that_ignores_sigterm_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pathlib.Path(sys.argv[1]).touch()\n"
+        "time.sleep(600)\n"
+    )
+    started = tmp_path / "started"
+
+    def stop() -> None:
+        while not started.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    assert launch(2, [str(program), str(started)]) == 128 + signal.SIGKILL

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import mnist_distributed as module
 import numpy as np
+import psutil
 import pytest
 import tf_keras
 from click.testing import CliRunner
@@ -82,6 +84,22 @@ def test_all_four_runs_on_real_images(shared: Path, tmp_path: Path) -> None:
     assert figure.stat().st_size > 10_000
 
 
+@pytest.mark.slow
+def test_its_workers_end_with_it(folder: Path) -> None:
+    program = [sys.executable, module.__file__, "--run", "4", "--epochs", "10000"]
+    command = [*program, "--examples", str(EXAMPLES), "--data", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert any("epoch 1:" in line for line in process.stderr)
+    # The launcher and two workers.
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert len(started) == 3
+    process.terminate()
+    process.communicate()
+    assert process.returncode == 143
+    assert not psutil.wait_procs(started, timeout=1)[1]
+
+
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Results:
     """What runs are said to have come to."""
@@ -121,10 +139,10 @@ def test_weights_apart_in_a_single_update_fail_the_program(
 def test_a_run_that_fails_fails_the_program(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "none.py"))
     done = run("--data", folder, "--examples", EXAMPLES, "--figure", tmp_path / "mnist.png")
     assert done.exit_code == 1
-    assert done.stderr == "run 1\nError: run 1 ended with exit code 1\n"
+    assert done.stderr == "run 1\nError: run 1 ended with exit code 2\n"
 
 
 def test_bad_input_is_one_line(
@@ -148,6 +166,7 @@ def test_bad_input_is_one_line(
         (["--data", folder, "--examples", 300], "--examples 300 has to be a multiple of 200"),
         (["--data", folder, "--examples", 1000], "up to 800"),
         (["--data", folder, "--examples", 800, "--figure", tmp_path / "file/a.png"], "--figure"),
+        (["--data", folder, "--examples", 800, "--figure", tmp_path / "a.none"], "end in one of"),
     ):
         done = run(*arguments)
         assert done.exit_code == 2, done.output
