@@ -23,8 +23,8 @@ demo: $(INSTALLED)
 	$(BERTACCUM) eval
 
 examples: $(INSTALLED)
-	$(BIN)/python examples/housing_regression.py
 	$(BIN)/python examples/mnist_distributed.py --run all
+	$(BIN)/python examples/housing_regression.py
 
 test: lint types pytest
 

@@ -3,8 +3,8 @@
     python examples/housing_regression.py --data housingdata.csv
 
 From the same weights, in the same order of examples, one small Keras model is trained in one
-batch of 32; in 4 x 8, accumulated; in 8 alone; and in 4 x 8 by the rule of the tf.estimator
-program that had these data before, whose first update comes after one micro-batch, divided by 4.
+batch of 32; in 4 x 8, accumulated; in batches of 8; and in 4 x 8 by the `train_op` of a
+tf.estimator program, whose first update comes after one micro-batch, divided by 4.
 405 rows are 12 windows of 32 and one of 21, which is 8 + 8 + 5: that is exact, too. It prints
 (40 epochs, 20 s on two cores, float32):
 
@@ -12,12 +12,12 @@ program that had these data before, whose first update comes after one micro-bat
                            updates      RMSE      update 1     largest
     one batch of 32            520     3.131         0e+00       0e+00
     4 x 8 accumulated          520     3.131         3e-08       2e-07
-    8 alone                   2040     3.280         6e-03       3e-01
-    4 x 8, original's rule     510     3.178         6e-03       4e-01
+    batches of 8              2040     3.280         6e-03       3e-01
+    4 x 8, old train_op        510     3.178         6e-03       4e-01
     4 x 8 accumulated is one batch of 32: equal to 1e-06 after every update
 
 The figure has the RMSE, and the difference to one batch, after every update. With SEED 0 to 4 the
-original's rule ends 0.02 to 0.10 above one batch; 4 x 8 is never further off than 3e-07. What
+old train_op ends 0.02 to 0.10 above one batch; 4 x 8 is never further off than 3e-07. What
 is left is rounding, which adds up: 7e-07 after 150 epochs; in float64 it is 3e-16 after 40.
 """
 
@@ -46,7 +46,7 @@ SOURCE = "https://github.com/GoogleCloudPlatform/tf-estimator-tutorials, 01_Regr
 COLUMNS = 14  # the last is the target, the median price in $1000
 SEED, STEPS, MICRO_BATCH, LIMIT = 0, 4, 8, 1e-6
 ONE, ACCUMULATED = f"one batch of {STEPS * MICRO_BATCH}", f"{STEPS} x {MICRO_BATCH} accumulated"
-ALONE, ORIGINAL = f"{MICRO_BATCH} alone", f"{STEPS} x {MICRO_BATCH}, original's rule"
+SMALL, OLD = f"batches of {MICRO_BATCH}", f"{STEPS} x {MICRO_BATCH}, old train_op"
 Rows = tuple[np.ndarray, np.ndarray]  # features [rows, 13], targets [rows, 1]
 
 
@@ -60,7 +60,8 @@ def read(path: Path) -> np.ndarray:
     try:
         texts = pd.read_csv(path, header=None, dtype=str, skip_blank_lines=False)
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {str(error).strip()}; {hint}") from None
+        reason = getattr(error, "strerror", None) or str(error).strip()
+        raise BadInput(f"cannot read {path}: {reason}; {hint}") from None
     if texts.shape[1] != COLUMNS or len(texts) < 5:
         raise BadInput(f"{path}: {texts.shape[0]} rows of {texts.shape[1]} columns; {hint}")
     with np.errstate(over="ignore"):  # Too large for float32 is infinite, and so refused.
@@ -83,12 +84,12 @@ def build(training: Rows, steps: int = 1) -> tf_keras.Model:
     tf_keras.utils.set_random_seed(SEED)
     normalized = tf_keras.layers.Normalization()
     normalized.adapt(training[0])
-    in_dollars = tf_keras.layers.Normalization(invert=True)
-    in_dollars.adapt(training[1])
+    in_thousands = tf_keras.layers.Normalization(invert=True)
+    in_thousands.adapt(training[1])
     inputs = tf_keras.Input((COLUMNS - 1,))
     hidden = tf_keras.layers.Dense(16, "relu")(normalized(inputs))
     hidden = tf_keras.layers.Dense(8, "relu")(hidden)
-    model = tf_keras.Model(inputs, in_dollars(tf_keras.layers.Dense(1)(hidden)))
+    model = tf_keras.Model(inputs, in_thousands(tf_keras.layers.Dense(1)(hidden)))
     if steps > 1:
         model = accumulate_gradients(model, steps)
     model.compile(tf_keras.optimizers.Adam(0.003), "mse")
@@ -125,7 +126,7 @@ def fit(training: Rows, epochs: int, curve: Curve, size: int, steps: int = 1) ->
     model.fit(*training, batch_size=size, epochs=epochs, shuffle=False, **options)
 
 
-def original_rule(training: Rows, epochs: int, curve: Curve) -> None:
+def old_train_op(training: Rows, epochs: int, curve: Curve) -> None:
     """What the `train_op` of the tf.estimator program did, in a plain loop."""
     model = build(training)
     curve.set_model(model)
@@ -154,8 +155,8 @@ def original_rule(training: Rows, epochs: int, curve: Curve) -> None:
 RUNS: dict[str, Callable[[Rows, int, Curve], None]] = {
     ONE: partial(fit, size=STEPS * MICRO_BATCH),
     ACCUMULATED: partial(fit, size=MICRO_BATCH, steps=STEPS),
-    ALONE: partial(fit, size=MICRO_BATCH),
-    ORIGINAL: original_rule,
+    SMALL: partial(fit, size=MICRO_BATCH),
+    OLD: old_train_op,
 }
 
 
@@ -188,17 +189,17 @@ def draw(curves: dict[str, Curve]) -> Figure:
     figure = Figure(figsize=(8, 8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for (name, curve), style in zip(curves.items(), ("-", "--", ":", "-"), strict=True):
-        every = STEPS if name == ALONE else 1  # Its updates have a quarter of the examples.
+        every = STEPS if name == SMALL else 1  # Its updates have a quarter of the examples.
         rmse = curve.rmse[every - 1 :: every]
         above.plot(range(1, len(rmse) + 1), rmse, style, label=name)
         found = differences(curve, curves[ONE])
-        apart = found if name in (ACCUMULATED, ORIGINAL) else found[:0]
+        apart = found if name in (ACCUMULATED, OLD) else found[:0]
         below.plot(range(1, len(apart) + 1), np.maximum(apart, 1e-9), style)
     above.set(xscale="log", ylabel="held-out RMSE, $1000")
     above.legend()
     below.axhline(LIMIT, color="grey", linewidth=0.8)
     below.set(yscale="log", ylabel=f"largest difference of a weight to {ONE}")
-    below.set(xlabel=f"update ({ALONE}: every {STEPS}th)")
+    below.set(xlabel=f"update ({SMALL}: every {STEPS}th)")
     return figure
 
 
@@ -211,9 +212,20 @@ def save(figure: Figure, path: Path) -> None:
 
 
 @click.command(help=__doc__.splitlines()[0])
-@click.option("--data", type=click.Path(path_type=Path), default=DATA, help="housingdata.csv")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=DATA,
+    show_default=True,
+    help="housingdata.csv: no header, 14 columns, the last the target.",
+)
 @click.option("--epochs", type=click.IntRange(min=1), default=40, show_default=True)
-@click.option("--figure", type=click.Path(path_type=Path), default="build/examples/housing.png")
+@click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    default="build/examples/housing.png",
+    show_default=True,
+)
 def main(data: Path, epochs: int, figure: Path) -> None:
     training, held_out = split(read(data))
     save(Figure(), figure)  # A blank one: if it cannot be written, it is said now.

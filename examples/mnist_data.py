@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import zlib
 from pathlib import Path
 
@@ -50,6 +51,8 @@ def download(split: str) -> Data:
     """Through tensorflow-datasets, which keeps it."""
     import tensorflow_datasets as tfds
 
+    click.echo(f"MNIST, {split}: through tensorflow-datasets", err=True)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # It tries for minutes, and tells.
     try:
         dataset = tfds.load("mnist", split=split, batch_size=-1, as_supervised=True)
     except (OSError, tfds.download.DownloadError) as error:

@@ -114,3 +114,26 @@ def test_every_flag_of_run_classifier_has_its_counterpart() -> None:
 
 def _options(command: click.Command) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts}
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    committed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        known = committed.stdout.splitlines()
+        assert not known or target.is_dir() or str(target.relative_to(ROOT)) in known, link
+        assert not anchor or anchor in anchors(target), link

@@ -73,6 +73,8 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
                     process.wait()
     for reader in readers:
         reader.join()
+    if code and not heard and is_file(arguments[0]):  # bertaccum says by itself what is wrong.
+        _say(f"error: the first of the workers to fail ended with exit code {code}")
     return code
 
 
@@ -124,9 +126,13 @@ def _start(
 
 def _prefix(number: int, lines: IO[str]) -> None:
     for line in lines:
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"[{number}] {line}")
-            sys.stderr.flush()
+        _say(f"[{number}] {line.rstrip()}")
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ def test_says_that_accumulation_is_the_big_batch(done) -> None:
     rows = {line[:22].strip(): line[22:].split() for line in result.stdout.splitlines()}
     assert [rows[name][0] for name in housing.RUNS] == ["4", "4", "14", "4"]
     assert float(rows[housing.ACCUMULATED][3]) <= 1e-6
-    assert float(rows[housing.ORIGINAL][3]) > 1e-3
+    assert float(rows[housing.OLD][3]) > 1e-3
     assert "equal to 1e-06 after every update" in result.stdout
 
 
@@ -91,13 +91,13 @@ def test_accumulation_is_a_plain_loop_over_windows(done, training: housing.Rows)
         np.testing.assert_allclose(weights, flat(model.trainable_variables), rtol=0, atol=1e-6)
 
 
-def test_the_original_rule_applies_after_one_micro_batch(
+def test_the_old_train_op_applies_after_one_micro_batch(
     training: housing.Rows, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of plain SGD an update is the rate times what the rule takes for the mean.
     monkeypatch.setattr(tf_keras.optimizers, "Adam", lambda _: tf_keras.optimizers.SGD(1e-3))
     curve = housing.Curve(housing.split(housing.read(data))[1])
-    housing.original_rule(training, EPOCHS, curve)
+    housing.old_train_op(training, EPOCHS, curve)
     model, small = housing.build(training), micro_batches(training, EPOCHS)
     windows = [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]  # The last, 13, is lost.
     assert len(small) == 14 and len(curve.weights) == len(windows)
@@ -115,7 +115,7 @@ def test_draws_what_it_found(done) -> None:
     assert picture.startswith(b"\x89PNG") and len(picture) > 20_000  # A blank one has 3 kB.
     above, below = housing.draw(done[1]).axes
     drawn = [len(line.get_xdata()) for line in above.lines]
-    assert drawn == [4, 4, 3, 4]  # Of the 14 updates of 8 alone every fourth.
+    assert drawn == [4, 4, 3, 4]  # Of the 14 updates in batches of 8 every fourth.
     assert max(below.lines[1].get_ydata()) <= 1e-6 < 1e-3 < min(below.lines[3].get_ydata())
 
 
