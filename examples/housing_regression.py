@@ -24,6 +24,7 @@ is left is rounding, which adds up: 7e-07 after 150 epochs; in float64 it is 3e-
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -203,12 +204,17 @@ def draw(curves: dict[str, Curve]) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
+def check_figure(path: Path) -> None:
+    """Says before anything is trained if the figure cannot be written."""
+    kinds = Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:] not in kinds or path.is_dir():
+        raise BadInput(f"cannot write {path}; name a file with --figure, .{', .'.join(kinds)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format=path.suffix[1:] or "png")
-    except (OSError, ValueError) as error:
-        raise BadInput(f"cannot write {path}: {error}; name another file with --figure") from None
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        reason = f"cannot write {path}: {error.strerror}"
+        raise BadInput(f"{reason}; name another file with --figure") from None
 
 
 @click.command(help=__doc__.splitlines()[0])
@@ -228,13 +234,13 @@ def save(figure: Figure, path: Path) -> None:
 )
 def main(data: Path, epochs: int, figure: Path) -> None:
     training, held_out = split(read(data))
-    save(Figure(), figure)  # A blank one: if it cannot be written, it is said now.
+    check_figure(figure)
     tf.get_logger().setLevel("ERROR")  # Keras finds callbacks slow that wait for results.
     curves = {name: Curve(held_out) for name in RUNS}
     for name, run in RUNS.items():
         click.echo(f"training: {name}", err=True)
         run(training, epochs, curves[name])
-    save(draw(curves), figure)
+    draw(curves).savefig(figure)
     show(curves)
     check(curves[ACCUMULATED], curves[ONE])
     click.echo(f"{ACCUMULATED} is {ONE}: equal to {LIMIT:.0e} after every update")
