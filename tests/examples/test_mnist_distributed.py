@@ -12,6 +12,7 @@ import mnist_distributed as module
 import numpy as np
 import psutil
 import pytest
+import tensorflow as tf
 import tf_keras
 from click.testing import CliRunner
 
@@ -143,6 +144,43 @@ def test_a_run_that_fails_fails_the_program(
     done = run("--data", folder, "--examples", EXAMPLES, "--figure", tmp_path / "mnist.png")
     assert done.exit_code == 1
     assert done.stderr == "run 1\nError: run 1 ended with exit code 2\n"
+
+
+def test_without_a_folder_they_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "SHARED", tmp_path)
+    images, labels = np.zeros((3, 28, 28, 1), np.uint8), np.arange(3)
+    asked = []
+
+    def load(name: str, split: str, **_: Any) -> Any:
+        asked.append((name, split))
+        return tf.constant(images), tf.constant(labels)
+
+    monkeypatch.setattr("tensorflow_datasets.load", load)
+    for part in module.read_mnist(None):
+        assert part[0].shape == images.shape
+        assert part[1].dtype == np.uint8 and part[1].tolist() == [0, 1, 2]
+    assert asked == [("mnist", "train"), ("mnist", "test")]
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setattr("tensorflow_datasets.load", refuse)
+    done = run("--figure", tmp_path / "mnist.png")
+    assert done.exit_code == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Error: MNIST cannot be downloaded (ConnectionError); name a folder")
+
+
+def test_workers_are_started_by_the_program_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    done = run("--data", folder, "--examples", EXAMPLES)
+    assert done.exit_code == 2
+    assert "start it without TF_CONFIG" in done.stderr
+    assert "TF_CONFIG" not in module.environment()
 
 
 def test_bad_input_is_one_line(
