@@ -190,6 +190,7 @@ def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
     assert difference(folder / "random", folder / "whole") == 0
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
     options = {"workers": 2, "epochs": 100_000, "save_every": "10m", "eval_every": 10**6}
     process = start("stopped", max_updates=100_000, **options)
