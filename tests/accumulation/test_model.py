@@ -304,7 +304,7 @@ def test_all_accumulating_optimizers_of_a_step_of_ones_own_end_their_windows() -
     assert_equal(cut, fit([slice(0, 6), slice(6, 7)], None))
 
 
-@pytest.mark.parametrize("how", ["keras", pytest.param("h5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["keras", "h5"])
 def test_a_schedule_of_steps_is_saved(tmp_path: Path, how: str) -> None:
     steps = tf_keras.optimizers.schedules.PiecewiseConstantDecay([1], [2, 4])
     model = accumulate_gradients(sequential(), steps)
