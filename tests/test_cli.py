@@ -148,7 +148,8 @@ TRAIN_MISTAKES = {
     "micro no number": (["--micro-batch", "some"], "'some' is not a valid integer"),
     "too long": (["--max-seq-length", 513], "513 is above the model's 512 positions"),
     "too short": (["--max-seq-length", 2], "2 is not in the range x>=3"),
-    "no data": (["--data", "absent"], r"absent/train.tsv.*no such file"),
+    "no data": (["--data", "absent"], "absent/train.tsv: there is no such file; run .* prepare` f"),
+    "no dev": (["--data", "half"], "half/dev.tsv: there is no such file; run `bertaccum prepare`"),
     "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
     "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*Connection refused"),
     "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
@@ -167,6 +168,8 @@ TRAIN_MISTAKES = {
 @pytest.mark.parametrize("mistake", TRAIN_MISTAKES)
 def test_a_mistake_gets_one_line_and_leaves_nothing(run, data: Path, mistake: str) -> None:
     arguments, message = TRAIN_MISTAKES[mistake]
+    Path("half").mkdir()
+    Path("half/train.tsv").touch()
     before = sorted(Path().iterdir())
     check_error(run("train", "--data", data, *QUICK, *arguments), message)
     assert sorted(Path().iterdir()) == before
@@ -413,6 +416,7 @@ def test_plan_shows_what_fits_and_train_takes_it(
     assert "* 20 examples an update: micro-batches of up to 7 of the longest" in planned.out
     assert "no accumulation is needed, the whole window fits; but cut it is faster" in planned.out
     assert "plan.json: written" in planned.out
+    assert f"examples/s: of windows of {data}\n" in planned.out
     written = json.loads(Path("plan.json").read_text())
     as_json = run("plan", *common, "--recompute", "none", "--json")
     assert json.loads(as_json.out) == written
@@ -459,3 +463,7 @@ def test_plan_mistakes(run, data: Path) -> None:
     check_error(run("plan", "--device-memory", "lots"), "is not a size such as 4GiB")
     check_error(run("plan", "--data", data, "--out", "no/plan.json"), "cannot be written")
     check_error(run("plan", "--data", data, "--max-seq-length", 1000), "above the model's 512")
+    check_error(run("plan", "--data", "absent"), "absent/train.tsv: there is no such file; run")
+    Path("recipe.yaml").write_text("data: absent\n")
+    check_error(run("plan", "--config", "recipe.yaml"), "absent/train.tsv: there is no such file")
+    assert not Path("plan.json").exists()

@@ -70,6 +70,7 @@ def planned(found: Report, path: str) -> None:
             "yes" if row["fits"] else "no",
         )
     console.print(table)
+    console.print(f"examples/s: of {found.timed_on}", soft_wrap=True)
     kept = ", measured before" if found.cached else f", {values['planning_seconds']:.0f} s"
     if found.plan is not None:
         console.print(f"* {found.plan}: {values['why']}", soft_wrap=True)

@@ -66,6 +66,20 @@ class TokenStore:
         return self.offsets[rows + 1] - self.offsets[rows]
 
 
+def tsvs_to_train_on(folder: Path) -> list[Path]:
+    """The train.tsv and the dev.tsv of a data folder.
+
+    Raises:
+      InputError: there is none.
+    """
+    tsvs = [folder / "train.tsv", folder / "dev.tsv"]
+    for tsv in tsvs:
+        if not tsv.exists():
+            hint = "run `bertaccum prepare` first, or name a folder with --data"
+            raise InputError("there is no such file", hint, path=tsv)
+    return tsvs
+
+
 def read_labels(folder: Path) -> Labels:
     """The classes of a data folder: those of its manifest, else those in its train.tsv.
 

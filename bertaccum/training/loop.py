@@ -22,7 +22,7 @@ from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
 from bertaccum.training.checkpoints import Position, read_position, saved_states
-from bertaccum.training.dataset import open_store, read_labels
+from bertaccum.training.dataset import open_store, read_labels, tsvs_to_train_on
 from bertaccum.training.events import Event
 from bertaccum.training.model import build_model
 from bertaccum.training.parts import Parts
@@ -216,8 +216,9 @@ def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Pr
 
 def _subject(config: TrainConfig, progress: Progress) -> Subject:
     data = Path(config.data)
+    tsvs = tsvs_to_train_on(data)
     labels, source = read_labels(data), find_model(config, progress)
-    return Subject(config, source, labels, [data / f"{split}.tsv" for split in ("train", "dev")])
+    return Subject(config, source, labels, tsvs)
 
 
 def _plan(

@@ -25,7 +25,7 @@ from bertaccum.memory import device
 from bertaccum.memory.plan import Plan
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, field_names, size_in_bytes
-from bertaccum.training.dataset import Labels, read_labels
+from bertaccum.training.dataset import Labels, read_labels, tsvs_to_train_on
 from bertaccum.training.rehearsal import Subject, rehearse
 
 # Raise when the same options would be measured or chosen otherwise.
@@ -40,10 +40,12 @@ class Report:
     Args:
       values: everything, in plain numbers.
       cached: it was measured before.
+      timed_on: which windows the speeds are those of.
     """
 
     values: dict[str, Any]
     cached: bool
+    timed_on: str
 
     @property
     def plan(self) -> Plan | None:
@@ -66,7 +68,8 @@ class Report:
 def plan(config: PlanConfig, progress: Progress) -> Report:
     """Plans for the options, and writes the plan to `config.out`.
 
-    Without prepared data, examples are taken to be of full length and of two classes.
+    Without the default's data, or with a vocabulary that has yet to be downloaded, examples are
+    taken to be of full length.
 
     Args:
       config: the options.
@@ -79,18 +82,22 @@ def plan(config: PlanConfig, progress: Progress) -> Report:
     if not out.parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
     data = Path(config.data)
-    tsvs = [data / f"{split}.tsv" for split in ("train", "dev")]
+    # The default's may be prepared later; what was named is meant.
+    prepared = config.data != PlanConfig.data or data.exists()
+    tsvs = tsvs_to_train_on(data) if prepared else []
+    labels = read_labels(data) if prepared else Labels(["0", "1"], ["0", "1"])
     source = find_dimensions(config, progress)
-    labels = Labels(["0", "1"], ["0", "1"])
-    if source.vocabulary and tsvs[0].is_file():
-        labels = read_labels(data)
-    else:
+    if not source.vocabulary:
         tsvs = []
     memory = size_in_bytes("--device-memory", config.device_memory)
     if memory is not None:
         memory = device.memory_for_tensors(memory)
     report = make_report(Subject(config, source, labels, tsvs, memory), progress, config.fresh)
     write_text(out, json_text(report.values))
+    if not tsvs:
+        lacking = f"the vocabulary of {source.name}" if prepared else f"prepared data in {data}"
+        timed_on = f"{report.timed_on}: there is no {lacking} yet"
+        report = dataclasses.replace(report, timed_on=timed_on)
     return report
 
 
@@ -119,7 +126,9 @@ def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Re
             write_text(path, json_text(values))
     if subject.config.micro_batch == AUTO:
         values = _heed(values, read_mapping(learned))
-    return Report(values, cached)
+    tsvs = subject.tsvs
+    timed_on = f"windows of {tsvs[0].parent}" if tsvs else "windows of full length"
+    return Report(values, cached, timed_on)
 
 
 def remember_out_of_memory(subject: Subject, micro_batch: int, recompute: str) -> None:

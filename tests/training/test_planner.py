@@ -30,13 +30,13 @@ def make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[planner.Report, dict[str, Any]]]:
     """Plans with simulated workers; the report and what was written."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(rehearsal, "Worker", Simulated)
     Simulated.started = []
 
     def call(**options: Any) -> tuple[planner.Report, dict[str, Any]]:
-        where = {"data": str(tmp_path), "out": str(tmp_path / "plan.json")}
-        report = plan(PlanConfig(**(where | options)), silent)
+        report = plan(PlanConfig(**options), silent)
         return report, json.loads((tmp_path / "plan.json").read_text())
 
     return call
@@ -45,6 +45,8 @@ def make(
 def test_the_fastest_that_fits_is_taken_and_written(make: Callable[..., Any]) -> None:
     report, written = make(memory_limit="4GiB")
     assert report.values == written
+    reason = "there is no prepared data in data/yelp_polarity yet"
+    assert report.timed_on == f"windows of full length: {reason}"
     assert (report.plan.micro_batch, report.plan.accumulation_steps) == (8, 4)
     assert written["why"].startswith("no accumulation is needed, the whole window fits; but cut")
     rows = {(c["micro_batch"], c["recompute"]): c for c in written["candidates"]}
@@ -218,10 +220,9 @@ def test_real_steps_take_what_was_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bert-tiny in 150 MiB: a plan that is proven, whose prediction is right within 3 %."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     config = PlanConfig(
-        data=str(tmp_path),
-        out=str(tmp_path / "plan.json"),
         model="bert-tiny",
         init_checkpoint="none",
         memory_limit="150MiB",
