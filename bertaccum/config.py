@@ -142,7 +142,7 @@ class StepConfig:
     cut: str = setting(
         "cost",
         "cost: micro-batches hold no more tokens than --micro-batch of the longest examples, and"
-        " are cut where that saves time; count: as many examples each.",
+        " are cut where that saves time; count: equal numbers of examples.",
         choices=CUTS,
         free=True,
     )
@@ -205,7 +205,7 @@ class TrainConfig(StepConfig):
         " google-research/bert, without bias correction, the decay counted from the first update.",
         choices=(ADAMW, BERT_ADAMW),
     )
-    learning_rate: float = setting(2e-5, "Peak learning rate of AdamW.", minimum=0, exclusive=True)
+    learning_rate: float = setting(2e-5, "Peak of the learning rate.", minimum=0, exclusive=True)
     warmup_fraction: float = setting(
         0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1
     )
@@ -256,7 +256,8 @@ class TrainConfig(StepConfig):
     )
     replicas: int | None = setting(
         None,
-        "Devices of this process; without GPUs the CPU is cut into so many. [default: all GPUs]",
+        "How many devices this process uses; where there is no GPU, so many virtual ones of the"
+        " CPU. [default: all GPUs]",
         minimum=1,
         free=True,
     )
@@ -331,7 +332,12 @@ class EvalConfig:
 
     run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
     split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
-    file: str | None = setting(None, "A TSV of your own instead of --split.", path=True)
+    file: str | None = setting(
+        None,
+        "A TSV of your own instead of --split: columns label and text under a header that says so,"
+        " or CoLA's four columns without one.",
+        path=True,
+    )
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
     memory_limit: str | None = memory_limit_setting()
 

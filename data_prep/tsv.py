@@ -97,8 +97,8 @@ def _layout(line: str, path: Path) -> tuple[_Columns, bool]:
     found = line.count("\t") + 1
     if found != _COLA.width:
         raise InputError(
-            f"starts with neither a known header nor {_COLA.width} columns (found {found})",
-            "convert it with: bertaccum prepare --source csv --train-file",
+            f"starts with neither the header label, text nor {_COLA.width} columns (found {found})",
+            "write columns with tabs: label and text under that header, or CoLA's four without one",
             path=path,
             row=1,
         )

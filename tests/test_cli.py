@@ -145,18 +145,19 @@ TRAIN_MISTAKES = {
         "8 is above --target-batch 4",
     ),
     "micro 0": (["--micro-batch", 0], "'--micro-batch': 0 is not in the range"),
-    "micro no number": (["--micro-batch", "some"], "'some' is not a valid integer"),
+    "micro no number": (["--micro-batch", "some"], "'some' is neither auto nor a whole number"),
+    "eval some": (["--eval-every", "some"], "'some' is neither a whole number of updates nor"),
     "too long": (["--max-seq-length", 513], "513 is above the model's 512 positions"),
     "too short": (["--max-seq-length", 2], "2 is not in the range x>=3"),
     "no data": (["--data", "absent"], "absent/train.tsv: there is no such file; run .* prepare` f"),
     "no dev": (["--data", "half"], "half/dev.tsv: there is no such file; run `bertaccum prepare`"),
     "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
-    "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*Connection refused"),
+    "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*refused.*--vocab FILE$"),
     "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
     "two encoders": (["--bert-config", "x.json"], "both name the encoder"),
     "unknown model": (["--model", "bert-smal"], "'bert-smal' is not one of .*bert-small"),
     "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
-    "out exists": (["--out", "reviews"], "--out reviews exists; name another folder"),
+    "out exists": (["--out", "reviews"], "--out reviews exists; name another folder$"),
     "no config": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
     "no number": (["--epochs", "nan"], "--epochs nan is not a finite number"),
     "endless": (["--learning-rate", "inf"], "--learning-rate inf is not a finite number"),
@@ -230,6 +231,9 @@ def test_eval_mistakes(run, data: Path) -> None:
     check_error(run("eval", "--file", "absent.tsv"), "absent.tsv: there is no such file")
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
     check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
+    Path("more.csv").write_text("text,label\ngood,0\n")
+    needed = "label and text under that header, or CoLA's four"
+    check_error(run("eval", "--file", "more.csv"), f"more.csv, row 1: starts with .*; .*{needed}")
     Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
 
@@ -237,6 +241,9 @@ def test_eval_mistakes(run, data: Path) -> None:
 def test_export_mistakes(run, data: Path) -> None:
     check_error(run("export"), "runs/latest: there is no run here; train first")
     check_error(run("export", "--run", data), "reviews: there is no run here")
+    message = "no: there is no run here; train first, or check the path: `bertaccum runs` lists"
+    for command in ("show no", "compare no x", "report no", "train --resume no"):
+        check_error(run(*command.split()), message)
     check_error(run("export", "--format", "onnx"), "'onnx' is not one of 'savedmodel', 'hugging")
 
 

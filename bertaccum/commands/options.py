@@ -31,7 +31,11 @@ class AutoOrInt(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
-        return AUTO if value == AUTO else self._range.convert(value, param, ctx)
+        if value == AUTO:
+            return AUTO
+        if not _is_number(value, int):
+            self.fail(f"{value!r} is neither {AUTO} nor a whole number", param, ctx)
+        return self._range.convert(value, param, ctx)
 
 
 class UpdatesOrEpochs(click.ParamType):
@@ -44,7 +48,22 @@ class UpdatesOrEpochs(click.ParamType):
     ) -> int | float:
         if isinstance(value, int) or str(value).isdecimal():
             return click.IntRange(min=1).convert(value, param, ctx)
+        if not _is_number(value, float):
+            self.fail(
+                f"{value!r} is neither a whole number of updates nor a number with a point, of"
+                " epochs",
+                param,
+                ctx,
+            )
         return click.FloatRange(min=0, min_open=True).convert(value, param, ctx)
+
+
+def _is_number(value: Any, kind: type[int] | type[float]) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
 
 
 def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -110,7 +110,9 @@ def read_run_config(run: Path) -> TrainConfig:
     path = RunPaths(run).config
     if not path.is_file():
         raise InputError(
-            "there is no run here", "train first, or name a run folder with --run", path=run
+            "there is no run here",
+            "train first, or check the path: `bertaccum runs` lists what there is",
+            path=run,
         )
     try:
         return TrainConfig(**yaml.safe_load(read_text(path)))

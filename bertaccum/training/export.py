@@ -16,7 +16,7 @@ from bertaccum.bert.serving import save_serving
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import ConfigError, RunError
-from bertaccum.files import new_folder, write_text
+from bertaccum.files import beside, new_folder, write_text
 from bertaccum.records.card import model_card
 from bertaccum.records.record import read_record, read_run_config
 from bertaccum.training.checkpoints import load_best
@@ -54,7 +54,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
     """
     run, path = RunFolder(Path(config.run)), Path(config.folder)
     trained = read_run_config(run.path)
-    _check_unused(path)
+    _check_place(path)
     if config.format == "huggingface":
         safetensors()
     model, files = load_best(run)
@@ -100,16 +100,25 @@ def write_huggingface(
     write_text(folder / "README.md", card)
 
 
-def _check_unused(path: Path) -> None:
-    """Raises ConfigError if there is something that writing would replace."""
+def _check_place(path: Path) -> None:
+    """Raises ConfigError if writing would replace something, or is not possible there."""
     if not path.name:
         raise ConfigError(f"--out {path} is not a possible name", "name a new folder")
     try:
+        parent = next(p for p in path.absolute().parents if p.exists())
         taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
     except OSError as error:
         raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
     if taken:
-        raise ConfigError(f"--out {path} exists", "name another folder, or remove it first")
+        raise ConfigError(f"--out {path} exists", "choose another folder")
+    trial = beside(parent / path.name)
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise ConfigError(
+            f"--out {path} cannot be made in {parent} ({error.strerror})", "choose another folder"
+        ) from None
 
 
 @contextmanager

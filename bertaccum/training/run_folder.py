@@ -105,7 +105,7 @@ class RunFolder(RunPaths):
                     f"--out {path} exists",
                     f"go on with it by `bertaccum train --resume {path}`, or name another folder"
                     if resume
-                    else "name another folder, or remove it first",
+                    else "name another folder",
                 )
             parent = next(p for p in path.resolve().parents if p.exists())
         except OSError as error:

@@ -84,7 +84,7 @@ def test_real_cola_files(shared: Path) -> None:
         (b"label\ttext\n1\ta\n1\ta\tb\n", 3, "3 tab-separated columns instead of 2"),
         (b"label\ttext\n1\ta\n\n", 3, "1 tab-separated columns instead of 2"),
         (b"a\t1\t\ttext\na\t1\ttext\n", 2, "3 tab-separated columns instead of 4"),
-        (b"text\tlabel\na\t1\n", 1, "neither a known header nor 4 columns"),
+        (b"text\tlabel\na\t1\n", 1, "neither the header label, text nor 4 columns"),
         (b"label\ttext\n \ta\n", 2, "has no label"),
         (b"a\t\t\ttext\n", 1, "has no label"),
         (b"label\ttext\n1\tcaf\xe9\n", 2, "byte 0xe9 at position 6 is not UTF-8"),
