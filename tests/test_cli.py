@@ -97,6 +97,8 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
 
     evaluated = run("eval")
     assert (evaluated.code or 0) == 0
+    assert f"run: runs/{folder.name}" in evaluated.err.splitlines()
+    assert "run: " not in run("eval", "--quiet").err
     assert re.search(r"accuracy +1\.0000", evaluated.out)
     saved = json.loads((folder / "eval-test.json").read_text())
     assert saved["confusion_matrix"] == [[10, 0], [0, 10]]
@@ -361,6 +363,8 @@ def test_labels_are_not_markup(run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (prepared.code or 0) == 0
     assert "[/b]" in prepared.out
     assert "[red]" in prepared.out
+    said = r"note: dev.tsv has 1 row and none of (\[/b\]|\[red\]); raise --dev-fraction"
+    assert re.fullmatch(said, prepared.err.splitlines()[-1])
 
 
 DAMAGE = {

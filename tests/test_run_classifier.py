@@ -125,7 +125,8 @@ def test_test_results(run: Any, folder: Path) -> None:
 def test_an_evaluation_that_fails_leaves_what_was_there(run: Any, folder: Path) -> None:
     (folder / "earlier.txt").write_text("of another time\n")
     code, out, err = run("eval", "--results", "earlier.txt")
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (code, out, err.count("\n")) == (2, "", 2)
+    assert err.startswith("run: by-2\n")
     assert "cola/test.tsv: has no labels; a test.tsv in the cola layout has none: predict it" in err
     assert [p.read_text() for p in folder.glob("*earlier*")] == ["of another time\n"]
 
@@ -159,5 +160,6 @@ def test_sigterm_leaves_nothing_half_written(cut: Any, folder: Path) -> None:
         time.sleep(0.01)
     process.terminate()
     _, errors = process.communicate()
-    assert (process.returncode, errors) == (143, "error: terminated\n")
+    assert process.returncode == 143
+    assert errors.removeprefix("run: by-2\n") == "error: terminated\n"
     assert not list(folder.glob("*out.tsv*"))

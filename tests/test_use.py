@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
     code, out, err = run(
         "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--json", "--batch", 4
     )
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "run: runs/one\n")
     found = [json.loads(line) for line in out.splitlines()]
     assert [f["text"] for f in found] == texts(folder)
     rows = [line.split("\t") for line in (folder / "reviews/test.tsv").read_text().splitlines()]
@@ -116,7 +117,7 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
     ):
         code, out, err = run("predict", "--run", "runs/one", *arguments)
         assert (code, out) == (2, "")
-        assert err.count("\n") == 1 and message in err
+        assert err.count("error: ") == 1 and message in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("path", [".", "none/results", "reviews/dev.tsv/results", "pipe"])
@@ -179,7 +180,38 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
     assert shown["plan"]["accumulation_steps"] == 3
     _, out, _ = run("show", "runs/one")
     assert "as --micro-batch says" in out and "learning_rate: 0.001" in out
+    assert re.search(r"40, loss \d\.\d{4}\n", out)
     assert run("show", "runs/none")[0] == run("runs", "none")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (".", "no runs in .; try `bertaccum runs runs`"),
+        ("reviews", "no runs in reviews"),
+        ("runs/one", "runs/one is a run: `bertaccum show runs/one`"),
+    ],
+)
+def test_where_no_runs_are_it_is_said_where_some_are(run: Any, named: str, said: str) -> None:
+    assert run("runs", named) == run("runs", named, "--json") == (0, "", f"{said}\n")
+
+
+def test_export_names_the_run_before_its_place(run: Any) -> None:
+    code, out, err = run("export", "--run", "runs/one", "--out", "reviews")
+    assert (code, out) == (2, "")
+    assert err.startswith("run: runs/one\n")
+    assert err.endswith("error: --out reviews exists; choose another folder\n")
+
+
+def test_going_on_with_a_run_that_is_over_says_so(run: Any) -> None:
+    events = bertaccum.train(resume="runs/one", max_updates=20)
+    assert next(events).over == "raise --max-updates, or train anew"
+    events.close()
+    code, out, err = run("train", "--resume", "runs/one")
+    assert code == 0
+    assert "finished already, at update 40; for more, train anew\n" in err
+    assert "tracing" not in err
+    assert re.search(r"updates +40 ", out)
 
 
 def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> None:

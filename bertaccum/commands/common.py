@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertaccum.display import text
@@ -26,6 +27,18 @@ def quiet_tensorflow() -> None:
     if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def name_run(view: View, named: str) -> None:
+    """Says which run is taken: `runs/latest` may be another one than the user thinks.
+
+    Raises:
+      InputError: there is none.
+    """
+    from bertaccum.records.record import read_run_config
+
+    read_run_config(Path(named))
+    view.note(f"run: {text.from_here(Path(named).resolve())}")
 
 
 def fail(message: str, code: int, view: View | None = None) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow, tables
+from bertaccum.commands.common import name_run, quiet_tensorflow, tables
 from bertaccum.commands.options import json_option, options, shown
 from bertaccum.config import EvalConfig
 from bertaccum.display import text
@@ -42,6 +42,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
 
     written = contextlib.nullcontext() if results is None else results_file(results)
     with view, written as file:
+        name_run(view, values["run"])
         result = api.evaluate(progress=view, keep=False, **values)
         if file is not None:
             write_evaluation(file, result)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow
+from bertaccum.commands.common import name_run, quiet_tensorflow
 from bertaccum.commands.options import json_option, options, shown
 from bertaccum.config import ExportConfig
 from bertaccum.display import text
@@ -31,6 +31,7 @@ def export(view: View, as_json: bool, **values: Any) -> None:
     """
     quiet_tensorflow()
     with view:
+        name_run(view, values["run"])
         view.note("loading and tracing the model")
         result = api.export(**values)
     if as_json:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow
+from bertaccum.commands.common import name_run, quiet_tensorflow
 from bertaccum.commands.options import options, shown
 from bertaccum.config import PredictConfig
 from bertaccum.display import text
@@ -54,12 +55,14 @@ def predict(
     quiet_tensorflow()
     from bertaccum.display.run_classifier import results_file, write_predictions
 
-    with view:
+    written = contextlib.nullcontext() if results is None else results_file(results)
+    with view, written as file:
+        name_run(view, values["run"])
         found = api.predict(texts or None, **values)
-        if results is None:
+        if file is None:
             for one in found:
                 text.prediction(one, as_json)
         else:
-            with results_file(results) as file:
-                count = write_predictions(file, found)
-            text.result(f"{results}: {count:,} predictions")
+            count = write_predictions(file, found)
+    if results is not None:
+        text.result(f"{results}: {count:,} predictions")

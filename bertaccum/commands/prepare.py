@@ -28,11 +28,13 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare
       bertaccum prepare --archive yelp_review_polarity_csv.tgz
       bertaccum prepare --source sample
-      bertaccum prepare --source csv --train-file mine.csv --label-column stars
+      bertaccum prepare --source csv --train-file mine.csv --text-column body --label-column stars
     """
     quiet_tensorflow()
     with view:
         done = api.prepare(progress=view, **values)
+        if doubt := text.small_dev(done.manifest):
+            view.note(doubt)
     if as_json:
         text.result_json(done.manifest)
     else:

@@ -10,6 +10,7 @@ from bertaccum.commands.common import tables
 from bertaccum.commands.options import json_option
 from bertaccum.display import text
 from bertaccum.errors import BertAccumError
+from bertaccum.records.paths import RunPaths
 
 
 @click.command()
@@ -28,7 +29,9 @@ def runs(folder: str, as_json: bool) -> None:
 
     found = list(find_records(Path(folder)))
     records = [one for one in found if not isinstance(one, BertAccumError)]
-    if as_json:
+    if not found:
+        text.note(_none_in(Path(folder)))
+    elif as_json:
         for record in records:
             text.result_json(outline(record), indent=None)
     else:
@@ -36,6 +39,15 @@ def runs(folder: str, as_json: bool) -> None:
     for error in found:
         if isinstance(error, BertAccumError):
             text.note(f"not listed: {error}")
+
+
+def _none_in(folder: Path) -> str:
+    """What is said of a folder without runs: where some are, if that is near."""
+    if RunPaths(folder).config.is_file():
+        return f"{folder} is a run: `bertaccum show {folder}`"
+    below = RunPaths(folder / "*/*").config.relative_to(folder)
+    near = min((path.parent.parent for path in folder.glob(str(below))), default=None)
+    return f"no runs in {folder}" + (f"; try `bertaccum runs {near}`" if near else "")
 
 
 @click.command()

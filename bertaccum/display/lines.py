@@ -67,7 +67,8 @@ class Lines(View):
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
         if isinstance(event, Started):
-            self.note(text.TRACING)
+            if not event.over:
+                self.note(text.TRACING)
         elif isinstance(event, Updated) and self._track and self._interval.is_over():
             self.note(text.progressing(self._track))
 

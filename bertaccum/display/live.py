@@ -80,7 +80,7 @@ def _figures(track: Track) -> RenderableType:
     """A row of names above a row of values; empty ones are left out."""
     last, evaluated = track.last, track.evaluated
     if last is None:
-        return text.TRACING
+        return "" if track.over else text.TRACING
     memory = last.peak_memory_bytes
     values = {
         "loss": f"{last.loss:.4f}",

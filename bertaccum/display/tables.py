@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.display.text import duration
+from bertaccum.display.text import duration, from_here
 from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ def evaluation(values: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = _console()
-    data, here = Path(values["data"]), Path.cwd()
-    shown = data.relative_to(here) if data.is_relative_to(here) else data
-    console.print(f"{values['examples']:,} examples of {shown}", soft_wrap=True)
+    data = from_here(Path(values["data"]))
+    console.print(f"{values['examples']:,} examples of {data}", soft_wrap=True)
     for name in ("accuracy", "loss", "matthews_correlation"):
         console.print(f"{name.replace('_', ' '):22}{values[name]:.4f}")
     scores = Table("class", "precision", "recall", "F1", "examples")
@@ -138,11 +137,12 @@ def run(found: dict[str, Any]) -> None:
 
     console = _console()
     last, summary = found["last_update"], found["summary"]
+    loss = (last or {}).get("loss")
     facts = {
         "run": f"{found['run']}, {found['status']}",
         "model": found["model"],
         "batch": f"{found['target_batch']} by {found['micro_batch']} ({found['plan']['why']})",
-        "updates": f"{found['updates']:,}" + (f", loss {last['loss']}" if last else ""),
+        "updates": f"{found['updates']:,}" + ("" if loss is None else f", loss {loss:.4f}"),
         "time": duration(found["seconds"]),
         "speed": f"{summary['examples_per_second']:.1f} examples/s" if summary else "",
         "memory": _peak(summary or last),

@@ -38,7 +38,7 @@ class Track:
     """A run's figures, as of its last event."""
 
     def __init__(self, started: Started) -> None:
-        self.total, self.begun = started.updates, started.done
+        self.total, self.begun, self.over = started.updates, started.done, bool(started.over)
         self.first: Updated | None = None
         self.last: Updated | None = None
         self.evaluated: Evaluated | None = None

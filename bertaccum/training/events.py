@@ -17,6 +17,7 @@ class Started:
       why: the plan's.
       updates: of the whole run.
       done: of them, in the state that the run is resumed from.
+      over: if no updates are left, what would have more made.
       worker: whose event it is.
       pretrained_pooler: whether the pretrained weights are the pooler's, too.
     """
@@ -31,6 +32,7 @@ class Started:
     why: str
     updates: int
     done: int = 0
+    over: str = ""
     worker: int = 0
     pretrained_pooler: bool = True
 

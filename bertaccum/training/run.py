@@ -63,7 +63,7 @@ class Run:
         examples = len(parts.train_store)
         self.per_epoch = per_epoch = updates_per_epoch(examples, config.target_batch)
         # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
-        scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
+        self.scheduled = scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
         # The schedule does not know of --max-updates: stopping early changes no update.
         self.until = min(scheduled, config.max_updates or scheduled)
         self.eval_every = updates_between(config.eval_every, per_epoch)
@@ -158,9 +158,15 @@ class Run:
             self._save()
 
     def _goes_on(self) -> bool:
-        if self._evaluation_is_due():
-            return True
+        return self._evaluation_is_due() or self._updates_are_left()
+
+    def _updates_are_left(self) -> bool:
         return self.position.update < self.until and not self._patience_is_over()
+
+    def _how_to_go_on(self) -> str:
+        if self.position.update < self.until:
+            return "raise --patience, or train anew"
+        return "raise --max-updates, or train anew" if self.until < self.scheduled else "train anew"
 
     def _patience_is_over(self) -> bool:
         best, last, patience = self.position.best, self.position.last, self.config.patience
@@ -201,6 +207,7 @@ class Run:
             why=self.parts.planned["why"],
             updates=self.until,
             done=self.position.update,
+            over="" if self._updates_are_left() else self._how_to_go_on(),
             worker=self.topology.worker,
             pretrained_pooler=self.source.has_pooler,
         )
