@@ -92,15 +92,16 @@ def test_a_file_that_ignores_sigterm_is_killed(
     monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
     program = tmp_path / "mine.py"
     program.write_text(
-        "import pathlib, signal, sys, time\n"
+        "import os, pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "pathlib.Path(sys.argv[1]).touch()\n"
+        "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
         "time.sleep(600)\n"
     )
     started = tmp_path / "started"
+    started.mkdir()
 
     def stop() -> None:
-        while not started.exists():
+        while len(list(started.iterdir())) < 2:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 

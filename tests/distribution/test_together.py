@@ -141,13 +141,14 @@ def test_replicas_workers_and_micro_batches_in_all_ways(
             assert difference(folder / name, folder / other) < (1e-5 if dropout else 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "number"),
     [
         (0, signal.SIGKILL),
-        pytest.param(1, signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param(1, signal.SIGSTOP, marks=pytest.mark.slow),
-        pytest.param(0, signal.SIGSTOP, marks=pytest.mark.slow),
+        (1, signal.SIGKILL),
+        (1, signal.SIGSTOP),
+        (0, signal.SIGSTOP),
     ],
 )
 def test_a_worker_that_dies_or_hangs_is_named_and_the_same_command_goes_on(

@@ -105,7 +105,7 @@ def stopped_after(config: TrainConfig, update: int) -> Event:
 @pytest.mark.parametrize(
     ("options", "kills"),
     [
-        ({}, [1, 4]),
+        ({}, [4]),
         pytest.param({}, [1, 2, 3, 4, 5], marks=pytest.mark.slow),
         pytest.param({"precision": "mixed_float16"}, [1, 2, 5], marks=pytest.mark.slow),
         pytest.param({"accumulator_dtype": "bfloat16"}, [3], marks=pytest.mark.slow),

@@ -123,6 +123,7 @@ print(before, device.peak_memory_bytes() - used, device._can_have(before * 2**20
 """
 
 
+@pytest.mark.slow
 def test_restoring_leaves_the_memory_as_it_was(tmp_path: Path) -> None:
     """What is free is one piece as before, and reading restored weights makes no copy of them."""
     (tmp_path / "checkpoints").mkdir()
