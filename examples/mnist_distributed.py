@@ -12,11 +12,11 @@ One model, one optimizer, one order of examples; only where the examples of an u
 many at once, differs. Nothing has to be divided by the number of workers or of micro-steps. On two
 cores, one a worker, it printed:
 
-    run workers x batch x steps  updates    loss test accuracy seconds peak MiB of each weights apart
-      1             1 x 200 x 1     1500 0.35090        0.9067      46               70
-      2             1 x 100 x 2     1500 0.35090        0.9067      47               35       1.1e-07
-      3             2 x 100 x 1     1500 0.35090        0.9067     131           38, 38       1.1e-07
-      4              2 x 50 x 2     1500 0.35090        0.9067     146           16, 16       1.3e-07
+ run workers x batch x steps  updates    loss test accuracy seconds peak MiB of each weights apart
+   1             1 x 200 x 1     1500 0.35090        0.9067      46               70
+   2             1 x 100 x 2     1500 0.35090        0.9067      47               35       1.1e-07
+   3             2 x 100 x 1     1500 0.35090        0.9067     131           38, 38       1.1e-07
+   4              2 x 50 x 2     1500 0.35090        0.9067     146           16, 16       1.3e-07
 
 `weights apart` is the largest difference of any weight to run 1, after any update. (On so small a
 model, and two cores, two workers mostly wait for each other.)
