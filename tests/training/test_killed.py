@@ -86,9 +86,8 @@ def killed_until_through(
         killed += 1
 
 
-@pytest.mark.parametrize(
-    ("kills", "updates"), [(1, 12), pytest.param(25, 200, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kills", "updates"), [(2, 20), (25, 200)])
 def test_killed_at_random_it_ends_as_if_it_never_had_been(
     start: Start, tmp_path: Path, kills: int, updates: int
 ) -> None:

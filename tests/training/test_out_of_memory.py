@@ -104,6 +104,7 @@ def test_the_updates_are_those_of_a_run_that_never_failed(
         assert summary["micro_batch"] == micro_batch // 2
 
 
+@pytest.mark.slow
 def test_it_goes_on_down_to_one_example_with_recomputation(
     config: Callable[..., TrainConfig], fail: Callable[..., Any]
 ) -> None:
