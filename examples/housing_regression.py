@@ -24,7 +24,6 @@ is left is rounding, which adds up: 7e-07 after 150 epochs; in float64 it is 3e-
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,11 +36,11 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 import tf_keras
+from inputs import SHARED, BadInput, check_figure
 from matplotlib.figure import Figure
 
 from bertaccum.accumulation import accumulate_gradients
 
-SHARED = Path(os.environ.get("BERTACCUM_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 DATA = SHARED / "data/housing/housingdata.csv"
 SOURCE = "https://github.com/GoogleCloudPlatform/tf-estimator-tutorials, 01_Regression/data"
 COLUMNS = 14  # the last is the target, the median price in $1000
@@ -49,10 +48,6 @@ SEED, STEPS, MICRO_BATCH, LIMIT = 0, 4, 8, 1e-6
 ONE, ACCUMULATED = f"one batch of {STEPS * MICRO_BATCH}", f"{STEPS} x {MICRO_BATCH} accumulated"
 SMALL, OLD = f"batches of {MICRO_BATCH}", f"{STEPS} x {MICRO_BATCH}, old train_op"
 Rows = tuple[np.ndarray, np.ndarray]  # features [rows, 13], targets [rows, 1]
-
-
-class BadInput(click.ClickException):
-    exit_code = 2
 
 
 def read(path: Path) -> np.ndarray:
@@ -193,8 +188,8 @@ def draw(curves: dict[str, Curve]) -> Figure:
         every = STEPS if name == SMALL else 1  # Its updates have a quarter of the examples.
         rmse = curve.rmse[every - 1 :: every]
         above.plot(range(1, len(rmse) + 1), rmse, style, label=name)
-        found = differences(curve, curves[ONE])
-        apart = found if name in (ACCUMULATED, OLD) else found[:0]
+        shown = name in (ACCUMULATED, OLD)  # The others keep their colours.
+        apart = differences(curve, curves[ONE]) if shown else np.empty(0)
         below.plot(range(1, len(apart) + 1), np.maximum(apart, 1e-9), style)
     above.set(xscale="log", ylabel="held-out RMSE, $1000")
     above.legend()
@@ -202,19 +197,6 @@ def draw(curves: dict[str, Curve]) -> Figure:
     below.set(yscale="log", ylabel=f"largest difference of a weight to {ONE}")
     below.set(xlabel=f"update ({SMALL}: every {STEPS}th)")
     return figure
-
-
-def check_figure(path: Path) -> None:
-    """Says before anything is trained if the figure cannot be written."""
-    kinds = Figure().canvas.get_supported_filetypes()
-    if path.suffix[1:] not in kinds or path.is_dir():
-        raise BadInput(f"cannot write {path}; name a file with --figure, .{', .'.join(kinds)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        reason = f"cannot write {path}: {error.strerror}"
-        raise BadInput(f"{reason}; name another file with --figure") from None
 
 
 @click.command(help=__doc__.splitlines()[0])

@@ -9,14 +9,9 @@ from pathlib import Path
 
 import click
 import numpy as np
+from inputs import BadInput
 
 Data = tuple[np.ndarray, np.ndarray]  # images uint8 [n, 28, 28, 1], labels uint8 [n]
-
-
-class BadInput(click.ClickException):
-    """One line, and the exit code of what the user can mend."""
-
-    exit_code = 2
 
 
 def read_mnist(folder: Path | None) -> tuple[Data, Data]:

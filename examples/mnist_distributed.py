@@ -41,15 +41,15 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 import tf_keras
+from inputs import SHARED, BadInput, check_figure
 from matplotlib.figure import Figure
-from mnist_data import BadInput, Data, read_mnist
+from mnist_data import Data, read_mnist
 
 from bertaccum.accumulation import accumulate_gradients
 
-ROOT = Path(__file__).resolve().parents[1]
-SHARED = Path(os.environ.get("BERTACCUM_SHARED", ROOT.parent / "shared"))
 LIMIT = 1e-5
 TEST_BATCH = 500
+Results = dict[int, dict[str, np.ndarray]]  # of each run, by name: what its workers measured
 
 
 class Run(NamedTuple):
@@ -203,15 +203,14 @@ def environment() -> dict[str, str]:
     return told
 
 
-def differences(results: dict[int, dict[str, np.ndarray]]) -> dict[int, np.ndarray]:
+def differences(results: Results) -> dict[int, np.ndarray]:
     """The largest difference of any weight to the first run's, after each update."""
     first = next(iter(results.values()))["weights"]  # [updates, weights]
     return {n: np.abs(result["weights"] - first).max(axis=1) for n, result in results.items()}
 
 
-def table(results: dict[int, dict[str, np.ndarray]]) -> str:
+def table(results: Results, apart: dict[int, np.ndarray]) -> str:
     """A line a run."""
-    apart = differences(results)
     rows = [
         {
             "run": number,
@@ -228,11 +227,10 @@ def table(results: dict[int, dict[str, np.ndarray]]) -> str:
     return str(pd.DataFrame(rows).to_string(index=False))
 
 
-def draw(results: dict[int, dict[str, np.ndarray]]) -> Figure:
+def draw(results: Results, apart: dict[int, np.ndarray]) -> Figure:
     """The losses of all runs, and how far their weights are apart."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    apart = differences(results)
     for width, (number, result) in zip((7, 5, 3, 1), results.items(), strict=False):
         label = f"run {number}: " + " x ".join(map(str, RUNS[number]))
         above.plot(result["losses"], linewidth=width, label=label)
@@ -253,14 +251,7 @@ def check(folder: Path | None, examples: int, figure: Path) -> None:
         raise BadInput(f"--examples {examples} has to be a multiple of 200, up to {len(labels)}")
     if len(test) % TEST_BATCH:
         raise BadInput(f"{folder} has {len(test)} test examples, not a multiple of {TEST_BATCH}")
-    kinds = Figure().canvas.get_supported_filetypes()
-    if figure.suffix[1:] not in kinds:
-        raise BadInput(f"--figure {figure} has to end in one of .{', .'.join(kinds)}")
-    try:
-        figure.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=figure.parent).close()
-    except OSError as error:
-        raise BadInput(f"--figure {figure} cannot be written ({error.strerror})") from None
+    check_figure(figure)
 
 
 @click.command()
@@ -287,7 +278,7 @@ def check(folder: Path | None, examples: int, figure: Path) -> None:
 )
 @click.option(
     "--figure",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=click.Path(path_type=Path),
     default="build/examples/mnist.png",
     show_default=True,
 )
@@ -311,10 +302,11 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         numbers = list(RUNS) if run == "all" else [int(run)]
         results = {n: start(n, Path(folder, str(n)), arguments) for n in numbers}
-    click.echo(table(results))
-    draw(results).savefig(figure, dpi=120)
+    apart = differences(results)
+    click.echo(table(results, apart))
+    draw(results, apart).savefig(figure, dpi=120)
     click.echo(f"figure: {figure}")
-    largest = max(apart.max() for apart in differences(results).values())
+    largest = max(found.max() for found in apart.values())
     if not largest <= LIMIT:
         raise click.ClickException(f"weights are {largest:.1e} apart, which is no rounding")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,8 +39,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
     quiet_tensorflow()
     from bertaccum.display.run_classifier import results_file, write_evaluation
 
-    written = contextlib.nullcontext() if results is None else results_file(results)
-    with view, written as file:
+    with view, results_file(results) as file:
         name_run(view, values["run"])
         result = api.evaluate(progress=view, keep=False, **values)
         if file is not None:

@@ -35,5 +35,4 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
         raise click.UsageError(f"launch starts train or a Python file, not {command[0]}")
     if is_file(command[0]) and not Path(command[0]).is_file():
         raise ConfigError(f"{command[0]} is no file", "name a Python file, or train")
-
     sys.exit(run(workers, command))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +54,7 @@ def predict(
     quiet_tensorflow()
     from bertaccum.display.run_classifier import results_file, write_predictions
 
-    written = contextlib.nullcontext() if results is None else results_file(results)
-    with view, written as file:
+    with view, results_file(results) as file:
         name_run(view, values["run"])
         found = api.predict(texts or None, **values)
         if file is None:

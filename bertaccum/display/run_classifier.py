@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def results_file(named: str) -> Iterator[BinaryIO]:
-    """A file to write to, which appears when all is in it, or not at all.
+def results_file(named: str | None) -> Iterator[BinaryIO | None]:
+    """A file to write to, which appears when all is in it, or not at all; none if none is named.
 
     Raises:
       ConfigError: it cannot be written, which is known before anything is computed for it.
     """
+    if named is None:
+        yield None
+        return
     path = Path(named).absolute()
     # Under /dev a name, such as stdout, would be taken from what it belongs to.
     if not named or (path.exists() and not path.is_file()) or path.is_relative_to("/dev"):
