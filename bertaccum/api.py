@@ -24,7 +24,7 @@ from bertaccum.config import (
 from bertaccum.errors import ConfigError
 from bertaccum.files import standing
 from bertaccum.progress import Progress, silent
-from bertaccum.settings import field_names
+from bertaccum.settings import AUTO, field_names
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ def plan(
       What was found; `taken()` is the plan, or raises a `RunError` that says what would fit.
     """
     config = _configured(PlanConfig, config, options)
+    from bertaccum.training.preflight import check_plan
+
+    check_plan(config, progress)
     from bertaccum.training.planner import plan as run
 
     return run(config, progress)
@@ -122,12 +125,20 @@ def train(
     if resume is not None and config is not None:
         raise TypeError("train() goes on with a run by its own configuration: name options only")
     whole = _configured(TrainConfig, config, {} if resume is not None else options)
+    if resume is not None and (unknown := options.keys() - field_names(TrainConfig)):
+        raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
+    from bertaccum.training.preflight import check_resumed, check_run, check_seeds
+
+    if resume is not None:
+        check_resumed(Path(resume), options.get("strategy", AUTO), progress)
+    elif seeds is not None:
+        check_seeds(whole, seeds, progress)
+    else:
+        check_run(whole, progress)
     from bertaccum.training import loop
     from bertaccum.training.seeds import train_seeds
 
     if resume is not None:
-        if unknown := options.keys() - field_names(TrainConfig):
-            raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
         return loop.resume(Path(resume), options, progress, stopping)
     if seeds is not None:
         return train_seeds(whole, seeds, progress, stopping, options if config is None else None)

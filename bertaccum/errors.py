@@ -7,7 +7,11 @@ code: 2 for usage, configuration and input, 1 for a run that failed.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+# What TensorFlow puts around the message of an operation that failed.
+_OPERATION = re.compile(r"\{\{\w+ .*?\}\} ?| \[Op:\w+\].*")
 
 
 class BertAccumError(Exception):
@@ -55,3 +59,9 @@ class InputError(BertAccumError):
 
 class RunError(BertAccumError):
     """The run itself failed (out of memory, non-finite loss, disk full)."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's message, without TensorFlow's operation names."""
+    lines = _OPERATION.sub("", str(error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -15,6 +15,7 @@ from bertaccum.sizes import parse_size
 
 AUTO = "auto"
 MOST_EPOCHS = 1e6
+_LEAST_SIZE = 2**20  # bytes
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -112,11 +113,20 @@ def _out_of_range(value: float, bounds: Any) -> str | None:
 
 
 def size_in_bytes(flag: str, value: str | None) -> int | None:
-    """The bytes that a size option means; ConfigError if it is none."""
+    """Return the bytes that a size option means.
+
+    Raises:
+      ConfigError: it is not a size, or so small that its unit was probably forgotten.
+    """
+    if value is None:
+        return None
     try:
-        return None if value is None else parse_size(value)
+        size = parse_size(value)
     except ValueError as error:
         raise ConfigError(f"{flag} {value} {error}") from None
+    if size < _LEAST_SIZE:
+        raise ConfigError(f"{flag} {value} means {size:,} bytes", "add a unit, as in 4GiB")
+    return size
 
 
 def save_interval(text: str) -> tuple[int | None, float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertaccum.config import EvalConfig, TrainConfig
+from bertaccum.config import EvalConfig, PlanConfig, TrainConfig
 from bertaccum.errors import ConfigError
 from bertaccum.sizes import format_size, parse_size
 
@@ -29,6 +29,15 @@ def test_sizes_are_read(text: str) -> None:
 def test_what_is_no_size_is_said_to_be_none(text: str, config: type) -> None:
     with pytest.raises(ConfigError, match=r"--memory-limit.* is not a size such as 4GiB"):
         config(memory_limit=text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("4", "4"), ("3500", "3,500"), ("0.5k", "500")])
+def test_a_size_without_its_unit_is_said_to_mean_bytes(text: str, size: str) -> None:
+    message = rf"--memory-limit {text} means {size} bytes; add a unit, as in 4GiB"
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(memory_limit=text)
+    with pytest.raises(ConfigError, match=message.replace("memory-limit", "device-memory")):
+        PlanConfig(device_memory=text)
 
 
 def test_sizes_are_written_in_mib_and_gib() -> None:

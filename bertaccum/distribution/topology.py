@@ -13,10 +13,8 @@ from unittest import mock
 import tensorflow as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy
 
-from bertaccum.errors import ConfigError, RunError
-
-# Set by srun, not in a batch script's own shell.
-_SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
+from bertaccum.distribution.cluster import in_slurm_step
+from bertaccum.errors import ConfigError, RunError, first_line
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ def _cluster() -> _Cluster | None:
                 ' "index": 0}}',
             ) from None
         return _Cluster("TF_CONFIG", resolver)
-    if int(os.environ.get(_SLURM_TASKS) or 1) > 1:
+    if in_slurm_step():
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
         resolver.cluster_spec()  # After which it knows which task this is.
         return _Cluster("Slurm", resolver)
@@ -200,7 +198,7 @@ def _multi_worker(
         with _whole_cpu_as(count):
             strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver, options)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise RunError(
             f"the workers {', '.join(cluster.addresses)} cannot be connected ({reason})",
             "see that all are started, and that their ports can be reached",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.config import TrainConfig
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import ConfigError, InputError, first_line
 from bertaccum.files import read_mapping, read_text
 from bertaccum.records.paths import RUNS, RunPaths
 
@@ -117,7 +117,7 @@ def read_run_config(run: Path) -> TrainConfig:
     try:
         return TrainConfig(**yaml.safe_load(read_text(path)))
     except (yaml.YAMLError, ConfigError, TypeError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"is not a run's configuration ({reason})", path=path) from None
 
 

@@ -22,7 +22,7 @@ from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import InputError, RunError
+from bertaccum.errors import InputError, RunError, first_line
 from bertaccum.files import (
     json_text,
     new_folder,
@@ -131,7 +131,7 @@ class Checkpoints:
         Raises:
           RunError: it cannot be written; what was saved before is still there.
         """
-        with _saved(state_of(self._folder, position.update)) as folder:
+        with _saved(state_of(self._folder, position.update), self._folder) as folder:
             self._state.write(str(folder / _STATE))
             files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
             values = {"position": dataclasses.asdict(position), "files": files}
@@ -207,15 +207,24 @@ def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
 
 
 @contextmanager
-def _saved(path: Path) -> Iterator[Path]:
-    """A folder to write to, which then appears as `path`, whole, or not at all."""
+def _saved(path: Path, states: Path) -> Iterator[Path]:
+    """Yield a folder to write to, which then appears as `path`, whole, or not at all.
+
+    Args:
+      path: the folder to appear.
+      states: the run's folder of checkpoints; an error says whether any is there to resume from.
+
+    Raises:
+      RunError: it cannot be written.
+    """
     try:
         with new_folder(path) as folder:
             yield folder
     except (OSError, InputError, tf.errors.OpError) as error:
         raise RunError(
             f"cannot be saved ({_reason(error)})",
-            "make room or mend that, then go on with --resume; what was saved before is whole",
+            "free disk space or fix the permissions, then run again with --resume; "
+            + ("earlier checkpoints are intact" if saved_states(states) else "it starts over"),
             path=path,
         ) from None
 
@@ -281,10 +290,8 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What the system or TensorFlow says, in a line."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error).splitlines()[0]
+    """Return what the system or TensorFlow says, in a line."""
+    return (isinstance(error, OSError) and error.strerror) or first_line(error)
 
 
 def save_best(
@@ -295,7 +302,7 @@ def save_best(
     Raises:
       RunError: it cannot be written; what was there still is.
     """
-    with _saved(folder.best) as written:
+    with _saved(folder.best, folder.checkpoints) as written:
         files.write(written)
         write_text(written / _EVALUATION, json_text(dataclasses.asdict(evaluated)))
         tf.train.Checkpoint(model=model).write(str(written / _WEIGHTS))

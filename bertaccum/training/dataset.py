@@ -23,20 +23,12 @@ from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.errors import InputError
 from bertaccum.files import beside, sha256
 from bertaccum.progress import Progress
-from data_prep.manifest import label_names
+from bertaccum.training.data_folder import Labels, labels_of
 from data_prep.tsv import read_tsv
 
 # Raise when the same inputs would give another store.
 _FORMAT = 1
 _BATCH = 1024
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The classes of a task: how the TSV writes them and what people call them."""
-
-    values: list[str]
-    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -64,41 +56,6 @@ class TokenStore:
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Token counts of `rows`."""
         return self.offsets[rows + 1] - self.offsets[rows]
-
-
-def tsvs_to_train_on(folder: Path) -> list[Path]:
-    """The train.tsv and the dev.tsv of a data folder.
-
-    Raises:
-      InputError: there is none.
-    """
-    tsvs = [folder / "train.tsv", folder / "dev.tsv"]
-    for tsv in tsvs:
-        if not tsv.exists():
-            hint = "run `bertaccum prepare` first, or name a folder with --data"
-            raise InputError("there is no such file", hint, path=tsv)
-    return tsvs
-
-
-def read_labels(folder: Path) -> Labels:
-    """The classes of a data folder: those of its manifest, else those in its train.tsv.
-
-    Raises:
-      InputError: there is no usable train.tsv, or it holds fewer than two classes.
-    """
-    names = label_names(folder)
-    if names is not None:
-        return Labels([str(number) for number in range(len(names))], names)
-    train = folder / "train.tsv"
-    found = _labels_of(train, read_tsv(train))
-    values = sorted(set(found), key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
-    if len(values) < 2:
-        raise InputError(
-            f"holds one class only ({values[0]})",
-            "a classifier needs two or more; check the label column",
-            path=train,
-        )
-    return Labels(values, values)
 
 
 def open_store(
@@ -180,18 +137,8 @@ def tokenized(texts: list[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTenso
     yield from data.map(tokenizer, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)
 
 
-def _labels_of(tsv: Path, table: Any) -> Any:
-    if "label" not in table:
-        raise InputError(
-            "has no labels",
-            "a test.tsv in the cola layout has none: predict it, or prepare with --layout plain",
-            path=tsv,
-        )
-    return table["label"]
-
-
 def _class_numbers(tsv: Path, table: Any, labels: Labels) -> np.ndarray:
-    numbers = _labels_of(tsv, table).map({value: i for i, value in enumerate(labels.values)})
+    numbers = labels_of(tsv, table).map({value: i for i, value in enumerate(labels.values)})
     unknown = numbers.isna()
     if unknown.any():
         first = table[unknown].iloc[0]

@@ -15,7 +15,7 @@ from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.serving import save_serving
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
-from bertaccum.errors import ConfigError, RunError
+from bertaccum.errors import ConfigError, RunError, first_line
 from bertaccum.files import beside, new_folder, write_text
 from bertaccum.records.card import model_card
 from bertaccum.records.record import read_record, read_run_config
@@ -129,7 +129,7 @@ def _written(path: Path) -> Iterator[Path]:
         with new_folder(path) as folder:
             yield folder
     except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise RunError(
-            f"cannot be written ({reason})", "make room, or name another --out", path=path
+            f"cannot be written ({reason})", "free disk space, or name another --out", path=path
         ) from None

@@ -22,7 +22,8 @@ from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
 from bertaccum.training.checkpoints import Position, read_position, saved_states
-from bertaccum.training.dataset import open_store, read_labels, tsvs_to_train_on
+from bertaccum.training.data_folder import read_labels, tsvs_to_train_on
+from bertaccum.training.dataset import open_store
 from bertaccum.training.events import Event
 from bertaccum.training.model import build_model
 from bertaccum.training.parts import Parts

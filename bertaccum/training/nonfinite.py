@@ -9,6 +9,7 @@ import numpy as np
 
 from bertaccum.errors import RunError
 from bertaccum.training.checkpoints import Position
+from bertaccum.training.precision import resolved_precision
 from bertaccum.training.windows import Window
 from data_prep.tsv import read_tsv
 
@@ -22,6 +23,7 @@ def not_finite(
     rows: np.ndarray,
     windows: list[Window],
     losses: list[list[float]],
+    precision: str,
 ) -> RunError:
     """Says which update, micro-batch and rows of a TSV it was.
 
@@ -31,6 +33,7 @@ def not_finite(
       rows: [examples] of the whole window, in its order, counted from 0 in the store.
       windows: this worker's shares of it.
       losses: of their micro-batches.
+      precision: of the run, as `--precision`.
     """
     what = "gradient of the window"
     for window, own in zip(windows, losses, strict=True):
@@ -44,5 +47,16 @@ def not_finite(
     return RunError(
         f"the {what} in update {position.update} is not finite ({tsv.name}, rows {lines}{more}),"
         f" for {position.nonfinite_in_a_row} updates in a row",
-        "try a lower --learning-rate, or --precision mixed_bfloat16 or float32",
+        remedy(precision),
     )
+
+
+def remedy(precision: str) -> str:
+    """Return what to change after a loss or a gradient was not finite.
+
+    Args:
+      precision: of the run, as `--precision`.
+    """
+    safer = {"mixed_float16": "mixed_bfloat16 or float32", "mixed_bfloat16": "float32"}
+    safe = safer.get(resolved_precision(precision))
+    return "lower --learning-rate" + (f", or pass --precision {safe}" if safe else "")

@@ -19,13 +19,13 @@ from bertaccum import __version__
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.source import find_dimensions
 from bertaccum.config import PlanConfig, StepConfig
-from bertaccum.errors import ConfigError, RunError
+from bertaccum.errors import RunError
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.memory import device
 from bertaccum.memory.plan import Plan
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, field_names, size_in_bytes
-from bertaccum.training.dataset import Labels, read_labels, tsvs_to_train_on
+from bertaccum.training.data_folder import Labels, read_labels, tsvs_to_plan_with
 from bertaccum.training.rehearsal import Subject, rehearse
 
 # Raise when the same options would be measured or chosen otherwise.
@@ -76,15 +76,10 @@ def plan(config: PlanConfig, progress: Progress) -> Report:
       progress: called with what is being done.
 
     Raises:
-      ConfigError, InputError: an option, the data or the model cannot be used.
+      ConfigError, InputError: the data or the model cannot be used.
     """
-    out = Path(config.out)
-    if not out.parent.is_dir() or out.is_dir():
-        raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
-    data = Path(config.data)
-    # The default's may be prepared later; what was named is meant.
-    prepared = config.data != PlanConfig.data or data.exists()
-    tsvs = tsvs_to_train_on(data) if prepared else []
+    out, data = Path(config.out), Path(config.data)
+    tsvs = prepared = tsvs_to_plan_with(config)
     labels = read_labels(data) if prepared else Labels(["0", "1"], ["0", "1"])
     source = find_dimensions(config, progress)
     if not source.vocabulary:

@@ -27,7 +27,8 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError
 from bertaccum.memory import device
 from bertaccum.memory.trial import Trial
-from bertaccum.training.dataset import Labels, open_store
+from bertaccum.training.data_folder import Labels
+from bertaccum.training.dataset import open_store
 from bertaccum.training.model import build_model
 from bertaccum.training.precision import resolved_precision
 from bertaccum.training.recipe import make_optimizer

@@ -25,7 +25,8 @@ from bertaccum.memory.trial import Ran
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, field_names, size_in_bytes
 from bertaccum.sizes import format_size
-from bertaccum.training.dataset import Labels, store_digest
+from bertaccum.training.data_folder import Labels
+from bertaccum.training.dataset import store_digest
 from bertaccum.training.precision import resolved_precision
 from bertaccum.training.worker import Worker
 

@@ -39,6 +39,7 @@ from bertaccum.training.events import (
     Stopped,
     Updated,
 )
+from bertaccum.training.nonfinite import remedy
 from bertaccum.training.parts import Parts
 from bertaccum.training.planner import learned_limits
 from bertaccum.training.prediction import Predictor
@@ -271,7 +272,7 @@ class Run:
         if not math.isfinite(evaluated.loss):
             raise RunError(
                 f"the loss on dev.tsv is no longer finite at update {update}",
-                "try a lower --learning-rate, or --precision mixed_bfloat16 or float32",
+                remedy(self.config.precision),
             )
         if evaluated.best and self.topology.chief:
             with self.stopping.saving():

@@ -36,7 +36,7 @@ from bertaccum.files import (
 from bertaccum.records.card import write_card
 from bertaccum.records.paths import LATEST, RUNS, RunPaths
 from bertaccum.records.record import whole_lines
-from bertaccum.training.dataset import Labels
+from bertaccum.training.data_folder import Labels
 
 # So often, and so long in between, a lock is tried.
 _LOOKS, _LOOK_SECONDS = 3, 0.1
@@ -206,7 +206,7 @@ class RunFolder(RunPaths):
         except OSError as error:
             raise RunError(
                 f"cannot be written ({error.strerror})",
-                "make room or mend that, then go on with --resume",
+                "free disk space or fix the permissions, then run again with --resume",
                 path=path,
             ) from None
 

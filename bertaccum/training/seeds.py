@@ -57,18 +57,14 @@ def train_seeds(
       The events of each run, whose `Finished` ends it; that of a run that was over before, too.
 
     Raises:
-      ConfigError: there is no --out, or one that is no folder of such runs, or of others.
+      ConfigError: several workers are described, or the folder holds runs with other options.
     """
-    if config.out is None:
-        raise ConfigError("--seeds needs --out", "name the folder that all runs go to")
+    assert config.out is not None  # check_seeds
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
             "--seeds is for one process, and workers are described",
             "train once for each --seed, into another --out",
         )
-    if RunPaths(Path(config.out)).config.exists():
-        raise ConfigError(f"--out {config.out} is a run's folder", "name another one for --seeds")
-    dataclasses.replace(config, seed=config.seed + seeds - 1)  # Or it is said at once.
     asked = loop.named_options(config) if named is None else named
     asked = {name: value for name, value in asked.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):

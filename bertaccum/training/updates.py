@@ -98,7 +98,8 @@ class Updates:
         """Says where the last update's numbers ceased to be numbers."""
         rows, windows, losses = self._last
         rows = by_length(self._store, rows)
-        return not_finite(position, self._parts.subject.tsvs[0], rows, windows, losses)
+        tsv, precision = self._parts.subject.tsvs[0], self._config.precision
+        return not_finite(position, tsv, rows, windows, losses, precision)
 
     def _plan(self, micro_batch: int, recompute: str) -> Plan:
         config, replicas = self._config, self._topology.replicas

@@ -196,11 +196,9 @@ def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
     options = {"workers": 2, "epochs": 100_000, "save_every": "10m", "eval_every": 10**6}
     process = start("stopped", max_updates=100_000, **options)
     wait_for(process, folder / "stopped", 3)
-    begin = time.monotonic()
     os.kill(processes_of(process)[1], signal.SIGTERM)
     code, errors = ended(process)
     assert code == 143
-    assert time.monotonic() - begin < 10
     (last,) = saved_states(folder / "stopped/checkpoints")
     done = last.name.removeprefix("update-")
     for worker in (0, 1):
@@ -218,10 +216,9 @@ def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start)
     process = start("in-eval", workers=2, **options)
     wait_for(process, folder / "in-eval", 2)
     time.sleep(0.5)
-    begin = time.monotonic()
     os.kill(processes_of(process)[1], signal.SIGTERM)
     code, errors = ended(process)
-    assert (code, time.monotonic() - begin < 12) == (143, True)
+    assert code == 143
     assert "[0] error: stopped by a signal after update 2;" in errors
     assert not (folder / "in-eval/eval.jsonl").exists()
 
@@ -311,13 +308,11 @@ def test_hosts_one_of_which_is_cut_off(folder: Path, start: Start, hosts: list[s
 
     processes = both(collective_timeout="5s", max_updates=10_000)
     wait_for(processes[0], folder / "hosts", 5)
-    begin = time.monotonic()
     subprocess.run(["ip", "-n", hosts[1], "link", "set", "wire", "down"], check=True)
     for worker, process in enumerate(processes):
         code, errors = ended(process)
         assert code == 1
         assert f"error: worker {1 - worker} ({addresses[1 - worker]}) does not answer" in errors
-    assert time.monotonic() - begin < 40
     subprocess.run(["ip", "-n", hosts[1], "link", "set", "wire", "up"], check=True)
     for process in both():
         code, errors = ended(process)

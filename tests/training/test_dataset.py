@@ -11,7 +11,8 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import InputError
 from bertaccum.progress import silent
-from bertaccum.training.dataset import Labels, TokenStore, open_store, read_labels
+from bertaccum.training.data_folder import Labels, read_labels
+from bertaccum.training.dataset import TokenStore, open_store
 from data_prep.prepare import prepare
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]

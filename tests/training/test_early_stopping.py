@@ -15,6 +15,7 @@ import pytest
 from resuming import result
 from small import write_small_task
 
+from bertaccum import api
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError
 from bertaccum.progress import silent
@@ -157,11 +158,11 @@ def test_seeds_need_a_folder_and_a_process_of_their_own(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="--seeds needs --out"):
-        list(train_seeds(TrainConfig(), 2, silent))
+        api.train(seeds=2)
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("seed: 0\n")
     with pytest.raises(ConfigError, match="is a run's folder"):
-        list(train_seeds(config("one"), 2, silent))
+        api.train(config("one"), seeds=2)
     workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
     with pytest.raises(ConfigError, match="--seeds is for one process"):

@@ -21,7 +21,8 @@ from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.training import export as exporting
 from bertaccum.training.checkpoints import load_best, save_best
-from bertaccum.training.dataset import Labels, open_store
+from bertaccum.training.data_folder import Labels
+from bertaccum.training.dataset import open_store
 from bertaccum.training.events import Evaluated
 from bertaccum.training.export import export
 from bertaccum.training.model import build_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from bertaccum.training.nonfinite import remedy
 from bertaccum.training.precision import resolved_precision
 
 
@@ -31,3 +32,15 @@ def test_auto_takes_what_the_device_has(
     )
     assert resolved_precision("auto") == expected
     assert resolved_precision("float32") == "float32"
+
+
+@pytest.mark.parametrize(
+    ("precision", "advice"),
+    [
+        ("float32", "lower --learning-rate"),
+        ("mixed_bfloat16", "lower --learning-rate, or pass --precision float32"),
+        ("mixed_float16", "lower --learning-rate, or pass --precision mixed_bfloat16 or float32"),
+    ],
+)
+def test_only_a_wider_precision_is_advised(precision: str, advice: str) -> None:
+    assert remedy(precision) == advice

@@ -424,7 +424,7 @@ def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
     "places",
     [
         [(checkpoints, "write_text")],
-        pytest.param([(files, "sync"), (checkpoints, "put_folder")], marks=pytest.mark.slow),
+        pytest.param([(files, "sync"), (files, "put_folder")], marks=pytest.mark.slow),
     ],
     ids=["while a file is written", "while files are put on the disk"],
 )
@@ -439,14 +439,30 @@ def test_where_it_cannot_save_what_was_saved_is_whole(
     run_config = config("run")
     run_until(loop.train(run_config, silent), 2)
     run = Path(str(run_config.out))
+    message = r"No space left on device.*--resume; earlier checkpoints are intact"
     for where, what in places:
         with monkeypatch.context() as patch:
             patch.setattr(where, what, full)
-            with pytest.raises(BertAccumError, match=r"No space left on device.*--resume") as error:
+            with pytest.raises(BertAccumError, match=message) as error:
                 list(loop.resume(run, {}, silent))
             assert isinstance(error.value, RunError)
     list(loop.resume(run, {}, silent))
     assert result(run) == whole
+
+
+def test_a_first_checkpoint_that_cannot_be_saved_promises_no_earlier_one(
+    config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run_config = config("run")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_text", full)
+        with pytest.raises(RunError, match=r"run again with --resume; it starts over$"):
+            list(loop.train(run_config, silent))
+    list(loop.resume(Path(str(run_config.out)), {}, silent))
+    assert result(str(run_config.out)) == whole
 
 
 def test_nonfinite_updates_in_a_row_end_the_run(
@@ -463,7 +479,7 @@ def test_nonfinite_updates_in_a_row_end_the_run(
     run_config = config("run", max_nonfinite=2, cut="count")
     message = (
         r"the loss of micro-batch [23] of 3 in update 2 is not finite \(train.tsv, rows"
-        r" (\d+(?:, \d+)*)\), for 2 updates in a row; try a lower"
+        r" (\d+(?:, \d+)*)\), for 2 updates in a row; lower --learning-rate$"
     )
     with pytest.raises(RunError, match=message) as error:
         list(loop.train(run_config, silent))

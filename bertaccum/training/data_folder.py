@@ -1,0 +1,85 @@
+"""What a data folder has to train on, without TensorFlow, whose import takes seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertaccum.config import PlanConfig
+from bertaccum.errors import InputError
+from data_prep.manifest import label_names
+from data_prep.tsv import read_tsv
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a task: how the TSV writes them and what people call them."""
+
+    values: list[str]
+    names: list[str]
+
+
+def tsvs_to_train_on(folder: Path) -> list[Path]:
+    """The train.tsv and the dev.tsv of a data folder.
+
+    Raises:
+      InputError: there is none.
+    """
+    tsvs = [folder / "train.tsv", folder / "dev.tsv"]
+    for tsv in tsvs:
+        if not tsv.exists():
+            hint = "run `bertaccum prepare` first, or name a folder with --data"
+            raise InputError("there is no such file", hint, path=tsv)
+    return tsvs
+
+
+def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
+    """Return the TSVs of `--data`; none if it is the default folder and not prepared yet.
+
+    Raises:
+      InputError: the folder was named, or is there, and lacks one of them.
+    """
+    folder = Path(config.data)
+    if config.data == PlanConfig.data and not folder.exists():
+        return []
+    return tsvs_to_train_on(folder)
+
+
+def read_labels(folder: Path) -> Labels:
+    """The classes of a data folder: those of its manifest, else those in its train.tsv.
+
+    Raises:
+      InputError: there is no usable train.tsv, or it holds fewer than two classes.
+    """
+    names = label_names(folder)
+    if names is not None:
+        return Labels([str(number) for number in range(len(names))], names)
+    train = folder / "train.tsv"
+    found = labels_of(train, read_tsv(train))
+    values = sorted(set(found), key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
+    if len(values) < 2:
+        raise InputError(
+            f"holds one class only ({values[0]})",
+            "a classifier needs two or more; check the label column",
+            path=train,
+        )
+    return Labels(values, values)
+
+
+def labels_of(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
+    """Return the label of each row of a TSV.
+
+    Raises:
+      InputError: it has none.
+    """
+    if "label" not in table:
+        raise InputError(
+            "has no labels",
+            "a test.tsv in the cola layout has none: predict it, or prepare with --layout plain",
+            path=tsv,
+        )
+    return table["label"]

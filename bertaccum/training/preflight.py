@@ -1,0 +1,83 @@
+"""Checks of what the user named, before TensorFlow is imported, which takes seconds.
+
+Training checks again, which costs little: workers may find different files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bertaccum.bert.source import find_dimensions, find_model
+from bertaccum.config import PlanConfig, TrainConfig
+from bertaccum.distribution.cluster import describes_workers
+from bertaccum.errors import ConfigError
+from bertaccum.progress import Progress
+from bertaccum.records.paths import RunPaths
+from bertaccum.records.record import read_run_config
+from bertaccum.training.data_folder import read_labels, tsvs_to_plan_with, tsvs_to_train_on
+from bertaccum.training.run_folder import RunFolder
+
+
+def check_run(config: TrainConfig, progress: Progress) -> None:
+    """Check the run folder, the data and the model of a new run; download the model if needed.
+
+    Args:
+      config: the whole recipe.
+      progress: called while the model is downloaded.
+
+    Raises:
+      ConfigError, InputError: one of them cannot be used.
+    """
+    if describes_workers(config.strategy):
+        return  # One that stopped here would leave the others waiting.
+    RunFolder.new_path(config.out)
+    _check_inputs(config, progress)
+
+
+def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
+    """Check the folder, the data and the model of several runs, as `check_run` does for one.
+
+    Args:
+      config: of the runs; its `out` is the folder that holds theirs.
+      seeds: number of runs.
+      progress: as for `check_run`.
+    """
+    if config.out is None:
+        raise ConfigError("--seeds needs --out", "name the folder that all runs go to")
+    if RunPaths(Path(config.out)).config.exists():
+        raise ConfigError(f"--out {config.out} is a run's folder", "name another one for --seeds")
+    dataclasses.replace(config, seed=config.seed + seeds - 1)  # Raises if the last is too large.
+    _check_inputs(config, progress)
+
+
+def check_resumed(run: Path, strategy: str, progress: Progress) -> None:
+    """Check that a run is there to resume, and that its data and model still are.
+
+    Args:
+      run: its folder.
+      strategy: as `--strategy`, for this process.
+      progress: called while a model is downloaded.
+    """
+    if not describes_workers(strategy):
+        _check_inputs(read_run_config(run), progress)
+
+
+def check_plan(config: PlanConfig, progress: Progress) -> None:
+    """Check `--out`, the data and the model of a plan.
+
+    Raises:
+      ConfigError, InputError: one of them cannot be used.
+    """
+    out = Path(config.out)
+    if not out.parent.is_dir() or out.is_dir():
+        raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
+    tsvs_to_plan_with(config)
+    find_dimensions(config, progress)
+
+
+def _check_inputs(config: TrainConfig, progress: Progress) -> None:
+    data = Path(config.data)
+    tsvs_to_train_on(data)
+    read_labels(data)
+    find_model(config, progress)

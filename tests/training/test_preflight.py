@@ -1,0 +1,77 @@
+"""What is wrong with the inputs is said before TensorFlow is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from small import write_small_task
+
+SMALL = {"--bert-config": "reviews/bert_config.json", "--init-checkpoint": "none"}
+# Importing tensorflow raises an ImportError, which ends the program with exit code 1.
+PROGRAM = """
+import contextlib, io, json, sys
+sys.modules["tensorflow"] = None
+from bertaccum.cli import main
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, errors.getvalue().strip().splitlines()[-1]]))
+"""
+WRONG = {
+    "train --data nope": "nope/train.tsv: there is no such file",
+    "train --data damaged": "damaged/train.tsv",
+    "train --data reviews --out here": "--out here exists",
+    "train --data reviews --vocab nope": "nope: there is no such file",
+    "train --data reviews --init-checkpoint nope": "nope: there is no such checkpoint",
+    "train --data reviews --bert-config nope": "nope: there is no such file",
+    "train --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
+    "train --resume nope": "nope: there is no run here",
+    "train --resume run": "gone/train.tsv: there is no such file",
+    "train --data reviews --seeds 2": "--seeds needs --out",
+    "train --data reviews --seeds 2 --out run": "--out run is a run's folder",
+    "plan --data nope": "nope/train.tsv: there is no such file",
+    "plan --data reviews --out nope/plan.json": "--out nope/plan.json cannot be written",
+    "plan --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
+}
+
+
+def words(command: str) -> list[str]:
+    """The command's words, with a small model unless it names one or resumes."""
+    named = command.split()
+    if "--resume" in named:
+        return named
+    return named + [word for pair in SMALL.items() if pair[0] not in named for word in pair]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """Exit code and last line on stderr of each command in `WRONG`."""
+    folder = tmp_path_factory.mktemp("preflight")
+    write_small_task(folder / "reviews", train=4, dev=2)
+    for name in ("here", "damaged", "run"):
+        (folder / name).mkdir()
+    for tsv in ("train.tsv", "dev.tsv"):
+        (folder / "damaged" / tsv).write_text("no columns\n")
+    (folder / "run/config.yaml").write_text("data: gone\n")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([words(command) for command in WRONG])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(zip(WRONG, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_wrong_inputs_are_found_without_tensorflow(
+    said: dict[str, tuple[int, str]], command: str
+) -> None:
+    code, line = said[command]
+    assert (code, WRONG[command] in line) == (2, True), line
