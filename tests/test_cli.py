@@ -358,13 +358,14 @@ def test_a_run_that_diverges_fails(run, data: Path) -> None:
 
 
 def test_labels_are_not_markup(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("mine.csv").write_text("text,label\n" + "good,[/b]\nbad,[red]\n" * 10)
+    rows = (f"good {i},[/b]\nbad {i},[red]\n" for i in range(10))
+    Path("mine.csv").write_text("text,label\n" + "".join(rows))
     prepared = run("prepare", "--source", "csv", "--train-file", "mine.csv")
     assert (prepared.code or 0) == 0
     assert "[/b]" in prepared.out
     assert "[red]" in prepared.out
-    said = r"note: dev.tsv has 1 row and none of (\[/b\]|\[red\]); raise --dev-fraction"
-    assert re.fullmatch(said, prepared.err.splitlines()[-1])
+    said = r"note: dev.tsv has no row of (\[/b\]|\[red\]), whose few texts are all in train.tsv; .*"
+    assert re.fullmatch(said, prepared.err.splitlines()[-2])
 
 
 DAMAGE = {
