@@ -64,10 +64,12 @@ def started(event: Started) -> str:
     resumed = f"going on after update {event.done:,}\n" if event.done else ""
     if event.over:
         resumed = f"finished already, at update {event.done:,}; for more, {event.over}\n"
+    cut = event.truncation is not None and event.truncation.longer
+    truncated = f"{event.truncation}\n" if cut else ""
     return (
         f"{event.model}: {event.parameters:,} parameters, {weights}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
-        f"{event.plan}; {event.updates:,} updates\n"
+        f"{truncated}{event.plan}; {event.updates:,} updates\n"
         f"why so: {event.why}\n"
         f"{resumed}run folder: {event.folder}"
     )
