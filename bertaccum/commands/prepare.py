@@ -11,7 +11,7 @@ from bertaccum.commands.common import quiet_tensorflow, tables
 from bertaccum.commands.options import json_option, options, shown
 from bertaccum.config import PrepareConfig
 from bertaccum.display import text
-from bertaccum.display.preparing import notes
+from bertaccum.display.data_notes import notes
 
 if TYPE_CHECKING:
     from bertaccum.display.view import View

@@ -8,43 +8,6 @@ from pathlib import Path
 import pytest
 from small import write_small_task
 
-from bertaccum.records.card import model_card
-from bertaccum.records.page import page
-from bertaccum.records.record import read_record
-from bertaccum.records.truncation import Truncation
-
-
-def test_truncation_is_said_kept_and_shown(run) -> None:
-    model = write_small_task(Path("data"), train=16, dev=8)
-    trained = run(
-        *("train", "--data", "data", "--bert-config", model, "--init-checkpoint", "none"),
-        *("--target-batch", 8, "--micro-batch", 8, "--max-updates", 1, "--max-seq-length", 8),
-        *("--out", "r"),
-    )
-    assert trained.code == 0, trained.err
-    said = "38 % of the texts are longer than --max-seq-length 8 (median 8, longest 10 tokens)"
-    assert said in trained.err.splitlines()
-    inputs = json.loads(Path("r/inputs.json").read_text())
-    assert inputs["truncation"]["train.tsv"] == {
-        "max_seq_length": 8,
-        "texts": 16,
-        "longer": 6,
-        "median": 8,
-        "longest": 10,
-    }
-    shown = {name: str(Truncation(**cut)) for name, cut in inputs["truncation"].items()}
-    assert shown["train.tsv"] == said
-    record = read_record(Path("r"))
-    for text in (model_card(record), page(record, None, [])):
-        for name, cut in shown.items():
-            assert f"truncation of {name}" in text
-            assert cut in text
-    # As runs of earlier versions are: they did not count.
-    del inputs["truncation"]
-    Path("r/inputs.json").write_text(json.dumps(inputs))
-    for text in (model_card(record), page(record, None, [])):
-        assert "truncation" not in text
-
 
 @pytest.mark.slow
 def test_card_and_page_of_a_real_run(run) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bertaccum.display.preparing import notes
+from bertaccum.display.data_notes import notes
 
 NOTHING: dict[str, Any] = {
     "repeated": {"texts": 0, "rows": 0},
@@ -36,19 +36,20 @@ def test_nothing_unusual_is_no_note() -> None:
 
 def test_texts_of_the_test_set_are_counted() -> None:
     shared = {"texts": 1234, "rows": 1300}
-    counted = "texts in both the training set and the test set: 1,234; the training rows that hold"
-    left_out = "1,300, are left out of train.tsv and dev.tsv (--no-drop-duplicates keeps them)"
+    counted = "1,234 texts of the test set are also in the training set (1,300 rows): "
+    left_out = "left out of train.tsv and dev.tsv; --no-drop-duplicates keeps them"
     for drop in (None, True):
-        found = said(drop, also_in_test=shared)
-        assert counted in found and left_out in found
-    kept = "1,300, stay in train.tsv and dev.tsv (--drop-duplicates leaves them out)"
-    assert kept in said(False, also_in_test=shared)
+        assert counted + left_out in said(drop, also_in_test=shared)
+    kept = "kept in train.tsv and dev.tsv; --drop-duplicates leaves them out"
+    assert counted + kept in said(False, also_in_test=shared)
+    one = {"texts": 1, "rows": 1}
+    assert "1 text of the test set is also in the training set (1 row): " in said(also_in_test=one)
 
 
 def test_repeated_texts_are_counted() -> None:
     repeated = {"texts": 40, "rows": 92}
-    counted = "texts that occur more than once in the training set: 40, in 92 rows; "
-    together = "all rows of a text are in one split (--drop-duplicates keeps only the first)"
+    counted = "40 texts occur more than once in the training set (92 rows): "
+    together = "all rows of a text are in one split; --drop-duplicates keeps only the first"
     for drop in (None, False):
         assert counted + together in said(drop, repeated=repeated)
     assert counted + "only the first row of each is kept" in said(True, repeated=repeated)
@@ -56,10 +57,10 @@ def test_repeated_texts_are_counted() -> None:
 
 def test_conflicting_labels_are_named_by_row() -> None:
     two = {"texts": 2, "rows": [[4, 17], [1002, 8, 9]]}
-    assert "training set: 2 (rows 4 and 17; 1,002 and 8 and 9); correct" in said(conflicting=two)
-    assert "more than one label" in said(conflicting=two)
+    named = "2 texts have more than one label in the training set (rows 4 and 17; 1,002 and 8 and 9"
+    assert f"{named}): correct" in said(conflicting=two)
     many = {"texts": 6, "rows": [[4, 17]]}
-    assert "6 (rows 4 and 17; ...); correct" in said(conflicting=many)
+    assert "(rows 4 and 17; ...): correct" in said(conflicting=many)
 
 
 def test_empty_texts_and_missing_labels_are_counted_by_set() -> None:

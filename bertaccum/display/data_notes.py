@@ -25,24 +25,20 @@ def _duplicates(found: dict[str, Any], options: dict[str, Any]) -> Iterator[str]
     drop, shared, repeated = options["drop_duplicates"], found["also_in_test"], found["repeated"]
     if shared["texts"]:
         done = (
-            "stay in train.tsv and dev.tsv (--drop-duplicates leaves them out)"
+            "kept in train.tsv and dev.tsv; --drop-duplicates leaves them out"
             if drop is False
-            else "are left out of train.tsv and dev.tsv (--no-drop-duplicates keeps them)"
+            else "left out of train.tsv and dev.tsv; --no-drop-duplicates keeps them"
         )
-        yield (
-            f"texts in both the training set and the test set: {shared['texts']:,};"
-            f" the training rows that hold them, {shared['rows']:,}, {done}"
-        )
+        texts = _counted(shared["texts"], "text of the test set is", "texts of the test set are")
+        yield f"{texts} also in the training set ({_rows(shared['rows'])}): {done}"
     if repeated["texts"]:
         done = (
             "only the first row of each is kept"
             if drop
-            else "all rows of a text are in one split (--drop-duplicates keeps only the first)"
+            else "all rows of a text are in one split; --drop-duplicates keeps only the first"
         )
-        yield (
-            f"texts that occur more than once in the training set: {repeated['texts']:,},"
-            f" in {repeated['rows']:,} rows; {done}"
-        )
+        texts = _counted(repeated["texts"], "text occurs", "texts occur")
+        yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
     yield from _conflicts(found["conflicting"])
 
 
@@ -52,8 +48,8 @@ def _conflicts(conflicting: dict[str, Any]) -> Iterator[str]:
     rows = [" and ".join(f"{row:,}" for row in rows) for rows in conflicting["rows"]]
     more = "; ..." if conflicting["texts"] > len(rows) else ""
     yield (
-        f"texts with more than one label in the training set: {conflicting['texts']:,}"
-        f" (rows {'; '.join(rows)}{more}); correct the labels or delete the rows"
+        f"{_counted(conflicting['texts'], 'text has', 'texts have')} more than one label in the"
+        f" training set (rows {'; '.join(rows)}{more}): correct the labels or delete the rows"
     )
 
 
@@ -71,11 +67,15 @@ def _oddities(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _rows_have(count: int, part: str) -> str:
-    return f"{_rows(count)} of the {part} set {'has' if count == 1 else 'have'}"
+    return _counted(count, f"row of the {part} set has", f"rows of the {part} set have")
 
 
 def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count:,} rows"
+    return _counted(count, "row", "rows")
+
+
+def _counted(count: int, singular: str, plural: str) -> str:
+    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
