@@ -74,10 +74,23 @@ class PrepareConfig:
     )
     dev_fraction: float = setting(
         0.01,
-        "Share of the training rows held out as dev.tsv.",
+        "Share of the training rows held out as dev.tsv; classes keep their proportions.",
         minimum=0,
         maximum=1,
         exclusive=True,
+    )
+    test_fraction: float = setting(
+        0.0,
+        "Share of the training rows held out as test.tsv, if there is no --test-file. 0: none.",
+        minimum=0,
+        maximum=1,
+    )
+    drop_duplicates: bool | None = setting(
+        None,
+        "Keep only the first training row of each text, and none whose text is in the test set."
+        " --no-drop-duplicates keeps all rows. [default: drop only those whose text is in the test"
+        " set]",
+        switch=True,
     )
     seed: int = setting(0, "Seed of the split and of the sample.", minimum=0, maximum=MAX_SEED)
     overwrite: bool = setting(False, "Replace a folder prepared with other options.")
@@ -94,6 +107,23 @@ class PrepareConfig:
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
                 f"--archive does not go with --source {self.source}", "drop one of the two"
+            )
+        if self.test_fraction:
+            self._check_test_fraction()
+
+    def _check_test_fraction(self) -> None:
+        given = f"--test-file {self.test_file}" if self.test_file else f"--source {self.source}"
+        if self.test_file or self.source != "csv":
+            raise ConfigError(
+                f"--test-fraction {self.test_fraction} does not go with {given}, which has test"
+                " rows already",
+                "leave --test-fraction out",
+            )
+        if self.test_fraction + self.dev_fraction >= 1:
+            raise ConfigError(
+                f"--test-fraction {self.test_fraction} and --dev-fraction {self.dev_fraction}"
+                " leave no rows for train.tsv",
+                "lower one of the two",
             )
 
     @property

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum import __version__
-from bertaccum.config import PrepareConfig
+from bertaccum.config import SPLITS, PrepareConfig
+from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.progress import Progress
 from data_prep.archive import checked_sha256, recorded_download
 from data_prep.atomic import staged
 from data_prep.csv_source import csv_source
+from data_prep.findings import findings, rows_to_keep
 from data_prep.folder import VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.manifest import MANIFEST, TOOL, manifest_bytes
 from data_prep.rows import class_numbers, class_order, gather
 from data_prep.sample import sample_source
-from data_prep.source import Source
-from data_prep.split import duplicates, split_rows
+from data_prep.source import Part, Source
+from data_prep.split import split_rows
 from data_prep.tsv import write_tsv
 
 _ROWS_A_REPORT = 1000
@@ -46,11 +48,17 @@ class PrepareResult:
 
 @dataclass(frozen=True)
 class _Data:
-    """Rows by split, ready to be written: (class number, text) in order."""
+    """Rows by split, ready to be written: (class number, text) in order.
+
+    Args:
+      splits: the rows of train, dev and, if there is one, test.
+      source_labels: the source's labels, by class number.
+      findings: what the manifest says of unusual rows.
+    """
 
     splits: dict[str, list[tuple[int, bytes]]]
     source_labels: list[str]
-    duplicates: int
+    findings: dict[str, Any]
 
 
 def prepare(
@@ -58,8 +66,9 @@ def prepare(
 ) -> PrepareResult:
     """Writes train.tsv, dev.tsv, test.tsv and manifest.json.
 
-    `--source csv` without `--test-file` writes no test.tsv: rows held out of the
-    training file are what dev.tsv is for.
+    No text is in two of the splits, unless `--no-drop-duplicates` keeps training rows whose text
+    is also in the test set. `--source csv` writes a test.tsv only with `--test-file` or
+    `--test-fraction`.
 
     Args:
       config: what to prepare, and where.
@@ -96,13 +105,16 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
     options: dict[str, Any] = {
         "source": config.source,
         "layout": config.layout,
+        "split": "stratified",
         "dev_fraction": config.dev_fraction,
+        "drop_duplicates": config.drop_duplicates,
         "seed": config.seed,
     }
     if config.source == "yelp":
         options["archive_sha256"] = _archive_sha256(config)
     if config.source == "csv":
         options |= {"text_column": config.text_column, "label_column": config.label_column}
+        options |= {"test_fraction": config.test_fraction}
         options |= _input("train_file", config.train_file)
         options |= _input("test_file", config.test_file)
     return options
@@ -134,18 +146,51 @@ def _opened(config: PrepareConfig, progress: Progress) -> Iterator[Source]:
 
 def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:
     rows = gather(source.train, "training", progress)
+    test = gather(source.test, "test", progress) if source.test else None
     order = class_order(source.train, rows)
     labels = class_numbers(source.train, rows, order)
-    train, dev = split_rows(len(labels), config.dev_fraction, config.seed)
-    splits = {
-        "train": [(labels[row], rows.texts[row]) for row in train],
-        "dev": [(labels[row], rows.texts[row]) for row in dev],
-    }
-    if source.test is not None:
-        test = gather(source.test, "test", progress)
+    given: dict[str, list[tuple[int, bytes]]] = {}
+    if source.test and test:
         numbers = class_numbers(source.test, test, order)
-        splits["test"] = list(zip(numbers, test.texts, strict=True))
-    return _Data(splits, order, duplicates(rows.texts, train, dev))
+        given["test"] = list(zip(numbers, test.texts, strict=True))
+    kept = rows_to_keep(rows.texts, test.texts if test else (), config.drop_duplicates)
+    splits = given | _held_out(source.train, [(labels[r], rows.texts[r]) for r in kept], config)
+    found = findings(rows, test) | {"dropped_rows": len(labels) - len(kept)}
+    return _Data({name: splits[name] for name in SPLITS if name in splits}, order, found)
+
+
+def _held_out(
+    part: Part, rows: list[tuple[int, bytes]], config: PrepareConfig
+) -> dict[str, list[tuple[int, bytes]]]:
+    """Splits the training rows that are kept."""
+    labels, texts = [label for label, _ in rows], [text for _, text in rows]
+    _check_kept(part, labels)
+    shares = {"test": config.test_fraction, "dev": config.dev_fraction}
+    shares = {name: share for name, share in shares.items() if share}
+    splits = split_rows(texts, labels, shares, config.seed)
+    for name in shares:
+        if not splits[name]:
+            raise InputError(
+                f"has too few different texts to hold any out as {name}.tsv",
+                "add rows; a class needs a text of its own in each split",
+                path=part.where,
+            )
+    return {name: [rows[number] for number in split] for name, split in splits.items()}
+
+
+def _check_kept(part: Part, labels: list[int]) -> None:
+    if not labels:
+        raise InputError(
+            "all its texts are also in the test set",
+            "name another --test-file, or leave it out and add --test-fraction 0.1",
+            path=part.where,
+        )
+    if len(set(labels)) == 1:
+        raise InputError(
+            "has rows of one class only, once duplicates are dropped",
+            "add rows of other classes, or keep duplicates with --no-drop-duplicates",
+            path=part.where,
+        )
 
 
 def _train_texts(data: _Data) -> Iterator[str]:
@@ -161,8 +206,8 @@ def _manifest(source: Source, data: _Data, options: dict[str, Any]) -> dict[str,
         "labels": names,
         "source_labels": data.source_labels,
         "counts": {split: _counts(rows, names) for split, rows in data.splits.items()},
-        "duplicates_across_split": data.duplicates,
         **{key: options[key] for key in ("layout", "dev_fraction", "seed")},
+        "findings": data.findings,
         "options": options,
     }
 

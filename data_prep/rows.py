@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
 
 from bertaccum.errors import InputError
 from bertaccum.progress import Progress
@@ -21,11 +22,15 @@ class Rows:
         doubles a str, and 560,000 reviews must fit in small machines.
       codes: each row's class, as its position in `classes`.
       classes: source labels, each with the row where it first appears.
+      numbers: each row's number in its source.
+      empty: numbers of the rows whose text is empty or blank.
     """
 
-    texts: list[bytes]
-    codes: list[int]
-    classes: dict[str, int]
+    texts: list[bytes] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    classes: dict[str, int] = field(default_factory=dict)
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    empty: list[int] = field(default_factory=list)
 
 
 def gather(part: Part, what: str, progress: Progress) -> Rows:
@@ -42,10 +47,13 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
     Raises:
       InputError: there are none, or the source says one of them is wrong.
     """
-    rows = Rows([], [], {})
+    rows = Rows()
     codes: dict[str, int] = {}
     for done, (row, label, text) in enumerate(part.examples, 1):
         rows.texts.append(clean(text).encode())
+        rows.numbers.append(row)
+        if not text.strip():
+            rows.empty.append(row)
         rows.codes.append(codes.setdefault(label, len(codes)))
         rows.classes.setdefault(label, row)
         if done % _ROWS_A_REPORT == 0:

@@ -94,6 +94,12 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
     evaluations = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
     assert [e["update"] for e in evaluations] == list(range(5, 41, 5))
     assert json.loads((folder / "summary.json").read_text()) == summary
+    lengths = {"max_seq_length": 16, "longer": 0, "median": 6, "longest": 6}
+    assert json.loads((folder / "inputs.json").read_text())["truncation"] == {
+        "train.tsv": lengths | {"texts": 40},
+        "dev.tsv": lengths | {"texts": 16},
+    }
+    assert "--max-seq-length" not in trained.err
 
     evaluated = run("eval")
     assert (evaluated.code or 0) == 0
@@ -120,13 +126,17 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
 
 def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -> None:
     Path("recipe.yaml").write_text(
-        f"data: {data}\nmodel: bert-tiny\ninit-checkpoint: none\nmax_seq_length: 16\n"
+        f"data: {data}\nmodel: bert-tiny\ninit-checkpoint: none\nmax_seq_length: 5\n"
         "target_batch: 16\nlearning_rate: 1e-3\nmax_updates: 3\nmicro_batch: 4\n"
     )
     first = run("train", "--config", "recipe.yaml", "--target-batch", 10, "--out", "first")
     assert (first.code or 0) == 0
     config = yaml.safe_load(Path("first/config.yaml").read_text())
     assert (config["target_batch"], config["learning_rate"], config["epochs"]) == (10, 1e-3, 3.0)
+    truncation = (
+        "100 % of the texts are longer than --max-seq-length 5 (median 6, longest 6 tokens)"
+    )
+    assert truncation in first.err.splitlines()
     assert "out" not in config
     assert not Path("latest").exists()
 
@@ -359,13 +369,14 @@ def test_a_run_that_diverges_fails(run, data: Path) -> None:
 
 
 def test_labels_are_not_markup(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("mine.csv").write_text("text,label\n" + "good,[/b]\nbad,[red]\n" * 10)
+    rows = (f"good {i},[/b]\nbad {i},[red]\n" for i in range(10))
+    Path("mine.csv").write_text("text,label\n" + "".join(rows))
     prepared = run("prepare", "--source", "csv", "--train-file", "mine.csv")
     assert (prepared.code or 0) == 0
     assert "[/b]" in prepared.out
     assert "[red]" in prepared.out
-    said = r"note: dev.tsv has 1 row and none of (\[/b\]|\[red\]); raise --dev-fraction"
-    assert re.fullmatch(said, prepared.err.splitlines()[-1])
+    said = r"note: dev.tsv has no row of (\[/b\]|\[red\]), whose few texts are all in train.tsv; .*"
+    assert re.fullmatch(said, prepared.err.splitlines()[-2])
 
 
 DAMAGE = {

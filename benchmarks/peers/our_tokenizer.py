@@ -16,7 +16,7 @@ def main() -> None:
     tokenizer = Tokenizer(read_vocabulary(Path(task["vocab"])), task["length"])
     turns.wait()
     while True:
-        rows = sum(tf.shape(tokens.row_lengths())[0] for tokens in tokenized(texts, tokenizer))
+        rows = sum(tf.shape(tokens.row_lengths())[0] for tokens, _ in tokenized(texts, tokenizer))
         assert rows == len(texts)
         turns.updated()
 

@@ -52,7 +52,7 @@ class Tokenizer:
         )
         self._cls = vocabulary.index("[CLS]")
         self._sep = vocabulary.index("[SEP]")
-        self._room = max_seq_length - 2
+        self.max_seq_length = max_seq_length
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """[batch] strings to [batch, (length)] ids, uncut and without special tokens."""
@@ -60,6 +60,12 @@ class Tokenizer:
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """[batch] strings to [batch, (length)] ids, cut, between [CLS] and [SEP]."""
-        pieces = self.pieces(texts)[:, : self._room]
+        return self.with_lengths(texts)[0]
+
+    def with_lengths(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """The same ids, and [batch] how many each text would have without truncation."""
+        pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
-        return tf.concat([self._cls * edge, pieces, self._sep * edge], axis=1)
+        cut = pieces[:, : self.max_seq_length - 2]
+        tokens = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
+        return tokens, tf.cast(pieces.row_lengths() + 2, tf.int32)

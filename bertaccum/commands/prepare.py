@@ -11,6 +11,7 @@ from bertaccum.commands.common import quiet_tensorflow, tables
 from bertaccum.commands.options import json_option, options, shown
 from bertaccum.config import PrepareConfig
 from bertaccum.display import text
+from bertaccum.display.data_notes import notes
 
 if TYPE_CHECKING:
     from bertaccum.display.view import View
@@ -29,12 +30,13 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --archive yelp_review_polarity_csv.tgz
       bertaccum prepare --source sample
       bertaccum prepare --source csv --train-file mine.csv --text-column body --label-column stars
+      bertaccum prepare --source csv --train-file all.csv --test-fraction 0.1 --dev-fraction 0.1
     """
     quiet_tensorflow()
     with view:
         done = api.prepare(progress=view, **values)
-        if doubt := text.small_dev(done.manifest):
-            view.note(doubt)
+        for note in notes(done.manifest):
+            view.note(note)
     if as_json:
         text.result_json(done.manifest)
     else:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from bertaccum.training.predicting import Prediction
 
 
-# With fewer examples, one is more than 3 % of the accuracy.
-_FEW = 30
-_NAMED_CLASSES = 5
 # Said before the first update.
 TRACING = "tracing the update, which takes a while, and once"
 
@@ -60,22 +57,6 @@ def prediction(found: Prediction, as_json: bool) -> None:
         result(f"{found.label}\t{found.probabilities[found.label]:.4f}\t{on_a_line}")
 
 
-def small_dev(manifest: dict[str, Any]) -> str | None:
-    """That dev.tsv is too small to tell a good model; None if it is not."""
-    counts = manifest["counts"]["dev"]
-    rows, lacking = counts["rows"], [n for n, count in counts["classes"].items() if not count]
-    if rows >= _FEW and not lacking:
-        return None
-    line = f"note: dev.tsv has {rows:,} row{'s' * (rows != 1)}"
-    if lacking:
-        left_out = len(lacking) - _NAMED_CLASSES
-        more = f" and {left_out:,} more" if left_out > 0 else ""
-        line += f" and none of {', '.join(lacking[:_NAMED_CLASSES])}{more}"
-    else:
-        line += f", each {1 / rows:.0%} of its accuracy"
-    return f"{line}; raise --dev-fraction"
-
-
 def started(event: Started) -> str:
     """What a run is about to do."""
     weights = "pretrained" if event.pretrained else "random weights, not pretrained"
@@ -83,10 +64,12 @@ def started(event: Started) -> str:
     resumed = f"going on after update {event.done:,}\n" if event.done else ""
     if event.over:
         resumed = f"finished already, at update {event.done:,}; for more, {event.over}\n"
+    cut = event.truncation is not None and event.truncation.longer
+    truncated = f"{event.truncation}\n" if cut else ""
     return (
         f"{event.model}: {event.parameters:,} parameters, {weights}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
-        f"{event.plan}; {event.updates:,} updates\n"
+        f"{truncated}{event.plan}; {event.updates:,} updates\n"
         f"why so: {event.why}\n"
         f"{resumed}run folder: {event.folder}"
     )

@@ -57,7 +57,7 @@ def _parts(record: Record, library: str, language: str | None, usage: str | None
         *_evaluations(record),
         "## Data",
         f"Folder `{_code(facts.data_name(record))}`.",
-        _pairs(facts.digests(record)),
+        _pairs(facts.digests(record) | facts.truncation(record)),
         "## Recipe",
         "What decides the updates; the same values on the same data give the same model.",
         _pairs(facts.options(record.config, deciding=True)),

@@ -14,6 +14,7 @@ from bertaccum.config import TrainConfig
 from bertaccum.files import read_mapping
 from bertaccum.records.record import Record
 from bertaccum.records.series import Series, smoothed
+from bertaccum.records.truncation import Truncation
 from bertaccum.sizes import format_size
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
@@ -160,6 +161,13 @@ def digests(record: Record) -> dict[str, str]:
             count = f"{rows[name]:,} rows, " if isinstance(rows.get(name), int) else ""
             found[name] = f"{count}SHA-256 {inputs[name]}"
     return found
+
+
+def truncation(record: Record) -> dict[str, str]:
+    """What --max-seq-length cut off the texts; nothing for runs of versions that did not count."""
+    inputs = read_mapping(record.paths.inputs) or {}
+    found = inputs.get("truncation") or {}
+    return {f"truncation of {name}": str(Truncation(**lengths)) for name, lengths in found.items()}
 
 
 def class_names(record: Record) -> list[str]:

@@ -148,7 +148,8 @@ def _candidate(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]:
 
 
 def _origins(record: Record) -> list[Markup]:
-    found = [pairs(facts.digests(record), f"what {record.name} began with")]
+    data = facts.digests(record) | facts.truncation(record)
+    found = [pairs(data, f"what {record.name} began with")]
     if versions := facts.versions(record):
         found.append(pairs(versions, "what it was made with"))
     times = {

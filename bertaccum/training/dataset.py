@@ -6,6 +6,7 @@ its contents, so that it is never stale and never asked about.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -21,14 +22,16 @@ import tensorflow as tf
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.errors import InputError
-from bertaccum.files import beside, sha256
+from bertaccum.files import beside, json_text, read_text, sha256, write_text
 from bertaccum.progress import Progress
+from bertaccum.records.truncation import Truncation
 from bertaccum.training.data_folder import Labels, labels_of
 from data_prep.tsv import read_tsv
 
 # Raise when the same inputs would give another store.
-_FORMAT = 1
+_FORMAT = 2
 _BATCH = 1024
+_TRUNCATION = "truncation.json"
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,13 @@ class TokenStore:
       token_ids: [tokens] int32, all examples one after the other, with [CLS] and [SEP].
       offsets: [examples + 1] int64, where each example starts.
       labels: [examples] int32, class numbers.
+      truncation: what --max-seq-length cut off; None if the texts come from no TSV.
     """
 
     token_ids: np.ndarray
     offsets: np.ndarray
     labels: np.ndarray
+    truncation: Truncation | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,6 +86,7 @@ def open_store(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),
         labels=np.fromfile(folder / "labels.int32", np.int32),
+        truncation=Truncation(**json.loads(read_text(folder / _TRUNCATION))),
     )
 
 
@@ -110,22 +116,37 @@ def _make_store(
     temporary = beside(folder)
     temporary.mkdir()
     try:
-        lengths = [0]
+        kept, whole = [np.zeros(1, np.int64)], []
         with (temporary / "token_ids.int32").open("wb") as file:
-            for tokens in tokenized(texts, tokenizer):
+            for done, (tokens, lengths) in enumerate(tokenized(texts, tokenizer), 1):
                 file.write(tokens.flat_values.numpy().tobytes())
-                lengths.extend(tokens.row_lengths().numpy())
-                progress(f"tokenizing {tsv}", len(lengths) - 1, len(texts))
-        np.cumsum(lengths, dtype=np.int64).tofile(temporary / "offsets.int64")
+                kept.append(tokens.row_lengths().numpy())
+                whole.append(lengths.numpy())
+                progress(f"tokenizing {tsv}", min(done * _BATCH, len(texts)), len(texts))
+        np.cumsum(np.concatenate(kept)).tofile(temporary / "offsets.int64")
         numbers.tofile(temporary / "labels.int32")
+        truncation = _truncation(np.concatenate(whole), tokenizer.max_seq_length)
+        write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
         if not folder.exists():
             temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def tokenized(texts: list[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTensor]:
-    """Token ids of a batch of texts after the other, made on all cores."""
+def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
+    return Truncation(
+        max_seq_length=max_seq_length,
+        texts=len(lengths),
+        longer=int((lengths > max_seq_length).sum()),
+        median=round(float(np.median(lengths))),
+        longest=int(lengths.max()),
+    )
+
+
+def tokenized(
+    texts: list[str], tokenizer: Tokenizer
+) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
+    """Tokenize texts on all cores; yields what `Tokenizer.with_lengths` makes of each batch."""
 
     def batches() -> Iterator[list[str]]:
         for start in range(0, len(texts), _BATCH):
@@ -134,7 +155,7 @@ def tokenized(texts: list[str], tokenizer: Tokenizer) -> Iterator[tf.RaggedTenso
     data = tf.data.Dataset.from_generator(
         batches, output_signature=tf.TensorSpec([None], tf.string)
     )
-    yield from data.map(tokenizer, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)
+    yield from data.map(tokenizer.with_lengths, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)
 
 
 def _class_numbers(tsv: Path, table: Any, labels: Labels) -> np.ndarray:

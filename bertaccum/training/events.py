@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.memory.plan import Plan
+from bertaccum.records.truncation import Truncation
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Started:
       over: if no updates are left, what would have more made.
       worker: whose event it is.
       pretrained_pooler: whether the pretrained weights are the pooler's, too.
+      truncation: what --max-seq-length cuts off the texts of train.tsv.
     """
 
     folder: Path
@@ -35,6 +37,7 @@ class Started:
     over: str = ""
     worker: int = 0
     pretrained_pooler: bool = True
+    truncation: Truncation | None = None
 
 
 @dataclass(frozen=True)

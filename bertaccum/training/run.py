@@ -79,8 +79,16 @@ class Run:
 
     def create_folder(self) -> None:
         """Makes the run's folder, with all that decides it."""
-        rows = {"train.tsv": len(self.parts.train_store), "dev.tsv": len(self.parts.dev_store)}
-        inputs = inputs_of(self.subject) | {"mark": self.position.run, "rows": rows}
+        stores = {"train.tsv": self.parts.train_store, "dev.tsv": self.parts.dev_store}
+        inputs = inputs_of(self.subject) | {
+            "mark": self.position.run,
+            "rows": {name: len(store) for name, store in stores.items()},
+            "truncation": {
+                name: dataclasses.asdict(store.truncation)
+                for name, store in stores.items()
+                if store.truncation
+            },
+        }
         config = resolved_config(self.config, self.source.name)
         self.folder.create(config, inputs)
 
@@ -211,6 +219,7 @@ class Run:
             over="" if self._updates_are_left() else self._how_to_go_on(),
             worker=self.topology.worker,
             pretrained_pooler=self.source.has_pooler,
+            truncation=self.parts.train_store.truncation,
         )
 
     def _update(self) -> Iterator[Event]:

@@ -67,3 +67,10 @@ def test_rows_are_cut_between_cls_and_sep(tokenizer: Tokenizer) -> None:
     good = VOCABULARY.index("good")
     rows = tokenizer(tf.constant(["", "good", "good " * 20])).to_list()
     assert rows == [[cls, sep], [cls, good, sep], [cls, *[good] * 6, sep]]
+
+
+def test_lengths_are_those_before_truncation(tokenizer: Tokenizer) -> None:
+    texts = tf.constant(["", "good", "good " * 20])
+    tokens, lengths = tokenizer.with_lengths(texts)
+    assert tokens.to_list() == tokenizer(texts).to_list()
+    assert lengths.numpy().tolist() == [2, 3, 22]

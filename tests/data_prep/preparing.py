@@ -38,9 +38,10 @@ def write_archive(path: Path, train: bytes, test: bytes, folder: str = YELP_FOLD
     return path
 
 
-def yelp_lines(rows: int) -> bytes:
-    """Lines of a Yelp file, of both classes, all different."""
-    return b"".join(b'"%d","Review %d said ""fine""."\n' % (i % 2 + 1, i) for i in range(rows))
+def yelp_lines(rows: int, first: int = 0) -> bytes:
+    """Lines of a Yelp file, of both classes, all different; numbered from `first`."""
+    numbers = range(first, first + rows)
+    return b"".join(b'"%d","Review %d said ""fine""."\n' % (i % 2 + 1, i) for i in numbers)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

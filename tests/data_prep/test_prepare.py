@@ -72,11 +72,6 @@ def test_without_test_file_there_is_no_test_split(options: dict[str, Any]) -> No
     assert set(result.manifest["counts"]) == {"train", "dev"}
 
 
-def test_duplicates_are_reported(options: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("label,text\n" + "a,same\nb,same\n" * 10)
-    assert run(**options | {"test_file": None}).manifest["duplicates_across_split"] == 2
-
-
 def test_cola_layout(options: dict[str, Any]) -> None:
     folder = run(**options, layout="cola").folder
     assert (folder / "test.tsv").read_text().startswith("index\tsentence\n0\ttwin\n")

@@ -40,7 +40,7 @@ def tfds_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    return write_archive(tmp_path / "mine.tgz", yelp_lines(40), yelp_lines(10))
+    return write_archive(tmp_path / "mine.tgz", yelp_lines(40), yelp_lines(10, 40))
 
 
 @pytest.fixture

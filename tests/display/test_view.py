@@ -127,27 +127,6 @@ def test_a_run_that_is_over_traces_nothing(capsys: pytest.CaptureFixture[str]) -
     assert "tracing" not in console.file.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("classes", "said"),
-    [
-        ({"neg": 15, "pos": 15}, None),
-        ({"neg": 10, "pos": 10}, "dev.tsv has 20 rows, each 5% of its accuracy; raise"),
-        (
-            {"neg": 90, "neutral": 0, "pos": 0},
-            "dev.tsv has 90 rows and none of neutral, pos; raise",
-        ),
-        (
-            {"a": 1} | dict.fromkeys("bcdefgh", 0),
-            "1 row and none of b, c, d, e, f and 2 more; raise",
-        ),
-    ],
-)
-def test_a_dev_tsv_that_says_little_is_noted(classes: dict[str, int], said: str | None) -> None:
-    counts = {"dev": {"rows": sum(classes.values()), "classes": classes}}
-    found = text.small_dev({"counts": counts})
-    assert found is None if said is None else said in str(found)
-
-
 def test_records_are_json(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     view = make_view(False, "json", 10)
     assert isinstance(view, Records)

@@ -54,6 +54,8 @@ def test_what_a_card_says(run: Path) -> None:
         "| examples seen | 160 |",
         "| peak memory | 99 MiB |",
         f"| train.tsv | 1,200 rows, SHA-256 {'t' * 64} |",
+        "| truncation of train.tsv | 38 % of the texts are longer than --max-seq-length 8"
+        " (median 8, longest 10 tokens) |",
         "| target\\_batch | 4 |",
         "| seed | 7 |",
         "| micro-batch | 2 |",
@@ -68,6 +70,15 @@ def test_what_a_card_says(run: Path) -> None:
     assert "someone" not in card
     assert "language" not in front_matter(card)
     assert front_matter(card)["library_name"] == "tf-keras"
+
+
+def test_a_run_that_did_not_count_lengths_has_a_card(run: Path) -> None:
+    inputs = json.loads((run / "inputs.json").read_text())
+    del inputs["truncation"]
+    write_json(run / "inputs.json", inputs)
+    card = model_card(read_record(run))
+    assert "| train.tsv | 1,200 rows" in card
+    assert "truncation" not in card
 
 
 def test_the_curve_has_ten_points_and_ends_where_the_run_does(run: Path) -> None:

@@ -88,6 +88,8 @@ def test_everything_is_on_it(run: Path) -> None:
         *("<good>", "0.6667", HOSTILE, "0.9877", "12", "2 x 2 *", "4 x 2", "7.2", "3 MiB"),
         *("learning_rate", "2e-05", "tf_keras", "2.20.1", "12.5 s", "Learning rate"),
         f"1,200 rows, SHA-256 {'t' * 64}",
+        "truncation of train.tsv",
+        "38 % of the texts are longer than --max-seq-length 8 (median 8, longest 10 tokens)",
     ):
         assert text in outline.texts, text
     names = [name for name, _ in outline.elements]

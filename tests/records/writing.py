@@ -50,7 +50,8 @@ def write_run(
     write_json(folder / "plan.json", cut | {"why": "as --micro-batch says"} | (plan or {}))
     digests = {name: name[0] * 64 for name in ("train.tsv", "dev.tsv", "vocabulary")}
     inputs = {"labels": ["0", "1"], "mark": "m", "rows": {"train.tsv": 1200, "dev.tsv": 34}}
-    write_json(folder / "inputs.json", digests | inputs)
+    lengths = {"max_seq_length": 8, "texts": 16, "longer": 6, "median": 8, "longest": 10}
+    write_json(folder / "inputs.json", digests | inputs | {"truncation": {"train.tsv": lengths}})
     if finished:
         summary = {"model": "bert-tiny", "total_seconds": 12.5, "peak_memory_bytes": 99 * 2**20}
         write_json(folder / "summary.json", summary | {"versions": VERSIONS})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import InputError
 from bertaccum.progress import silent
+from bertaccum.records.truncation import Truncation
 from bertaccum.training.data_folder import Labels, read_labels
 from bertaccum.training.dataset import TokenStore, open_store
 from data_prep.prepare import prepare
@@ -44,6 +46,30 @@ def test_a_store_holds_every_row_in_order(tmp_path: Path) -> None:
     assert store.offsets.tolist() == [0, 4, 7, 9]
     assert store.labels.tolist() == [1, 0, 1]
     assert store.lengths(np.array([2, 0])).tolist() == [2, 4]
+
+
+def test_a_store_knows_how_long_its_texts_were(tmp_path: Path) -> None:
+    texts = ["good " * 20, "bad", "", "food " * 1500, "good " * 6]
+    rows = [f"{i % 2}\t{text}" for i, text in enumerate(texts * 300)]  # more than one batch
+    tsv = write(tmp_path / "a.tsv", *rows)
+    counted = Truncation(max_seq_length=8, texts=1500, longer=600, median=8, longest=1502)
+    made, opened = open_tsv(tsv), open_tsv(tsv)
+    assert made.truncation == opened.truncation == counted
+    assert made.longest == 8
+    assert open_tsv(tsv, length=9).truncation == dataclasses.replace(counted, max_seq_length=9)
+
+
+@pytest.mark.parametrize(
+    ("longer", "said"),
+    [
+        (0, "no text is longer than --max-seq-length 128 (median 210, longest 2,400 tokens)"),
+        (4, "less than 1 % of the texts are longer than --max-seq-length 128 (median 210, "),
+        (630, "63 % of the texts are longer than --max-seq-length 128 (median 210, longest 2,4"),
+        (1000, "100 % of the texts are longer"),
+    ],
+)
+def test_truncation_reads(longer: int, said: str) -> None:
+    assert str(Truncation(128, 1000, longer, 210, 2400)).startswith(said)
 
 
 def test_a_store_is_made_once_and_again_when_its_inputs_change(tmp_path: Path, cache: Path) -> None:

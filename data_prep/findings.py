@@ -1,0 +1,96 @@
+"""What is unusual in the rows: repeated and empty texts, labels that may mean a missing value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from data_prep.rows import Rows
+
+_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
+# Conflicts that the manifest lists by row.
+_LISTED = 5
+
+
+def rows_to_keep(
+    texts: Sequence[bytes], test_texts: Collection[bytes], drop_duplicates: bool | None
+) -> list[int]:
+    """Choose the training rows to split.
+
+    Args:
+      texts: every training row's text.
+      test_texts: of the given test set; empty if there is none.
+      drop_duplicates: False keeps all rows. None leaves out those whose text is in the test set.
+        True also leaves out those whose text occurs in an earlier row.
+
+    Returns:
+      Row numbers from 0, ascending.
+    """
+    if drop_duplicates is False:
+        return list(range(len(texts)))
+    seen, kept = set(test_texts), []
+    for row, text in enumerate(texts):
+        if text not in seen:
+            kept.append(row)
+            if drop_duplicates:
+                seen.add(text)
+    return kept
+
+
+def findings(rows: Rows, test: Rows | None) -> dict[str, Any]:
+    """Count what a user should know of the source's rows, for the manifest.
+
+    Args:
+      rows: the training set.
+      test: the given test set, if there is one.
+
+    Returns:
+      `repeated`: `texts` that occur more than once in the training set, and their `rows`.
+      `conflicting`: `texts` with more than one label, and the `rows` of the first few, one for
+      each label. `also_in_test`: `texts` in both sets, and the training `rows` that hold them.
+      `empty`: by set, the number of `rows` with an empty or blank text and the `first_row`.
+      `missing_labels`: by set, how many rows have a label that may stand for a missing value.
+    """
+    counts, in_test = Counter(rows.texts), set(test.texts if test else ())
+    copies = _copies(rows, counts)
+    conflicts = [found for found in copies if len({rows.codes[row] for row in found}) > 1]
+    shared = [count for text, count in counts.items() if text in in_test]
+    sets = {"training": rows} | ({"test": test} if test else {})
+    return {
+        "repeated": {"texts": len(copies), "rows": sum(map(len, copies))},
+        "conflicting": {
+            "texts": len(conflicts),
+            "rows": [_one_row_a_label(rows, found) for found in conflicts[:_LISTED]],
+        },
+        "also_in_test": {"texts": len(shared), "rows": sum(shared)},
+        "empty": {name: _empty(part) for name, part in sets.items() if part.empty},
+        "missing_labels": {name: found for name, part in sets.items() if (found := _missing(part))},
+    }
+
+
+def _copies(rows: Rows, counts: Counter[bytes]) -> list[list[int]]:
+    """The rows of each text that occurs more than once."""
+    copies: dict[bytes, list[int]] = {text: [] for text, count in counts.items() if count > 1}
+    for row, text in enumerate(rows.texts):
+        if text in copies:
+            copies[text].append(row)
+    return list(copies.values())
+
+
+def _one_row_a_label(rows: Rows, copies: list[int]) -> list[int]:
+    """The source's number of the first row with each label."""
+    first: dict[int, int] = {}
+    for row in copies:
+        first.setdefault(rows.codes[row], rows.numbers[row])
+    return list(first.values())
+
+
+def _empty(rows: Rows) -> dict[str, int]:
+    return {"rows": len(rows.empty), "first_row": rows.empty[0]}
+
+
+def _missing(rows: Rows) -> dict[str, int]:
+    counts = Counter(rows.codes)
+    labels = enumerate(rows.classes)
+    return {label: counts[code] for code, label in labels if label.casefold() in _MISSING}

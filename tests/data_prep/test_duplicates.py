@@ -1,0 +1,149 @@
+"""Repeated texts, empty ones and odd labels: what `prepare` keeps, and what its manifest says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preparing import run
+
+from bertaccum.errors import ConfigError, InputError
+from data_prep.tsv import read_tsv
+
+Rows = list[tuple[str, str]]
+DIFFERENT: Rows = [("no" if i % 2 else "yes", f"text {i}") for i in range(40)]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Any:
+    """Prepares these rows and gives the splits' rows, and the manifest."""
+
+    def prepare(train: Rows, test: Rows | None = None, **options: Any) -> Any:
+        for name, rows in (("train", train), ("test", test)):
+            lines = [f"{label},{text}\n" for label, text in rows or ()]
+            (tmp_path / f"{name}.csv").write_text("label,text\n" + "".join(lines))
+        if test is not None:
+            options["test_file"] = str(tmp_path / "test.csv")
+        files = {"train_file": str(tmp_path / "train.csv"), "out": str(tmp_path / "out")}
+        result = run(source="csv", **({"dev_fraction": 0.25} | files | options))
+        tables = {
+            name: read_tsv(result.folder / f"{name}.tsv") for name in result.manifest["counts"]
+        }
+        names = result.manifest["labels"]
+        splits = {
+            split: [
+                (names[int(label)], text)
+                for label, text in zip(table["label"], table["text"], strict=True)
+            ]
+            for split, table in tables.items()
+        }
+        return splits, result.manifest
+
+    return prepare
+
+
+def texts(*splits: Rows) -> set[str]:
+    return {text for split in splits for _, text in split}
+
+
+def test_rows_of_one_text_stay_in_one_split(prepared: Any) -> None:
+    """Every row of dev.tsv was a row of train.tsv, too."""
+    splits, manifest = prepared(DIFFERENT * 4)
+    assert not texts(splits["train"]) & texts(splits["dev"])
+    assert (len(splits["train"]), len(splits["dev"])) == (120, 40)
+    found = manifest["findings"]
+    assert (found["repeated"], found["dropped_rows"]) == ({"texts": 40, "rows": 160}, 0)
+    assert found["also_in_test"] == {"texts": 0, "rows": 0}
+
+
+def test_rows_of_the_test_set_are_left_out_of_the_others(prepared: Any) -> None:
+    """They were trained on, and the manifest counted none."""
+    shared = DIFFERENT[:10]
+    splits, manifest = prepared([*DIFFERENT, *shared[:3]], [*shared, ("yes", "another")])
+    assert splits["test"] == [*shared, ("yes", "another")]
+    assert sorted(splits["train"] + splits["dev"]) == sorted(DIFFERENT[10:])
+    found = manifest["findings"]
+    assert (found["also_in_test"], found["dropped_rows"]) == ({"texts": 10, "rows": 13}, 13)
+
+
+def test_no_drop_duplicates_keeps_every_row(prepared: Any) -> None:
+    splits, manifest = prepared(DIFFERENT, DIFFERENT, drop_duplicates=False)
+    assert sorted(splits["train"] + splits["dev"]) == sorted(DIFFERENT)
+    found = manifest["findings"]
+    assert (found["also_in_test"], found["dropped_rows"]) == ({"texts": 40, "rows": 40}, 0)
+
+
+def test_drop_duplicates_keeps_the_first_row_of_each_text(prepared: Any) -> None:
+    repeated: Rows = [("yes", "both"), *DIFFERENT, ("no", "both"), *DIFFERENT[:5]]
+    test = [*DIFFERENT[:2], *DIFFERENT[:2]]
+    splits, manifest = prepared(repeated, test, drop_duplicates=True)
+    assert sorted(splits["train"] + splits["dev"]) == sorted([("yes", "both"), *DIFFERENT[2:]])
+    assert splits["test"] == test, "a test set that is given stays whole"
+    assert manifest["findings"]["dropped_rows"] == 2 + 1 + 5
+
+
+def test_where_all_texts_are_in_the_test_set_nothing_is_left(prepared: Any, tmp_path: Path) -> None:
+    message = "train.csv: all its texts are also in the test set; name another --test-file"
+    with pytest.raises(InputError, match=message):
+        prepared(DIFFERENT, DIFFERENT[::-1])
+    with pytest.raises(InputError, match="has rows of one class only, once duplicates are dropped"):
+        prepared([("yes", "a"), ("yes", "b"), ("no", "b")], drop_duplicates=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_of_one_text_cannot_be_held_out(prepared: Any) -> None:
+    with pytest.raises(InputError, match=r"too few different texts to hold any out as dev.tsv"):
+        prepared([("yes", "good"), ("no", "bad")] * 10)
+
+
+def test_texts_with_two_labels_are_named_by_row(prepared: Any) -> None:
+    rows: Rows = [("yes", "both"), *DIFFERENT, ("yes", "both"), ("no", "both")]
+    _, manifest = prepared(rows)
+    assert manifest["findings"]["conflicting"] == {"texts": 1, "rows": [[2, 44]]}
+
+
+def test_empty_texts_are_kept_and_counted(prepared: Any) -> None:
+    splits, manifest = prepared([*DIFFERENT, ("yes", ""), ("no", " \u00a0")], [("yes", " ")])
+    assert {"", " \u00a0"} <= texts(splits["train"], splits["dev"])
+    assert manifest["findings"]["empty"] == {
+        "training": {"rows": 2, "first_row": 42},
+        "test": {"rows": 1, "first_row": 2},
+    }
+
+
+def test_labels_that_may_mean_missing_are_counted(prepared: Any) -> None:
+    odd = ["NaN", "NA", "None", "null", "nan", "N/A"]
+    rows = [(label, f"{label} {i}") for label in [*odd, "names"] for i in range(2)]
+    splits, manifest = prepared([*DIFFERENT, *rows], [("NaN", "a"), ("yes", "b")])
+    found = manifest["findings"]["missing_labels"]
+    assert found == {"training": dict.fromkeys(odd, 2), "test": {"NaN": 1}}
+    assert texts(rows) <= texts(splits["train"], splits["dev"])
+
+
+def test_test_rows_are_held_out_where_there_is_no_test_file(prepared: Any) -> None:
+    rows = [("rare", "one"), *DIFFERENT, *DIFFERENT]
+    splits, manifest = prepared(rows, test_fraction=0.5)
+    assert {name: len(split) for name, split in splits.items()} == {
+        "train": 21,
+        "dev": 20,
+        "test": 40,
+    }
+    assert sorted(split for part in splits.values() for split in part) == sorted(rows)
+    assert sum(len(texts(part)) for part in splits.values()) == 41
+    assert [manifest["counts"][name]["classes"]["rare"] for name in splits] == [1, 0, 0]
+    assert list(splits) == ["train", "dev", "test"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_file": "t.csv"}, "does not go with --test-file t.csv, which has test rows already"),
+        ({"source": "sample", "train_file": None}, "does not go with --source sample, which has"),
+        ({"dev_fraction": 0.7}, "--test-fraction 0.3 and --dev-fraction 0.7 leave no rows"),
+    ],
+)
+def test_a_test_fraction_that_does_not_fit(options: dict[str, Any], message: str) -> None:
+    given = {"source": "csv", "train_file": "mine.csv", "test_fraction": 0.3}
+    with pytest.raises(ConfigError, match=message):
+        run(**given | options)
