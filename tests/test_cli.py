@@ -233,9 +233,9 @@ def test_eval_mistakes(run, data: Path) -> None:
     check_error(run("eval", "--file", "absent.tsv"), "absent.tsv: there is no such file")
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
     check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
-    Path("more.csv").write_text("text,label\ngood,0\n")
-    needed = "label and text under that header, or CoLA's four"
-    check_error(run("eval", "--file", "more.csv"), f"more.csv, row 1: starts with .*; .*{needed}")
+    Path("more.csv").write_text("body,label\ngood,0\n")
+    needed = "'text' of --text-column is not in the header, which reads: body, label"
+    check_error(run("eval", "--file", "more.csv"), f"more.csv: the column {needed}")
     Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
 

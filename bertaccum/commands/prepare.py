@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from bertaccum import api
 from bertaccum.commands.common import quiet_tensorflow, tables
-from bertaccum.commands.options import json_option, options, shown
+from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import PrepareConfig
 from bertaccum.display import text
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from bertaccum.display.view import View
 
 
-@click.command()
+@command()
 @options(PrepareConfig)
 @json_option
 @shown
@@ -29,10 +27,11 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --archive yelp_review_polarity_csv.tgz
       bertaccum prepare --source sample
       bertaccum prepare --source csv --train-file mine.csv --text-column body --label-column stars
+      bertaccum prepare --source csv --train-file aclImdb/train --test-file aclImdb/test
     """
     quiet_tensorflow()
     with view:
-        done = api.prepare(progress=view, **values)
+        done = api.prepare(progress=view, note=view.note, **values)
         if doubt := text.small_dev(done.manifest):
             view.note(doubt)
     if as_json:
