@@ -78,7 +78,7 @@ def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
     code, out, err = run(
         "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--json", "--batch", 4
     )
-    assert (code, err) == (0, "run: runs/one\n")
+    assert (code, err) == (0, "run: runs/one\nreviews/test.tsv: columns separated by tab\n")
     found = [json.loads(line) for line in out.splitlines()]
     assert [f["text"] for f in found] == texts(folder)
     rows = [line.split("\t") for line in (folder / "reviews/test.tsv").read_text().splitlines()]
