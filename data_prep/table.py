@@ -97,7 +97,11 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     if path.is_dir():
         rows = enumerate(class_texts(path, reading.encoding, note), 1)
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
-    if first_bytes(path).startswith(PARQUET[:4]):
+    if path.exists() and not path.is_file():
+        raise InputError(
+            "is a pipe or device, and tables are read more than once", "save it first", path=path
+        )
+    if first_bytes(path).startswith(PARQUET):
         names = parquet_names(path)
         return _named_rows(path, names, reading, lambda some: parquet_cells(path, some))
     if is_json_lines(path, ending(path), reading.encoding):

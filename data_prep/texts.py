@@ -11,7 +11,7 @@ from data_prep.streams import PARQUET, ending, first_bytes
 from data_prep.table import LABEL, TEXT, Reading, read_rows
 
 # The endings of files that are tables for every command; others may hold one text a line.
-_TABLES = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json"})
+_TABLES = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet"})
 _STDIN = "-"
 
 

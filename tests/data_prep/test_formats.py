@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
 import tracemalloc
 import zipfile
@@ -184,6 +185,12 @@ def test_parquet_without_pyarrow_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"a.parquet: looks like Parquet; install bertaccum\[par"):
         all_commands(path)
+
+
+def test_a_table_does_not_come_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(InputError, match=r"a.csv: is a pipe or device"):
+        list(read_examples(tmp_path / "a.csv", Reading()))
 
 
 @pytest.mark.parametrize(
