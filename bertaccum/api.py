@@ -23,8 +23,8 @@ from bertaccum.config import (
 )
 from bertaccum.errors import ConfigError
 from bertaccum.files import standing
-from bertaccum.progress import Progress, silent
-from bertaccum.settings import AUTO, field_names
+from bertaccum.progress import Note, Progress, silent, unheard
+from bertaccum.settings import AUTO, delimiter_character, field_names
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -52,13 +52,18 @@ def _configured(kind: type[_Config], config: _Config | None, options: dict[str, 
 
 
 def prepare(
-    config: PrepareConfig | None = None, *, progress: Progress = silent, **options: Any
+    config: PrepareConfig | None = None,
+    *,
+    progress: Progress = silent,
+    note: Note = unheard,
+    **options: Any,
 ) -> PrepareResult:
     """Writes train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
 
     Args:
       config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
+      note: called with sentences on how the files are written.
       options: fields of `PrepareConfig`.
 
     Returns:
@@ -68,7 +73,7 @@ def prepare(
     from bertaccum.bert.vocabulary import learn_vocabulary
     from data_prep.prepare import prepare as run
 
-    return run(config, progress, learn_vocabulary)
+    return run(config, progress, learn_vocabulary, note)
 
 
 def plan(
@@ -149,6 +154,7 @@ def evaluate(
     config: EvalConfig | None = None,
     *,
     progress: Progress = silent,
+    note: Note = unheard,
     keep: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
@@ -157,6 +163,7 @@ def evaluate(
     Args:
       config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
+      note: called with sentences on how `file` is written.
       keep: also write it into the run folder.
       options: fields of `EvalConfig`.
 
@@ -168,7 +175,7 @@ def evaluate(
     config = _configured(EvalConfig, config, options)
     from bertaccum.training.evaluation import evaluate as run
 
-    result = run(config, progress)
+    result = run(config, progress, note)
     if keep:
         keep_evaluation(config, result)
     return result
@@ -234,7 +241,11 @@ def report(
 
 
 def predict(
-    texts: Iterable[str] | None = None, config: PredictConfig | None = None, **options: Any
+    texts: Iterable[str] | None = None,
+    config: PredictConfig | None = None,
+    *,
+    note: Note = unheard,
+    **options: Any,
 ) -> Iterator[Prediction]:
     """Predicts with the best model of a run, as `bertaccum predict`.
 
@@ -242,6 +253,7 @@ def predict(
       texts: any number, also from a generator that has not come to its end; without them those
         of `file`.
       config: all options, or those that `options` do not name; by default the defaults.
+      note: called with sentences on how `file` is written.
       options: fields of `PredictConfig`.
 
     Returns:
@@ -249,6 +261,7 @@ def predict(
     """
     config = _configured(PredictConfig, config, options)
     from bertaccum.training.predicting import predict as run
+    from data_prep.table import Reading
     from data_prep.texts import read_texts
 
     if isinstance(texts, str):
@@ -256,5 +269,7 @@ def predict(
     if texts is None:
         if config.file is None:
             raise TypeError("predict() needs texts, or a file")
-        texts = read_texts(Path(config.file), config.text_column)
+        delimiter = delimiter_character(config.delimiter)
+        reading = Reading(config.text_column, None, delimiter, config.encoding)
+        texts = read_texts(Path(config.file), reading, note)
     return run(config, texts)

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from bertaccum.errors import ConfigError
 from bertaccum.settings import (
     AUTO,
+    check_encoding,
     check_fields,
+    delimiter_character,
+    delimiter_setting,
+    encoding_setting,
     memory_limit_setting,
     save_interval,
     setting,
@@ -44,7 +48,7 @@ class PrepareConfig:
     source: str = setting(
         "yelp",
         "yelp: Yelp Polarity through tensorflow-datasets; sample: synthetic reviews made here;"
-        " csv: your own files.",
+        " csv: your own tables or folders.",
         choices=SOURCES,
     )
     out: str | None = setting(
@@ -61,11 +65,18 @@ class PrepareConfig:
         False, "Accept an --archive whose checksum is not the recorded one."
     )
     train_file: str | None = setting(
-        None, "CSV or TSV with training rows, for --source csv.", path=True
+        None,
+        "Training rows, for --source csv: a CSV, TSV, JSON Lines or Parquet file, or a folder with"
+        " a folder of texts, or a .txt file of one text a line, for each class.",
+        path=True,
     )
-    test_file: str | None = setting(None, "CSV or TSV with test rows, for --source csv.", path=True)
+    test_file: str | None = setting(
+        None, "Test rows, for --source csv: the same kinds of files and folders.", path=True
+    )
     text_column: str = setting("text", "Name or 1-based number of the text column.")
     label_column: str = setting("label", "Name or 1-based number of the label column.")
+    delimiter: str | None = delimiter_setting()
+    encoding: str | None = encoding_setting()
     layout: str = setting(
         "plain",
         "plain: header, label, text; cola: what google-research/bert's run_classifier reads"
@@ -97,12 +108,18 @@ class PrepareConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_table_options(self)
         if self.source == "csv" and self.train_file is None:
-            raise ConfigError("--source csv needs --train-file", "name your CSV or TSV file")
+            raise ConfigError("--source csv needs --train-file", "name your file or folder")
         if self.source != "csv" and (self.train_file or self.test_file):
             raise ConfigError(
                 f"--train-file and --test-file do not go with --source {self.source}",
                 "add --source csv",
+            )
+        if self.source != "csv" and (self.delimiter or self.encoding):
+            raise ConfigError(
+                f"--delimiter and --encoding do not go with --source {self.source}",
+                "add --source csv, or drop them",
             )
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
@@ -130,6 +147,11 @@ class PrepareConfig:
     def folder(self) -> str:
         """The output folder: `out`, or the source's default."""
         return self.out or f"data/{'yelp_polarity' if self.source == 'yelp' else self.source}"
+
+
+def _check_table_options(config: PrepareConfig | PredictConfig | EvalConfig) -> None:
+    delimiter_character(config.delimiter)
+    check_encoding(config.encoding)
 
 
 @dataclass(frozen=True)
@@ -344,15 +366,19 @@ class PredictConfig:
     run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
     file: str | None = setting(
         None,
-        "TSV or CSV with a column of texts, or a file with one text a line; - is stdin.",
+        "Table with a column of texts (CSV, TSV, JSON Lines or Parquet), or a file with one text a"
+        " line; - is stdin.",
         path=True,
     )
-    text_column: str = setting("text", "Name of that column, or its number from 1.")
+    text_column: str = setting("text", "Name or 1-based number of the text column of --file.")
+    delimiter: str | None = delimiter_setting()
+    encoding: str | None = encoding_setting()
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
     memory_limit: str | None = memory_limit_setting()
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_table_options(self)
         size_in_bytes("--memory-limit", self.memory_limit)
 
 
@@ -364,15 +390,27 @@ class EvalConfig:
     split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
     file: str | None = setting(
         None,
-        "A TSV of your own instead of --split: columns label and text under a header that says so,"
-        " or CoLA's four columns without one.",
+        "A labelled table of your own instead of --split: CSV, TSV, JSON Lines or Parquet. Its"
+        " labels are class names or class numbers of the run.",
         path=True,
     )
+    text_column: str = setting("text", "Name or 1-based number of the text column of --file.")
+    label_column: str = setting("label", "Name or 1-based number of the label column of --file.")
+    delimiter: str | None = delimiter_setting()
+    encoding: str | None = encoding_setting()
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
     memory_limit: str | None = memory_limit_setting()
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_table_options(self)
+        named = (self.text_column, self.label_column, self.delimiter, self.encoding)
+        if self.file is None and named != ("text", "label", None, None):
+            raise ConfigError(
+                "--text-column, --label-column, --delimiter and --encoding describe --file,"
+                " which is not named",
+                "add --file, or drop them",
+            )
         size_in_bytes("--memory-limit", self.memory_limit)
 
 

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import math
 import re
@@ -15,6 +16,7 @@ from bertaccum.sizes import parse_size
 
 AUTO = "auto"
 MOST_EPOCHS = 1e6
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _LEAST_SIZE = 2**20  # bytes
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -146,3 +148,46 @@ def timeout_seconds(text: str) -> float:
     if match is None:
         raise ConfigError(f"--collective-timeout {text} is no time", "write it as 90s, 10m or 2h")
     return int(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def delimiter_setting() -> Any:
+    """The field behind `--delimiter`."""
+    help = (
+        f"Column separator of the file: {', '.join(DELIMITERS)}, or another character."
+        " [default: found in the file]"
+    )
+    return setting(None, help)
+
+
+def encoding_setting() -> Any:
+    """The field behind `--encoding`."""
+    help = (
+        "Encoding of the file, such as latin-1 or utf-16."
+        " [default: UTF-8, or what a byte order mark says]"
+    )
+    return setting(None, help)
+
+
+def delimiter_character(value: str | None) -> str | None:
+    """Return the character that `--delimiter` means; ConfigError if it is none."""
+    if value is None or value in DELIMITERS:
+        return None if value is None else DELIMITERS[value]
+    character = "\t" if value == r"\t" else value
+    if len(character) != 1 or character in '"\r\n\0':
+        raise ConfigError(
+            f"--delimiter {value!r} cannot separate columns",
+            f"name {', '.join(DELIMITERS)}, or one character",
+        )
+    return character
+
+
+def check_encoding(value: str | None) -> None:
+    """Raise ConfigError if Python knows no such encoding of texts."""
+    try:
+        if value is not None:
+            codecs.getincrementaldecoder(value)
+            "a\n".encode(value).decode(value)
+    except (LookupError, ValueError, TypeError):
+        raise ConfigError(
+            f"--encoding {value} is not a known encoding", "name one such as utf-16 or latin-1"
+        ) from None

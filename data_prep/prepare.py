@@ -13,7 +13,8 @@ from bertaccum import __version__
 from bertaccum.config import SPLITS, PrepareConfig
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
-from bertaccum.progress import Progress
+from bertaccum.progress import Note, Progress, unheard
+from bertaccum.settings import delimiter_character
 from data_prep.archive import checked_sha256, recorded_download
 from data_prep.atomic import staged
 from data_prep.csv_source import csv_source
@@ -24,6 +25,7 @@ from data_prep.rows import class_numbers, class_order, gather
 from data_prep.sample import sample_source
 from data_prep.source import Part, Source
 from data_prep.split import split_rows
+from data_prep.table import digest
 from data_prep.tsv import write_tsv
 
 _ROWS_A_REPORT = 1000
@@ -62,7 +64,10 @@ class _Data:
 
 
 def prepare(
-    config: PrepareConfig, progress: Progress, learn_vocabulary: LearnVocabulary
+    config: PrepareConfig,
+    progress: Progress,
+    learn_vocabulary: LearnVocabulary,
+    note: Note = unheard,
 ) -> PrepareResult:
     """Writes train.tsv, dev.tsv, test.tsv and manifest.json.
 
@@ -76,6 +81,7 @@ def prepare(
         the same thread.
       learn_vocabulary: makes the WordPiece vocabulary of the sample from its
         training texts; the result is written as vocab.txt.
+      note: is told how the user's files are written.
 
     Returns:
       The folder and its manifest.
@@ -90,7 +96,7 @@ def prepare(
     options = _options(config)
     if earlier is not None and is_unchanged(folder, earlier, options, config.overwrite):
         return PrepareResult(folder, earlier, unchanged=True)
-    with _opened(config, progress) as source:
+    with _opened(config, progress, note) as source:
         data = _split(source, config, progress)
     manifest = _manifest(source, data, options)
     words = learn_vocabulary(_train_texts(data)) if config.source == "sample" else None
@@ -115,6 +121,8 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
     if config.source == "csv":
         options |= {"text_column": config.text_column, "label_column": config.label_column}
         options |= {"test_fraction": config.test_fraction}
+        options["delimiter"] = delimiter_character(config.delimiter)
+        options["encoding"] = config.encoding
         options |= _input("train_file", config.train_file)
         options |= _input("test_file", config.test_file)
     return options
@@ -130,18 +138,18 @@ def _input(option: str, name: str | None) -> dict[str, str]:
     if name is None:
         return {}
     path = Path(name)
-    return {option: path.name, f"{option}_sha256": sha256(path)}
+    return {option: path.name, f"{option}_sha256": digest(path)}
 
 
 @contextmanager
-def _opened(config: PrepareConfig, progress: Progress) -> Iterator[Source]:
+def _opened(config: PrepareConfig, progress: Progress, note: Note) -> Iterator[Source]:
     if config.source == "yelp":
         from data_prep.yelp import yelp_source
 
         with yelp_source(config, progress) as source:
             yield source
     else:
-        yield csv_source(config) if config.source == "csv" else sample_source(config.seed)
+        yield csv_source(config, note) if config.source == "csv" else sample_source(config.seed)
 
 
 def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:

@@ -7,6 +7,7 @@ takes more than 10,000 of them.
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,12 +41,17 @@ from bertaccum.progress import silent
 from bertaccum.records.record import read_run_config
 from bertaccum.training.checkpoints import read_position
 from bertaccum.training.run_folder import ModelFiles
+from data_prep.csv_source import read_examples
 from data_prep.prepare import prepare
+from data_prep.table import Reading
+from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv
 
 # Bytes that mean something to one reader or another.
 TELLING = [b"\0", b"\t", b"\n", b"\r", b'"', b",", b"\xff", b"\xef\xbb\xbf", b"\xe2\x80\xa8"]
 TELLING += [
+    b";",
+    b"|",
     b"{",
     b"[",
     b": ",
@@ -121,6 +128,57 @@ def tsv_case(folder: Path) -> tuple[Path, Reader]:
     path = folder / "train.tsv"
     path.write_text("label\ttext\n" + "1\tgood food\n0\tbad food\n" * 3)
     return path, read_tsv
+
+
+def quoted_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "mine.tsv"
+    path.write_text("label\ttext\n" + '1\t"good, ""very"" food"\n0\tbad\n' * 3)
+    return path, read_user_table
+
+
+def packed_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "mine.csv.gz"
+    path.write_bytes(gzip.compress(b"label;text\n" + b"1;good food\n0;bad food\n" * 9))
+    return path, read_user_table
+
+
+def zipped_table_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "mine.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mine.csv", "label,text\n" + "1,good food\n0,bad food\n" * 9)
+    return path, read_user_table
+
+
+def json_lines_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "mine.jsonl"
+    path.write_text('{"label": 1, "text": "good \\u00e9"}\n{"text": "bad", "label": 0}\n' * 3)
+    return path, read_user_table
+
+
+def utf_16_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "mine.csv"
+    path.write_bytes(("label,text\n" + "1,good food\n0,bad 中\n" * 3).encode("utf-16"))
+    return path, read_user_table
+
+
+def parquet_case(folder: Path) -> tuple[Path, Reader]:
+    path = folder / "mine.parquet"
+    pd.DataFrame({"label": [1, 0] * 9, "text": ["good", "bad"] * 9}).to_parquet(path)
+    return path, read_user_table
+
+
+def classes_case(folder: Path) -> tuple[Path, Reader]:
+    for name in ("pos", "neg"):
+        (folder / name).mkdir()
+        (folder / name / "1.txt").write_text(f"a {name} text\n")
+    return folder / "pos/1.txt", lambda path: read_user_table(path.parent.parent)
+
+
+def read_user_table(path: Path) -> object:
+    """As `prepare`, `eval --file` and `predict --file` do: all take the same rows, or refuse."""
+    texts = [text for _, _, text in read_examples(path, Reading())]
+    assert list(read_texts(path, Reading(label_column=None))) == texts
+    return list(read_examples(path, Reading("1", "2")))
 
 
 def config_case(folder: Path) -> tuple[Path, Reader]:
@@ -245,6 +303,13 @@ def state_case(folder: Path) -> tuple[Path, Reader]:
 CASES = {
     "csv": csv_case,
     "tsv": tsv_case,
+    "quoted": quoted_case,
+    "packed": packed_case,
+    "zipped table": zipped_table_case,
+    "json lines": json_lines_case,
+    "utf-16": utf_16_case,
+    "parquet": parquet_case,
+    "classes": classes_case,
     "config": config_case,
     "vocabulary": vocabulary_case,
     "bert_config": dimensions_case,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -76,6 +77,47 @@ def test_a_wrong_value_is_named_with_what_is_valid(
     assert error.value.exit_code == 2
 
 
+def single_options() -> Iterator[Any]:
+    """Every option of every command that takes one value."""
+    for name, command in cli.commands.items():
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.is_flag:
+                yield pytest.param(name, max(option.opts, key=len), id=f"{name} {option.name}")
+
+
+@pytest.mark.parametrize(("command", "flag"), single_options())
+def test_an_option_with_one_value_is_given_once(command: str, flag: str) -> None:
+    with pytest.raises(click.UsageError, match=f"{flag} is given more than once") as error:
+        cli.commands[command].make_context(command, [flag, "1", f"{flag}=2"])
+    assert error.value.exit_code == 2
+
+
+def test_flags_may_be_repeated_and_a_flag_beats_its_key(tmp_path: Path) -> None:
+    context = cli.commands["prepare"].make_context("prepare", ["--json", "--json", "-q", "-q"])
+    assert context.params["as_json"]
+    (tmp_path / "r.yaml").write_text("seed: 1\n")
+    arguments = ["--config", str(tmp_path / "r.yaml"), "--seed", "2"]
+    assert cli.commands["train"].make_context("train", arguments).params["seed"] == 2
+
+
+@pytest.mark.parametrize("config", [PrepareConfig, EvalConfig, PredictConfig])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("delimiter", "commas"),
+        ("delimiter", '"'),
+        ("delimiter", ""),
+        ("encoding", "latin-99"),
+        ("encoding", "base64"),
+    ],
+)
+def test_a_delimiter_or_encoding_that_is_none_is_named(
+    config: type, option: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--{option} .*{value}"):
+        config(**{option: value})
+
+
 @pytest.mark.parametrize(
     ("config", "values", "both"),
     [
@@ -89,6 +131,9 @@ def test_a_wrong_value_is_named_with_what_is_valid(
         (PrepareConfig, {"archive": "a.tgz", "source": "csv", "train_file": "b"}, ["--archive"]),
         (PrepareConfig, {"source": "csv"}, ["--source csv", "--train-file"]),
         (PrepareConfig, {"train_file": "b"}, ["--train-file", "--source yelp"]),
+        (EvalConfig, {"text_column": "body"}, ["--text-column", "--file"]),
+        (PrepareConfig, {"delimiter": "tab"}, ["--delimiter", "--source yelp"]),
+        (EvalConfig, {"encoding": "utf-16"}, ["--encoding", "--file"]),
     ],
     ids=str,
 )

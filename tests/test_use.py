@@ -78,7 +78,7 @@ def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
     code, out, err = run(
         "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--json", "--batch", 4
     )
-    assert (code, err) == (0, "run: runs/one\n")
+    assert (code, err) == (0, "run: runs/one\nreviews/test.tsv: columns separated by tab\n")
     found = [json.loads(line) for line in out.splitlines()]
     assert [f["text"] for f in found] == texts(folder)
     rows = [line.split("\t") for line in (folder / "reviews/test.tsv").read_text().splitlines()]
@@ -115,9 +115,37 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
         (["--file", "none.txt"], "none.txt: there is no such file"),
         (["a text", "--run", "runs/none"], "there is no run here"),
     ):
-        code, out, err = run("predict", "--run", "runs/one", *arguments)
+        named = [] if "--run" in arguments else ["--run", "runs/one"]
+        code, out, err = run("predict", *named, *arguments)
         assert (code, out) == (2, "")
         assert err.count("error: ") == 1 and message in err.splitlines()[-1]
+
+
+def test_every_command_reads_the_same_rows(run: Any, folder: Path) -> None:
+    """Stray quotes are characters: 44 rows, where CSV would see 42."""
+    stray = 'label\ttext\n0\t"bad acting\n1\tnice\n0\tdull"\n'
+    rows = "".join(f"{i % 2}\ttext {i}\n" for i in range(41))
+    (folder / "stray.tsv").write_text(stray + rows)
+    code, out, err = run(
+        *("prepare", "--source", "csv", "--train-file", "stray.tsv", "--out", "stray", "--json")
+    )
+    assert code == 0 and "stray.tsv: columns separated by tab" in err
+    assert sum(split["rows"] for split in json.loads(out)["counts"].values()) == 44
+    _, out, err = run("eval", "--run", "runs/one", "--file", "stray.tsv", "--json")
+    assert json.loads(out)["examples"] == 44 and "columns separated by tab" in err
+    _, out, err = run("predict", "--run", "runs/one", "--file", "stray.tsv")
+    assert len(out.splitlines()) == 44 and "columns separated by tab" in err
+    assert out.splitlines()[0].endswith('\t"bad acting')
+
+
+def test_eval_takes_columns(run: Any, folder: Path) -> None:
+    (folder / "named.csv").write_text("stars;body\n" + "1;very good\n0;very bad\n" * 3)
+    for columns in (("body", "stars"), ("2", "1")):
+        options = ["--text-column", columns[0], "--label-column", columns[1], "--json"]
+        code, out, err = run("eval", "--run", "runs/one", "--file", "named.csv", *options)
+        assert (code, json.loads(out)["examples"]) == (0, 6)
+        assert "named.csv: columns separated by semicolon" in err
+    assert "named.csv: row 1 (stars, body) names the columns and is not read as data" in err
 
 
 @pytest.mark.parametrize("path", [".", "none/results", "reviews/dev.tsv/results", "pipe"])

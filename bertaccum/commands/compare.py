@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from bertaccum.commands.common import tables
-from bertaccum.commands.options import json_option, options
+from bertaccum.commands.options import command, json_option, options
 from bertaccum.config import CompareConfig
 from bertaccum.display import text
 
 
-@click.command()
+@command()
 @click.argument("runs", type=click.Path(), nargs=-1, required=True)
 @options(CompareConfig)
 @json_option

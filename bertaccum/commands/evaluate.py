@@ -8,7 +8,7 @@ import click
 
 from bertaccum import api
 from bertaccum.commands.common import name_run, quiet_tensorflow, tables
-from bertaccum.commands.options import json_option, options, shown
+from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import EvalConfig
 from bertaccum.display import text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bertaccum.display.view import View
 
 
-@click.command("eval")
+@command("eval")
 @options(EvalConfig)
 @click.option(
     "--results",
@@ -33,7 +33,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
     Examples:
       bertaccum eval
       bertaccum eval --run runs/20260102-030405 --split dev
-      bertaccum eval --file mine.tsv --json
+      bertaccum eval --file mine.csv --text-column body --label-column stars --json
       bertaccum eval --split dev --results eval_results.txt
     """
     quiet_tensorflow()
@@ -41,7 +41,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
 
     with view, results_file(results) as file:
         name_run(view, values["run"])
-        result = api.evaluate(progress=view, keep=False, **values)
+        result = api.evaluate(progress=view, note=view.note, keep=False, **values)
         if file is not None:
             write_evaluation(file, result)
     if as_json:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from bertaccum import api
 from bertaccum.commands.common import name_run, quiet_tensorflow
-from bertaccum.commands.options import json_option, options, shown
+from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import ExportConfig
 from bertaccum.display import text
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from bertaccum.display.view import View
 
 
-@click.command()
+@command()
 @options(ExportConfig)
 @json_option
 @shown

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from bertaccum.commands.options import command
 from bertaccum.errors import ConfigError
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@command(context_settings={"ignore_unknown_options": True})
 @click.option("--workers", type=click.IntRange(min=2), required=True, help="How many processes.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def launch(workers: int, command: tuple[str, ...]) -> None:

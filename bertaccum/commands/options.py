@@ -20,6 +20,32 @@ OWN_OPTIONS = frozenset(
 )
 
 
+class Command(click.Command):
+    """A command that refuses an option with one value if it is given twice."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, named = self.make_parser(ctx).parse_args(list(args))
+            _check_repeated(ctx, named)
+        return super().parse_args(ctx, args)
+
+
+def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
+    """Make a command of the program, as `click.command` does."""
+    return click.command(name, cls=Command, **settings)
+
+
+def _check_repeated(ctx: click.Context, named: list[click.Parameter]) -> None:
+    """The last value would win, and the others would be lost without a word."""
+    for option in named:
+        single = isinstance(option, click.Option) and not (
+            option.multiple or option.is_flag or option.count
+        )
+        if single and named.count(option) > 1:
+            flag = max(option.opts, key=len)
+            raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
+
+
 class AutoOrInt(click.ParamType):
     """A whole number, or the word `auto`."""
 

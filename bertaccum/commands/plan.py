@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from bertaccum import api
 from bertaccum.commands.common import quiet_tensorflow, tables
-from bertaccum.commands.options import config_option, json_option, options, shown
+from bertaccum.commands.options import command, config_option, json_option, options, shown
 from bertaccum.config import PlanConfig, StepConfig, TrainConfig
 from bertaccum.display import text
 from bertaccum.settings import field_names
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 _RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
 
 
-@click.command()
+@command()
 @config_option(others=_RECIPE_ONLY)
 @options(PlanConfig)
 @json_option

@@ -9,7 +9,7 @@ import click
 
 from bertaccum import api
 from bertaccum.commands.common import name_run, quiet_tensorflow
-from bertaccum.commands.options import options, shown
+from bertaccum.commands.options import command, options, shown
 from bertaccum.config import PredictConfig
 from bertaccum.display import text
 from bertaccum.errors import ConfigError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bertaccum.display.view import View
 
 
-@click.command()
+@command()
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @options(PredictConfig)
 @click.option(
@@ -56,7 +56,7 @@ def predict(
 
     with view, results_file(results) as file:
         name_run(view, values["run"])
-        found = api.predict(texts or None, **values)
+        found = api.predict(texts or None, note=view.note, **values)
         if file is None:
             for one in found:
                 text.prediction(one, as_json)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from bertaccum import api
 from bertaccum.commands.common import quiet_tensorflow, tables
-from bertaccum.commands.options import json_option, options, shown
+from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import PrepareConfig
 from bertaccum.display import text
 from bertaccum.display.data_notes import notes
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from bertaccum.display.view import View
 
 
-@click.command()
+@command()
 @options(PrepareConfig)
 @json_option
 @shown
@@ -31,12 +29,13 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --source sample
       bertaccum prepare --source csv --train-file mine.csv --text-column body --label-column stars
       bertaccum prepare --source csv --train-file all.csv --test-fraction 0.1 --dev-fraction 0.1
+      bertaccum prepare --source csv --train-file aclImdb/train --test-file aclImdb/test
     """
     quiet_tensorflow()
     with view:
-        done = api.prepare(progress=view, **values)
-        for note in notes(done.manifest):
-            view.note(note)
+        done = api.prepare(progress=view, note=view.note, **values)
+        for line in notes(done.manifest):
+            view.note(line)
     if as_json:
         text.result_json(done.manifest)
     else:

@@ -8,7 +8,7 @@ import click
 
 from bertaccum import api
 from bertaccum.commands.common import quiet_tensorflow
-from bertaccum.commands.options import options, shown
+from bertaccum.commands.options import command, options, shown
 from bertaccum.config import ReportConfig
 from bertaccum.display import text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bertaccum.display.view import View
 
 
-@click.command("report")
+@command("report")
 @click.argument("run", type=click.Path(), default="runs/latest")
 @options(ReportConfig)
 @shown

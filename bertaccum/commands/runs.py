@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from bertaccum.commands.common import tables
-from bertaccum.commands.options import json_option
+from bertaccum.commands.options import command, json_option
 from bertaccum.display import text
 from bertaccum.errors import BertAccumError
 from bertaccum.records.paths import RunPaths
 
 
-@click.command()
+@command()
 @click.argument("folder", type=click.Path(), default="runs")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each run.")
 def runs(folder: str, as_json: bool) -> None:
@@ -50,7 +50,7 @@ def _none_in(folder: Path) -> str:
     return f"no runs in {folder}" + (f"; try `bertaccum runs {near}`" if near else "")
 
 
-@click.command()
+@command()
 @click.argument("run", type=click.Path(), default="runs/latest")
 @json_option
 def show(run: str, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 
 from bertaccum import api
 from bertaccum.commands.common import fail, quiet_tensorflow, tables
-from bertaccum.commands.options import config_option, json_option, options, shown
+from bertaccum.commands.options import command, config_option, json_option, options, shown
 from bertaccum.config import TrainConfig
 from bertaccum.display import text
 from bertaccum.stopping import Stopping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bertaccum.display.view import View
 
 
-@click.command()
+@command()
 @config_option()
 @click.option(
     "--resume",

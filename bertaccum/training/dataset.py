@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.errors import InputError
 from bertaccum.files import beside, json_text, read_text, sha256, write_text
-from bertaccum.progress import Progress
+from bertaccum.progress import Note, Progress
 from bertaccum.records.truncation import Truncation
 from bertaccum.training.data_folder import Labels, labels_of
+from data_prep.table import is_prepared
 from data_prep.tsv import read_tsv
 
 # Raise when the same inputs would give another store.
@@ -78,7 +80,7 @@ def open_store(
     Raises:
       InputError: the TSV cannot be read, has no labels or one that is not in `labels`.
     """
-    digest = digest or store_digest(sha256(tsv), labels, vocabulary, max_seq_length)
+    digest = digest or store_digest(tsv, sha256(tsv), labels, vocabulary, max_seq_length)
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
         _make_store(folder, tsv, labels, Tokenizer(vocabulary, max_seq_length), progress)
@@ -100,9 +102,44 @@ def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
     )
 
 
-def store_digest(tsv: str, labels: Labels, vocabulary: list[str], max_seq_length: int) -> str:
-    """What a token store's contents follow from (of the TSV the digest), as a name for it."""
-    key = json.dumps([_FORMAT, tsv, labels.values, max_seq_length, vocabulary])
+def store_of_table(
+    table: pd.DataFrame, path: Path, labels: Labels, tokenizer: Tokenizer, note: Note
+) -> TokenStore:
+    """Return a store, in memory, of a table of the user's own.
+
+    Args:
+      table: as `read_tsv` returns it.
+      path: where it was read, for messages.
+      labels: the classes. The table may have their names or their numbers.
+      tokenizer: of the model.
+      note: is told which of the two was taken if both are possible.
+
+    Raises:
+      InputError: it has no labels, or one that is unknown.
+    """
+    store = store_of(table["text"].tolist(), tokenizer)
+    found = set(labels_of(path, table))
+    by_name = found <= set(labels.names) and not is_prepared(path)
+    if by_name and found <= set(labels.values) and labels.names != labels.values:
+        note(f"{path}: its labels are class names and could be class numbers; taken for names")
+    known = Labels(labels.names, labels.names) if by_name else labels
+    return dataclasses.replace(store, labels=_class_numbers(path, table, known))
+
+
+def store_digest(
+    tsv: Path, contents: str, labels: Labels, vocabulary: list[str], max_seq_length: int
+) -> str:
+    """Return a name for a token store, made of all that decides its contents.
+
+    Args:
+      tsv: the TSV; it matters whether `prepare` wrote it.
+      contents: its SHA-256.
+      labels: the classes.
+      vocabulary: of the tokenizer.
+      max_seq_length: of the tokenizer.
+    """
+    table = [contents, is_prepared(tsv)]
+    key = json.dumps([_FORMAT, table, labels.values, max_seq_length, vocabulary])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
@@ -158,6 +195,11 @@ def tokenized(
     yield from data.map(tokenizer.with_lengths, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)
 
 
+def _known(labels: Labels) -> str:
+    numbers = ", ".join(labels.values)
+    return numbers if labels.names == labels.values else f"{numbers} ({', '.join(labels.names)})"
+
+
 def _class_numbers(tsv: Path, table: Any, labels: Labels) -> np.ndarray:
     numbers = labels_of(tsv, table).map({value: i for i, value in enumerate(labels.values)})
     unknown = numbers.isna()
@@ -165,7 +207,7 @@ def _class_numbers(tsv: Path, table: Any, labels: Labels) -> np.ndarray:
         first = table[unknown].iloc[0]
         raise InputError(
             f"label {first['label']!r} is unknown",
-            f"known are {', '.join(labels.values)}",
+            f"known are {_known(labels)}",
             path=tsv,
             row=int(first["row"]),
         )

@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import tf_keras
 
+from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.config import EvalConfig
 from bertaccum.errors import InputError
 from bertaccum.memory.device import limit_memory
-from bertaccum.progress import Progress
+from bertaccum.progress import Note, Progress, unheard
 from bertaccum.records.record import read_run_config
-from bertaccum.settings import size_in_bytes
+from bertaccum.settings import delimiter_character, size_in_bytes
 from bertaccum.training.checkpoints import best_evaluation, load_best
-from bertaccum.training.dataset import TokenStore, open_store
+from bertaccum.training.dataset import TokenStore, open_store, store_of_table
 from bertaccum.training.prediction import Predictor
 from bertaccum.training.run_folder import RunFolder
+from data_prep.table import Reading
 from data_prep.tsv import read_tsv
 
 
@@ -44,17 +47,18 @@ class Predictions:
     logits: np.ndarray
 
 
-def evaluate(config: EvalConfig, progress: Progress) -> dict[str, Any]:
+def evaluate(config: EvalConfig, progress: Progress, note: Note = unheard) -> dict[str, Any]:
     """Evaluates the best model of a run: `evaluation` of `predictions`."""
-    return evaluation(predictions(config, progress))
+    return evaluation(predictions(config, progress, note))
 
 
-def predictions(config: EvalConfig, progress: Progress) -> Predictions:
+def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) -> Predictions:
     """Has the best model of a run predict a labelled TSV.
 
     Args:
       config: which run and which TSV.
       progress: called with what is being done, how much is done, and the total.
+      note: is told how `config.file` is written.
 
     Raises:
       InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
@@ -63,16 +67,26 @@ def predictions(config: EvalConfig, progress: Progress) -> Predictions:
     folder = RunFolder(Path(config.run))
     trained = read_run_config(folder.path)
     tsv = Path(config.file) if config.file else Path(trained.data) / f"{config.split}.tsv"
-    if not tsv.is_file():
+    if not tsv.exists():
         raise InputError(
             "there is no such file", "choose another --split, or name a --file", path=tsv
         )
     model, files = load_best(folder)
-    store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
+    if config.file:
+        tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
+        store = store_of_table(_read(config, tsv, note), tsv, files.labels, tokenizer, note)
+    else:
+        store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
     logits = Predictor(model, config.batch)(store, progress)
     name, best = folder.path.resolve().name, best_evaluation(folder)
     update = None if best is None else best.update
     return Predictions(name, update, tsv, store, files.labels.names, logits)
+
+
+def _read(config: EvalConfig, path: Path, note: Note) -> pd.DataFrame:
+    delimiter = delimiter_character(config.delimiter)
+    reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
+    return read_tsv(path, reading, note)
 
 
 def evaluation(found: Predictions) -> dict[str, Any]:

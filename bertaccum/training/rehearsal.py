@@ -81,7 +81,10 @@ class Subject:
     def store_digests(self) -> list[str]:
         """The names of the data's token stores."""
         length, words = self.config.max_seq_length, self.source.vocabulary
-        return [store_digest(tsv, self.labels, words, length) for tsv in self.tsv_digests]
+        return [
+            store_digest(tsv, digest, self.labels, words, length)
+            for tsv, digest in zip(self.tsvs, self.tsv_digests, strict=True)
+        ]
 
     def step_config(self) -> TrainConfig:
         """The options as those of a run."""

@@ -88,10 +88,23 @@ def test_again_changes_nothing(options: dict[str, Any]) -> None:
     assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == stamps
 
 
+def test_a_manifest_from_before_an_option_has_its_default(options: dict[str, Any]) -> None:
+    folder = run(**options).folder
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for name in ("delimiter", "encoding"):
+        assert manifest["options"].pop(name) is None
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert run(**options).unchanged
+    assert not run(**options, delimiter="comma", overwrite=True).unchanged
+    assert run(**options, delimiter=",").unchanged
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         ({"seed": 1}, "seed was 0, is 1"),
+        ({"delimiter": "comma"}, "delimiter was None, is ','"),
+        ({"encoding": "latin-1"}, "encoding was None, is 'latin-1'"),
         ({"layout": "cola"}, "layout was 'plain', is 'cola'"),
         ({"dev_fraction": 0.2}, "dev_fraction was 0.1, is 0.2"),
         ({"test_file": None}, "test_file was 'test.csv', is None"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertaccum.errors import InputError
+from data_prep.manifest import MANIFEST, TOOL
 from data_prep.text import clean
 from data_prep.tsv import read_tsv, write_tsv
 
@@ -18,11 +20,14 @@ ROWS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(rows=ROWS, layout=st.sampled_from(["plain", "cola"]), split=st.sampled_from(["dev", "test"]))
 def test_written_rows_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str]], layout: str, split: str
 ) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.tsv"
+    folder = tmp_path_factory.getbasetemp()
+    (folder / MANIFEST).write_text(json.dumps({"tool": TOOL, "files": {"any.tsv": ""}}))
+    path = folder / "any.tsv"
     texts = [clean(text) for _, text in rows]
     labels = [label for label, _ in rows]
     write_tsv(path, split, zip(labels, (t.encode() for t in texts), strict=True), layout)
@@ -81,14 +86,12 @@ def test_real_cola_files(shared: Path) -> None:
     [
         (b"", None, "is empty"),
         (b"label\ttext\n", None, "no rows"),
-        (b"label\ttext\n1\ta\n1\ta\tb\n", 3, "3 tab-separated columns instead of 2"),
-        (b"label\ttext\n1\ta\n\n", 3, "1 tab-separated columns instead of 2"),
-        (b"a\t1\t\ttext\na\t1\ttext\n", 2, "3 tab-separated columns instead of 4"),
-        (b"text\tlabel\na\t1\n", 1, "neither the header label, text nor 4 columns"),
+        (b"label\ttext\n1\ta\n1\ta\tb\n", 3, "3 columns where the first row has 2"),
+        (b"a\t1\t\twords\na\t1\twords\n", 2, "3 columns where the first row has 4"),
         (b"label\ttext\n \ta\n", 2, "has no label"),
-        (b"a\t\t\ttext\n", 1, "has no label"),
+        (b"a\t\t\twords\n", 1, "has no label"),
         (b"label\ttext\n1\tcaf\xe9\n", 2, "byte 0xe9 at position 6 is not UTF-8"),
-        ("label\ttext\n1\ta\n".encode("utf-16"), 1, "NUL bytes"),
+        ("label\ttext\n1\ta\n".encode("utf-16-le"), 1, "without a byte order mark; .* utf-16-le"),
         (b"label\ttext\n1\ta\0\n", 2, "NUL bytes"),
     ],
 )

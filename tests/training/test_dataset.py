@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import InputError
 from bertaccum.progress import silent
 from bertaccum.records.truncation import Truncation
 from bertaccum.training.data_folder import Labels, read_labels
-from bertaccum.training.dataset import TokenStore, open_store
+from bertaccum.training.dataset import TokenStore, open_store, store_of_table
+from data_prep.manifest import MANIFEST, TOOL
 from data_prep.prepare import prepare
+from data_prep.tsv import read_tsv
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]
 LABELS = Labels(["0", "1"], ["negative", "positive"])
@@ -138,3 +141,33 @@ def test_names_come_from_the_manifest(tmp_path: Path) -> None:
     )
     prepare(config, silent, lambda _: [])
     assert read_labels(tmp_path / "out") == Labels(["0", "1"], ["no", "yes"])
+
+
+STARS = Labels(["0", "1", "2"], ["1", "2", "3"])
+
+
+def numbers(path: Path, labels: Labels, said: list[str] | None = None) -> list[int]:
+    note = (said if said is not None else []).append
+    store = store_of_table(read_tsv(path), path, labels, Tokenizer(WORDS, 8), note)
+    return store.labels.tolist()
+
+
+def test_labels_of_a_users_table_are_names_or_numbers(tmp_path: Path) -> None:
+    names = write(tmp_path / "names.tsv", "positive\tgood", "negative\tbad")
+    assert numbers(names, LABELS) == [1, 0]
+    assert numbers(write(tmp_path / "numbers.tsv", "1\tgood", "0\tbad"), LABELS) == [1, 0]
+    mixed = write(tmp_path / "mixed.tsv", "1\tgood", "negative\tbad")
+    with pytest.raises(InputError, match=r"row 3: label 'negative' is unknown; known are 0, 1 \(n"):
+        numbers(mixed, LABELS)
+
+
+def test_names_that_could_be_numbers_are_names_and_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert numbers(write(tmp_path / "a.tsv", "3\tgood", "2\tbad"), STARS, said) == [2, 1]
+    assert numbers(write(tmp_path / "a.tsv", "0\tgood", "2\tbad"), STARS, said) == [0, 2]
+    assert said == []
+    assert numbers(write(tmp_path / "a.tsv", "1\tgood", "2\tbad"), STARS, said) == [0, 1]
+    assert "are class names and could be class numbers" in said.pop()
+    (tmp_path / MANIFEST).write_text(f'{{"tool": "{TOOL}", "files": {{"a.tsv": ""}}}}')
+    assert numbers(tmp_path / "a.tsv", STARS, said) == [1, 2]  # prepare writes numbers
+    assert said == []

@@ -1,0 +1,119 @@
+"""Whether the first row of a file names its columns, where the user gave their numbers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+_NAMES = frozenset(
+    [
+        "label",
+        "labels",
+        "class",
+        "classes",
+        "category",
+        "categories",
+        "target",
+        "targets",
+        "sentiment",
+        "polarity",
+        "rating",
+        "ratings",
+        "stars",
+        "star",
+        "score",
+        "intent",
+        "topic",
+        "gold",
+        "y",
+        "id",
+        "idx",
+        "index",
+        "text",
+        "texts",
+        "sentence",
+        "sentences",
+        "review",
+        "reviews",
+        "comment",
+        "comments",
+        "body",
+        "content",
+        "message",
+        "tweet",
+        "title",
+        "question",
+        "document",
+        "description",
+        "utterance",
+    ]
+)
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
+# A longer or finished cell is a text, not a name.
+_LONGEST_NAME, _MOST_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
+_MOST_CLASSES, _ENOUGH_ROWS = 1000, 20
+
+
+class _Column:
+    """What the other rows say of the first row's cell."""
+
+    def __init__(self, first: str) -> None:
+        self.first, self.recurs, self.is_numeric = first, False, True
+        self._counts: Counter[str] | None = Counter()
+
+    def add(self, cell: str) -> None:
+        self.recurs |= cell == self.first != ""
+        self.is_numeric = self.is_numeric and bool(_NUMBER.fullmatch(cell))
+        if self._counts is not None:
+            self._counts[cell] += 1
+            if len(self._counts) > _MOST_CLASSES:
+                self._counts = None
+
+    def holds_classes(self) -> bool:
+        """Whether every cell but the first comes more than once."""
+        return self._counts is not None and min(self._counts.values(), default=0) > 1
+
+
+def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
+    """Decide whether the first record names the columns.
+
+    It does if all of its cells look like names, if none of them comes again in its column, and
+    if one of them is a usual name (label, text, stars ...), or stands above numbers only, or
+    above at least 20 cells of which each comes more than once.
+
+    Args:
+      records: all cells of the file, row by row.
+      certain: pass over the last of the three signs, which a rare class may give.
+    """
+    rest = iter(records)
+    first = [cell.strip() for cell in next(rest, [])]
+    if not _are_names(first):
+        return False
+    columns, rows = [_Column(cell) for cell in first], 0
+    for rows, record in enumerate(rest, 1):  # noqa: B007
+        for column, cell in zip(columns, record, strict=False):
+            column.add(cell.strip())
+    if any(column.recurs for column in columns):
+        return False
+    if any(_is_usual(cell) for cell in first):
+        return True
+    filled = [column for column in columns if column.first]
+    if rows and any(column.is_numeric for column in filled):
+        return True
+    return not certain and rows >= _ENOUGH_ROWS and any(c.holds_classes() for c in filled)
+
+
+def _are_names(cells: list[str]) -> bool:
+    filled = [cell for cell in cells if cell]
+    return bool(filled) and len(set(filled)) == len(filled) and all(map(_is_name, filled))
+
+
+def _is_name(cell: str) -> bool:
+    short = len(cell) <= _LONGEST_NAME and len(cell.split()) <= _MOST_WORDS
+    return short and not cell.endswith(_ENDS_OF_TEXTS) and not _NUMBER.fullmatch(cell)
+
+
+def _is_usual(cell: str) -> bool:
+    words = re.split(r"[_\-.\d]+", cell.casefold())
+    return not _NAMES.isdisjoint(words)

@@ -1,0 +1,184 @@
+"""Whether double quotes enclose the fields of a file, or are characters like any other.
+
+In a tab-separated file quotes are plain characters, unless the whole file is quoted
+consistently:
+
+- every record parses strictly as CSV, all have the same number of columns, and every field
+  that holds a double quote is enclosed in double quotes;
+- and either some line has another number of columns without quoting, or the file is what a
+  program writes that quotes: the fields enclosed are those that hold a tab or a double quote;
+  those, and the ones with a comma (as Excel does it); or those of whole columns.
+
+If a quoted field runs over several lines that have the right number of columns without quoting,
+it is a stray quote. With other delimiters quotes always enclose fields, and such a file is refused.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertaccum.errors import InputError
+from data_prep.lines import LONGEST
+
+TAB = "\t"
+Lines = Iterable[tuple[int, str]]
+_STRAY = "a quoted field runs over several lines and holds the delimiter"
+_CLOSE = "close or remove the quote"
+
+
+def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield every record of a quoted file that is not a blank line, and the row it starts on.
+
+    Raises:
+      InputError: the file is not valid CSV.
+    """
+    reader = csv.reader((line for _, line in lines), delimiter=delimiter, strict=True)
+    while True:
+        row = reader.line_num + 1
+        try:
+            with _long_fields():
+                fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise InputError(
+                f"is not valid CSV ({error})",
+                'close every quoted field, and write a double quote inside one as ""',
+                path=path,
+                row=row,
+            ) from error
+        if fields:
+            yield row, fields
+
+
+def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield every record of a file without quoting, and its row; blank lines are skipped."""
+    for row, line in lines:
+        if fields := line.removesuffix("\n").removesuffix("\r"):
+            yield row, fields.split(delimiter)
+
+
+def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
+    """Decide whether double quotes enclose fields, as this module's first lines say.
+
+    Args:
+      lines: opens the file's lines; called more than once.
+      delimiter: what separates its columns.
+      path: the file, for the message.
+
+    Raises:
+      InputError: a quoted field holds what may be whole rows.
+    """
+    if not any('"' in line for _, line in lines()):
+        return delimiter != TAB
+    even = _has_even_width(plain_records(lines(), delimiter))
+    if delimiter != TAB and not even:
+        return True
+    found = _survey(lines, delimiter, path)
+    if delimiter != TAB:
+        _refuse(found.swallowing if found else None, path)
+        return True
+    if found is None or (even and (found.spans or not found.is_written_so)):
+        return False
+    _refuse(found.swallowing, path)
+    return True
+
+
+def _refuse(row: int | None, path: Path) -> None:
+    if row is not None:
+        remedy = f"{_CLOSE}, or put spaces for the line ends and delimiters in that text"
+        raise InputError(_STRAY, remedy, path=path, row=row)
+
+
+@dataclass
+class _Survey:
+    """What a quoted file looks like, after all of its records.
+
+    Args:
+      spans: a field runs over several lines.
+      swallowing: the row of the first such field that also holds the delimiter.
+    """
+
+    delimiter: str
+    spans: bool = False
+    swallowing: int | None = None
+    _columns: list[bool] | None = None
+    _styles: set[str] = field(default_factory=lambda: {"needed", "commas", "columns"})
+
+    @property
+    def is_written_so(self) -> bool:
+        """Whether a program that quotes could have written all of it."""
+        return bool(self._styles)
+
+    def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:
+        for value in fields:
+            self.spans |= "\n" in value
+            if "\n" in value and self.delimiter in value and self.swallowing is None:
+                self.swallowing = row
+        needed = [any(c in value for c in f'{self.delimiter}\n\r"') for value in fields]
+        commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
+        if enclosed != needed:
+            self._styles.discard("needed")
+        if enclosed != commas:
+            self._styles.discard("commas")
+        if not is_first:  # The header may be enclosed where numbers below it are not.
+            self._columns = self._columns or enclosed
+            if enclosed != self._columns:
+                self._styles.discard("columns")
+
+
+def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
+    """None if the file is not strict CSV throughout."""
+    found, kept, width = _Survey(delimiter), list[str](), 0
+    try:
+        for row, fields in quoted_records(_kept(lines(), kept), delimiter, path):
+            enclosed = _enclosed("".join(kept).lstrip("\r\n"), fields)
+            kept.clear()
+            if enclosed is None or len(fields) != (width or len(fields)):
+                return None
+            found.add(row, fields, enclosed, is_first=not width)
+            width = len(fields)
+    except InputError:
+        return None
+    return found
+
+
+def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
+    for row, line in lines:
+        kept.append(line)
+        yield row, line
+
+
+def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
+    """Which fields of a record are enclosed; None if one holds a quote and is not."""
+    found, at = [], 0
+    for value in fields:
+        found.append(raw.startswith('"', at))
+        written = '"' + value.replace('"', '""') + '"' if found[-1] else value
+        if not raw.startswith(written, at) or ('"' in value and not found[-1]):
+            return None
+        at += len(written) + 1
+    return found
+
+
+def _has_even_width(records: Iterable[tuple[int, list[str]]]) -> bool:
+    width = 0
+    for _, fields in records:
+        if len(fields) != (width or len(fields)):
+            return False
+        width = len(fields)
+    return True
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """Raise Python's process-wide limit of 131,072 characters while one record is read."""
+    before = csv.field_size_limit(LONGEST)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

@@ -1,0 +1,128 @@
+"""A user's file as a stream of bytes, unpacked where it is packed, and named for what it is."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from bertaccum.errors import InputError
+from bertaccum.files import open_input
+
+PARQUET = b"PAR1"
+_GZIP, _ZIP, _TAR_AT, _TAR = b"\x1f\x8b", b"PK\x03\x04", 257, b"ustar"
+_TO_CSV = "save the table as CSV"
+_UNPACK = "unpack it and name the table in it"
+# First bytes of files that hold no text, what such a file is, and what to do.
+_KINDS = (
+    (PARQUET, "is a Parquet file inside another file", _UNPACK),
+    (_GZIP, "is compressed twice", _UNPACK),
+    (_ZIP, "is a zip archive inside another file", _UNPACK),
+    (b"BZh", "is bzip2-compressed", _UNPACK),
+    (b"\xfd7zXZ\0", "is xz-compressed", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "is zstd-compressed", _UNPACK),
+    (b"7z\xbc\xaf\x27\x1c", "is a 7-Zip archive", _UNPACK),
+    (b"Rar!", "is a RAR archive", _UNPACK),
+    (b"\xd0\xcf\x11\xe0", "is an old Excel workbook or another Office document", _TO_CSV),
+    (b"%PDF", "is a PDF document", _TO_CSV),
+    (b"SQLite format 3\0", "is an SQLite database", _TO_CSV),
+    (b"ARROW1", "is an Arrow (Feather) file", "save it as Parquet or CSV"),
+    (b"\x89HDF", "is an HDF5 file", _TO_CSV),
+    (b"\x93NUMPY", "is a NumPy array", _TO_CSV),
+)
+_OFFICE = {"xl/": "an Excel workbook", "word/": "a Word document", "content.xml": "OpenDocument"}
+_NAMED_MEMBERS = 3
+_PACKED = frozenset({".gz", ".zip"})
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file that holds text, or a gzip or zip file that holds one such file.
+
+    The contents are unpacked while they are read, never as a whole.
+
+    Yields:
+      The open binary file.
+
+    Raises:
+      InputError: it cannot be read or unpacked, or its first bytes say that it is not text.
+    """
+    with open_input(path) as file:
+        try:
+            unpacked = _unpacked(cast(io.BufferedReader, file), path)
+            _check_kind(unpacked.peek(), path)
+            yield unpacked
+        except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile) as error:
+            raise InputError(
+                f"is damaged ({error})", "make or fetch it again", path=path
+            ) from error
+        except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed unusually
+            raise InputError(f"cannot be unpacked ({error})", _UNPACK, path=path) from error
+
+
+def first_bytes(path: Path) -> bytes:
+    """Return the first few bytes of a file as it lies on the disk."""
+    with open_input(path) as file:
+        return file.read(8)
+
+
+def ending(path: Path) -> str:
+    """Return the ending that says what a file holds, in lower case.
+
+    Args:
+      path: the file; `.gz` does not count, and of a zip file the one in it does.
+
+    Raises:
+      InputError: it is a zip file that does not hold exactly one file.
+    """
+    name = path
+    if path.suffix.lower() in _PACKED:
+        name = Path(path.stem)
+        with open_input(path) as file:
+            if file.read(len(_ZIP)) == _ZIP:
+                name = Path(_only_member(file, path)[1])
+    return name.suffix.lower()
+
+
+def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
+    head = file.peek()
+    if head.startswith(_GZIP):
+        return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)))
+    if head.startswith(_ZIP):
+        archive, name = _only_member(file, path)
+        return io.BufferedReader(cast(io.RawIOBase, archive.open(name)))
+    if head.startswith(PARQUET):
+        raise InputError("looks like Parquet, not text", "name it where a table is read", path=path)
+    return file
+
+
+def _only_member(file: IO[bytes], path: Path) -> tuple[zipfile.ZipFile, str]:
+    if not file.seekable():
+        raise InputError("is a zip archive, which cannot be read from a pipe", _UNPACK, path=path)
+    try:
+        archive = zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise InputError(f"is a damaged zip archive ({error})", path=path) from error
+    names = [name for name in archive.namelist() if not name.endswith("/")]
+    for part, what in _OFFICE.items():
+        if any(name.startswith(part) for name in names):
+            raise InputError(f"is {what}", _TO_CSV, path=path)
+    tables = [n for n in names if not n.startswith("__MACOSX/") and Path(n).name[:1] != "."]
+    if len(tables) != 1:
+        some = ", ".join(tables[:_NAMED_MEMBERS]) + ", ..." * (len(tables) > _NAMED_MEMBERS)
+        held = f" ({some})" if tables else ""
+        raise InputError(f"is a zip archive of {len(tables)} files{held}", _UNPACK, path=path)
+    return archive, tables[0]
+
+
+def _check_kind(head: bytes, path: Path) -> None:
+    for start, what, remedy in _KINDS:
+        if head.startswith(start):
+            raise InputError(what, remedy, path=path)
+    if head[_TAR_AT:].startswith(_TAR):
+        raise InputError("is a tar archive", "unpack it and name the file or folder", path=path)

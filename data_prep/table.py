@@ -1,0 +1,267 @@
+"""The one reader of users' tables: whatever command reads a file, it gets the same rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import read_mapping, sha256
+from bertaccum.progress import Note, unheard
+from data_prep.class_folders import class_texts, folder_digest
+from data_prep.delimiter import find_delimiter, name_of
+from data_prep.header import is_header
+from data_prep.json_lines import is_json_lines, json_cells, json_names
+from data_prep.lines import marked_encoding, text_lines
+from data_prep.manifest import MANIFEST, TOOL
+from data_prep.parquet import parquet_cells, parquet_names
+from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
+from data_prep.streams import PARQUET, ending, first_bytes
+
+TEXT, LABEL = "text", "label"
+# The header of test files in CoLA's layout, which have no labels.
+COLA_TEST_HEADER = ["index", "sentence"]
+_COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
+
+Records = Iterator[tuple[int, list[str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a table is read.
+
+    Args:
+      text_column: name, or number from 1, of the column of texts.
+      label_column: of the column of classes; None if they are not wanted.
+      delimiter: what separates columns; None to find it.
+      encoding: Python's name of it; None for UTF-8, or what a byte order mark says.
+    """
+
+    text_column: str = TEXT
+    label_column: str | None = LABEL
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are wanted."""
+        return [c for c in (self.text_column, self.label_column) if c is not None]
+
+    @property
+    def has_usual_columns(self) -> bool:
+        """Whether the columns are those that files in CoLA's layout need not name."""
+        return self.text_column == TEXT and self.label_column in (LABEL, None)
+
+
+class Row(NamedTuple):
+    """One example of a table.
+
+    Args:
+      row: 1-based row of the file, or number of the record.
+      label: its class, stripped and never empty; None if the file has none or none is wanted.
+      text: its text, as it stands.
+    """
+
+    row: int
+    label: str | None
+    text: str
+
+
+class _Picks(NamedTuple):
+    """Positions of the wanted columns."""
+
+    text: int
+    label: int | None
+
+
+def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) -> Iterator[Row]:
+    """Read a table, or a folder of texts by class.
+
+    Args:
+      path: a delimited file, JSON Lines, or Parquet; the first two also compressed by gzip, or
+        alone in a zip file. Or a folder, as `class_texts` describes it.
+      reading: how to read it.
+      note: is told what was found: delimiter, quoting, encoding, header.
+
+    Yields:
+      The examples in order; blank lines are skipped.
+
+    Raises:
+      ConfigError: an option does not fit the file.
+      InputError: the file or a row of it cannot be used.
+    """
+    reading = reading or Reading()
+    if path.is_dir():
+        rows = enumerate(class_texts(path, reading.encoding, note), 1)
+        return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
+    if path.exists() and not path.is_file():
+        raise InputError(
+            "is a pipe or device, and tables are read more than once", "save it first", path=path
+        )
+    if first_bytes(path).startswith(PARQUET):
+        names = parquet_names(path)
+        return _named_rows(path, names, reading, lambda some: parquet_cells(path, some))
+    if is_json_lines(path, ending(path), reading.encoding):
+        names = json_names(path, reading.encoding)
+        return _named_rows(
+            path, names, reading, lambda some: json_cells(path, some, reading.encoding)
+        )
+    return _delimited_rows(path, reading, note)
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a table, or of the texts in a folder."""
+    return folder_digest(path) if path.is_dir() else sha256(path)
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a manifest says that `bertaccum prepare` wrote this file, which quotes nothing."""
+    manifest = read_mapping(path.parent / MANIFEST) or {}
+    files = manifest.get("files")
+    return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
+
+
+def _named_rows(
+    path: Path,
+    names: list[str],
+    reading: Reading,
+    cells: Callable[[list[str]], Records],
+) -> Iterator[Row]:
+    """The rows of a format that names its columns."""
+    if not names:
+        raise InputError("is empty", "give at least one row", path=path)
+    picks = _named_picks(names, reading, path)
+    wanted = [names[position] for position in picks if position is not None]
+    for row, values in cells(wanted):
+        yield _row(row, values, _Picks(0, None if picks.label is None else 1), path)
+
+
+def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
+    records = _open_records(path, reading, note)
+    first = next(records(), None)
+    if first is None:
+        raise InputError("is empty", "give at least one row", path=path)
+    picks, skipped = _picks(first[1], records, reading, path, note)
+    for row, fields in islice(records(), skipped, None):
+        _check_width(row, fields, len(first[1]), path)
+        yield _row(row, fields, picks, path)
+
+
+def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Records]:
+    """Find out how a delimited file is written; each call of the result reads it anew."""
+
+    def lines() -> Iterator[tuple[int, str]]:
+        return text_lines(path, reading.encoding)
+
+    if is_prepared(path):
+        return lambda: plain_records(lines(), TAB)
+    names = [column for column in reading.columns if not column.isdecimal()]
+    delimiter = reading.delimiter or find_delimiter(lines(), names, ending(path))
+    if delimiter is None:
+        raise ConfigError(
+            "no delimiter was found: no comma, semicolon, tab or | separates its rows",
+            "name it with --delimiter",
+            path=path,
+        )
+    quoted = is_quoted(lines, delimiter, path)
+    _note_writing(path, reading, delimiter, quoted, note)
+    if quoted:
+        return lambda: quoted_records(lines(), delimiter, path)
+    return lambda: plain_records(lines(), delimiter)
+
+
+def _note_writing(path: Path, reading: Reading, delimiter: str, quoted: bool, note: Note) -> None:
+    encoding = reading.encoding or marked_encoding(path)
+    parts = [f"columns separated by {name_of(delimiter)}"]
+    parts += ["fields in double quotes"] if quoted and delimiter == TAB else []
+    parts += [f"encoding {encoding}"] if encoding else []
+    note(f"{path}: {', '.join(parts)}")
+
+
+def _picks(
+    first: list[str],
+    records: Callable[[], Records],
+    reading: Reading,
+    path: Path,
+    note: Note,
+) -> tuple[_Picks, int]:
+    """The wanted columns of a delimited file, and how many rows its header takes."""
+    names = [name.strip() for name in first]
+    if reading.has_usual_columns and names == COLA_TEST_HEADER:
+        return _Picks(1, None), 1
+    if _looks_like_cola(names, reading) and not is_header(_fields(records()), certain=True):
+        return _Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
+    picks = _named_picks(names, reading, path)
+    if not all(column.isdecimal() for column in reading.columns):
+        return picks, 1
+    has_header = is_header(_fields(records()))
+    if has_header:
+        said = ", ".join(names)[:80]
+        note(f"{path}: row 1 ({said}) names the columns and is not read as data")
+    return picks, int(has_header)
+
+
+def _looks_like_cola(names: list[str], reading: Reading) -> bool:
+    return (
+        reading.has_usual_columns and len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
+    )
+
+
+def _fields(records: Records) -> Iterable[list[str]]:
+    return (fields for _, fields in records)
+
+
+def _named_picks(names: list[str], reading: Reading, path: Path) -> _Picks:
+    text = _position("--text-column", reading.text_column, names, path)
+    if reading.label_column is None:
+        return _Picks(text, None)
+    label = _position("--label-column", reading.label_column, names, path)
+    if text == label:
+        raise ConfigError(
+            f"--text-column {reading.text_column} and --label-column {reading.label_column} are"
+            " the same column",
+            "name two columns",
+            path=path,
+        )
+    return _Picks(text, label)
+
+
+def _position(option: str, column: str, names: list[str], path: Path) -> int:
+    if column.isdecimal():
+        if not 1 <= int(column) <= len(names):
+            raise ConfigError(
+                f"{option} {column} is not one of the columns 1 to {len(names)}",
+                "count from 1",
+                path=path,
+            )
+        return int(column) - 1
+    if names.count(column) != 1:
+        times = "more than once" if column in names else "not"
+        raise ConfigError(
+            f"the column {column!r} of {option} is {times} in the header,"
+            f" which reads: {', '.join(names)[:200]}",
+            "name another column, or give its number from 1",
+            path=path,
+        )
+    return names.index(column)
+
+
+def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
+    if len(fields) != width:
+        raise InputError(
+            f"has {len(fields)} columns where the first row has {width}",
+            "put a text that holds the delimiter between double quotes, in the whole file alike,"
+            " or take the delimiter out of it",
+            path=path,
+            row=row,
+        )
+
+
+def _row(row: int, fields: list[str], picks: _Picks, path: Path) -> Row:
+    label = None if picks.label is None else fields[picks.label].strip()
+    if label == "":
+        raise InputError("has no label", "fill in its class or delete the row", path=path, row=row)
+    return Row(row, label, fields[picks.text])

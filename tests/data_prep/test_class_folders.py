@@ -1,0 +1,82 @@
+"""Folders of texts by class: what they hold, and what is left out."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preparing import run
+
+from bertaccum.errors import InputError
+from data_prep.csv_source import read_examples
+from data_prep.table import Reading
+from data_prep.texts import read_texts
+
+
+@pytest.fixture
+def imdb(tmp_path: Path) -> Path:
+    """The layout of aclImdb, and `.DS_Store`."""
+    folder = tmp_path / "aclImdb"
+    for part in ("train", "test"):
+        for name in ("pos", "neg", "unsup"):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(4):
+                text = f"A {name} text.\n{part} {i}\n"
+                (folder / part / name / f"{i}_7.txt").write_text(text)
+        (folder / part / "urls_pos.txt").write_text("http://example.org\n")
+        (folder / part / "pos/.DS_Store").write_bytes(b"\0")
+    return folder
+
+
+def rows(folder: Path, encoding: str | None = None) -> list[tuple[str, str]]:
+    found = read_examples(folder, Reading(encoding=encoding))
+    return [(label, text) for _, label, text in found]
+
+
+def test_a_folder_a_class(imdb: Path) -> None:
+    said: list[str] = []
+    found = list(read_examples(imdb / "train", Reading(), said.append))
+    assert [label for _, label, _ in found] == ["neg"] * 4 + ["pos"] * 4
+    assert found[0].text == "A neg text.\ntrain 0"
+    assert said == [
+        f"{imdb}/train/unsup: left out, its texts have no class",
+        f"{imdb}/train: files beside the class folders are left out (urls_pos.txt)",
+    ]
+    texts = list(read_texts(imdb / "train", Reading(label_column=None)))
+    assert texts == [text for _, _, text in found]
+
+
+def test_prepare_takes_folders(imdb: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"source": "csv", "out": str(tmp_path / "out"), "dev_fraction": 0.3}
+    options |= {"train_file": str(imdb / "train"), "test_file": str(imdb / "test")}
+    manifest = run(**options).manifest
+    assert manifest["labels"] == ["neg", "pos"]
+    assert manifest["counts"]["test"] == {"rows": 8, "classes": {"neg": 4, "pos": 4}}
+    assert run(**options).unchanged
+    (imdb / "train/pos/0_7.txt").write_text("Another text.")
+    assert not run(**options, overwrite=True).unchanged
+
+
+def test_a_file_a_class(tmp_path: Path) -> None:
+    (tmp_path / "neg.txt").write_text("bad\n\nworse\n")
+    (tmp_path / "pos.txt.gz").write_bytes(gzip.compress(b"good\n"))
+    assert rows(tmp_path) == [("neg", "bad"), ("neg", "worse"), ("pos", "good")]
+    (tmp_path / "neg.txt").write_bytes("mauvais thé".encode("latin-1"))
+    assert rows(tmp_path, "latin-1")[0] == ("neg", "mauvais thé")
+
+
+def test_a_folder_that_holds_no_classes_is_named(imdb: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"aclImdb: holds folders in its folder test, .*test$"):
+        rows(imdb)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InputError, match="empty: is a folder without classes; give a folder for"):
+        rows(empty)
+    (empty / "train.csv").touch()
+    with pytest.raises(InputError, match=r"name a file in it \(train.csv\), or give"):
+        rows(empty)
+    (imdb / "train/pos/1_7.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(InputError, match=r"pos/1_7.txt, row 1: byte 0xe9"):
+        rows(imdb / "train")

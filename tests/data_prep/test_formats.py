@@ -1,0 +1,238 @@
+"""Other kinds of files: the same rows, whichever command reads them, and a name for the rest."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertaccum.errors import InputError
+from data_prep.csv_source import read_examples
+from data_prep.table import Reading
+from data_prep.texts import read_texts
+from data_prep.tsv import read_tsv
+
+Rows = list[tuple[str, str]]
+Writer = Callable[[Path, Rows], Path]
+
+# What text holds that a reader may trip over; no NUL and no carriage return alone.
+TEXTS = st.text(st.sampled_from("ab é中\"',;|.!"), min_size=1, max_size=12)
+LONG_TEXTS = st.text(st.sampled_from("ab é\n\t\"',;|"), min_size=1, max_size=12)
+LABELS = st.sampled_from(["good", "bad", "1", "2"])
+
+
+def plain(path: Path, rows: Rows) -> Path:
+    lines = [("label", "text"), *rows]
+    path.with_suffix(".tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
+    return path.with_suffix(".tsv")
+
+
+def written(delimiter: str, encoding: str = "utf-8") -> Writer:
+    def write(path: Path, rows: Rows) -> Path:
+        path = path.with_suffix(".csv")
+        with path.open("w", newline="", encoding=encoding) as file:
+            csv.writer(file, delimiter=delimiter).writerows([("label", "text"), *rows])
+        return path
+
+    return write
+
+
+def packed(path: Path, rows: Rows) -> Path:
+    inner = written(";")(path, rows)
+    path = path.with_suffix(".csv.gz")
+    path.write_bytes(gzip.compress(inner.read_bytes()))
+    return path
+
+
+def zipped(path: Path, rows: Rows) -> Path:
+    inner = written(",")(path, rows)
+    with zipfile.ZipFile(path.with_suffix(".zip"), "w") as archive:
+        archive.write(inner, "folder/mine.csv")
+        archive.writestr("__MACOSX/folder/._mine.csv", b"\0")
+    return path.with_suffix(".zip")
+
+
+def json_lines(path: Path, rows: Rows) -> Path:
+    path = path.with_suffix(".jsonl")
+    path.write_text("".join(json.dumps({"text": t, "id": 1, "label": n}) + "\n" for n, t in rows))
+    return path
+
+
+def parquet(path: Path, rows: Rows) -> Path:
+    path = path.with_suffix(".parquet")
+    pd.DataFrame(rows, columns=["label", "text"]).to_parquet(path)
+    return path
+
+
+def all_commands(path: Path, reading: Reading | None = None) -> Rows:
+    """The rows that `prepare`, `eval --file` and `predict --file` read: the same."""
+    reading = reading or Reading()
+    examples = [(label, text) for _, label, text in read_examples(path, reading)]
+    table = read_tsv(path, reading)
+    assert list(zip(table["label"], table["text"], strict=True)) == examples
+    texts = Reading(reading.text_column, None, reading.delimiter, reading.encoding)
+    assert list(read_texts(path, texts)) == [text for _, text in examples]
+    return examples
+
+
+@pytest.mark.parametrize(
+    "write",
+    [written(","), written(";"), packed, zipped, written(",", "utf-16"), json_lines, parquet],
+)
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(LABELS, LONG_TEXTS), min_size=1, max_size=8))
+def test_every_command_reads_the_rows_that_were_written(
+    tmp_path_factory: pytest.TempPathFactory, write: Writer, rows: Rows
+) -> None:
+    path = write(tmp_path_factory.getbasetemp() / "any", rows)
+    try:
+        assert all_commands(path) == rows
+    except InputError as error:
+        # Row by row it also has the right number of columns.
+        assert "a quoted field runs over several lines" in str(error)
+        assert any("\n" in text for _, text in rows)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(LABELS, TEXTS), min_size=1, max_size=8))
+def test_a_tsv_without_quoting_is_read_as_it_stands(
+    tmp_path_factory: pytest.TempPathFactory, rows: Rows
+) -> None:
+    rows = [*rows, ("1", 'a stray "quote')]  # No program that quotes writes that.
+    assert all_commands(plain(tmp_path_factory.getbasetemp() / "any", rows)) == rows
+
+
+def test_encodings(tmp_path: Path) -> None:
+    path, said = tmp_path / "a.csv", list[str]()
+    rows = "label,text\n1,café\n0,thé\n"
+    path.write_bytes(rows.encode("latin-1"))
+    with pytest.raises(InputError, match=r"a.csv, row 2: byte 0xe9 .* UTF-8; .*--encoding"):
+        all_commands(path)
+    wanted = [("1", "café"), ("0", "thé")]
+    assert all_commands(path, Reading(encoding="latin-1")) == wanted
+    for codec in ("utf-16", "utf-32", "utf-8-sig"):
+        path.write_bytes(rows.encode(codec))
+        assert all_commands(path) == wanted
+    path.write_bytes(rows.encode("utf-16"))
+    list(read_examples(path, Reading(), said.append))
+    assert said == [f"{path}: columns separated by comma, encoding utf-16"]
+    for codec in ("utf-16-le", "utf-16-be"):
+        path.write_bytes(rows.encode(codec))
+        with pytest.raises(InputError, match=f"row 1: looks like UTF-16 .* --encoding {codec}"):
+            all_commands(path)
+        assert all_commands(path, Reading(encoding=codec)) == wanted
+    path.write_bytes(rows.encode("utf-16") + b"\x00\xd8\n\x00")
+    with pytest.raises(InputError, match=r"row 4: byte .* is not utf-16"):
+        all_commands(path)
+
+
+def xlsx() -> bytes:
+    return zip_of("[Content_Types].xml", "xl/workbook.xml")
+
+
+def zip_of(*names: str) -> bytes:
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name in names:
+                archive.writestr(name, "label,text\n1,a\n")
+        return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.xlsx", xlsx(), "is an Excel workbook; save the table as CSV"),
+        ("a.csv", xlsx(), "is an Excel workbook"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\n", "is an old Excel workbook"),
+        ("a.zip", zip_of("a.csv", "b.csv"), r"is a zip archive of 2 files \(a.csv, b.csv\); unp"),
+        ("a.zip", zip_of("a/"), "is a zip archive of 0 files; unpack"),
+        ("a.zip", b"PK\x03\x04abc", "is a damaged zip archive"),
+        ("a.csv.gz", gzip.compress(b"label,text\n1,a\n" * 9)[:-9], "is damaged"),
+        ("a.csv.gz", gzip.compress(xlsx()), "is a zip archive inside another file; unpack"),
+        ("a.tar.gz", gzip.compress(b"a" * 257 + b"ustar" + b"\0" * 99), "is a tar archive"),
+        ("a.csv.bz2", b"BZh91AY&SY", "is bzip2-compressed; unpack"),
+        ("a.csv", b"%PDF-1.7\n", "is a PDF document"),
+        ("a.feather", b"ARROW1\0\0", "is an Arrow"),
+        ("a.parquet", b"PAR1\0\0\0\0PAR1", "is damaged Parquet"),
+        ("a.json", b'[{"label": 1}]', "is a JSON array, not JSON Lines; write one object a line"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message):
+        list(read_examples(path, Reading()))
+    with pytest.raises(InputError, match=message):
+        list(read_texts(path, Reading(label_column=None)))
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path / "a", [("1", "a")])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"a.parquet: looks like Parquet; install bertaccum\[par"):
+        all_commands(path)
+
+
+def test_a_table_does_not_come_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(InputError, match=r"a.csv: is a pipe or device"):
+        list(read_examples(tmp_path / "a.csv", Reading()))
+
+
+@pytest.mark.parametrize(
+    ("line", "row", "message"),
+    [
+        ('{"label": 1}', 2, "has no 'text'"),
+        ('{"label": null, "text": "a"}', 2, "has no label"),
+        ('{"label": 1, "text": ["a"]}', 2, "'text' is a list, not text"),
+        ("[1]", 2, "is not a JSON object"),
+        ("{", 2, "is not valid JSON"),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path: Path, line: str, row: int, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"label": 1, "text": "a"}\n' + line + "\n")
+    with pytest.raises(InputError, match=message) as caught:
+        all_commands(path)
+    assert caught.value.row == row
+
+
+def test_values_of_json_lines_and_parquet_are_those_of_csv(tmp_path: Path) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_text('{"label": 1, "text": "a\\ud800b"}\n\n{"text": "", "label": true, "x": []}\n')
+    assert all_commands(path) == [("1", "a b"), ("true", "")]
+    assert all_commands(path, Reading("2", "1")) == [("1", "a b"), ("true", "")]
+    table = pd.DataFrame({"label": [1, 2], "text": pd.Categorical(["a", "b"])})
+    table.to_parquet(tmp_path / "a.parquet")
+    assert all_commands(tmp_path / "a.parquet") == [("1", "a"), ("2", "b")]
+
+
+def test_a_long_packed_file_is_not_unpacked_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.csv.gz"
+    line = b"1," + b"a" * 10_000 + b"\n"
+    path.write_bytes(gzip.compress(b"label,text\n" + line * 1000))
+    tracemalloc.start()
+    count = sum(1 for _ in read_examples(path, Reading()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 1000 and peak < 1000 * len(line) / 2
+    monkeypatch.setattr("data_prep.lines.LONGEST", 1 << 20)
+    path.write_bytes(gzip.compress(b"a" * (3 << 20)))
+    with pytest.raises(InputError, match="row 1: is longer than 1 MiB"):
+        list(read_examples(path, Reading()))

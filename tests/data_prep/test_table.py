@@ -1,0 +1,214 @@
+"""Users' tables: columns by name or number, delimiters, quoting, headers, errors with the row."""
+
+from __future__ import annotations
+
+import csv
+import tarfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bertaccum.errors import BertAccumError, ConfigError, InputError
+from data_prep.csv_source import read_examples
+from data_prep.table import Reading
+
+
+def read(path: Path, data: bytes, text: str = "text", label: str = "label") -> list[tuple]:
+    path.write_bytes(data)
+    return [tuple(example) for example in read_examples(path, Reading(text, label))]
+
+
+def test_quoted_fields_and_rows(tmp_path: Path) -> None:
+    data = b'\xef\xbb\xbflabel,text\r\n a ,"one, ""two""\r\nthree"\r\n\r\nb,6" hoagie\r\n'
+    assert read(tmp_path / "a.csv", data) == [
+        (2, "a", 'one, "two"\r\nthree'),
+        (5, "b", '6" hoagie'),
+    ]
+
+
+def test_columns_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    headless = b"1,first\n2,second\n"
+    assert read(path, headless, text="2", label="1") == [(1, "1", "first"), (2, "2", "second")]
+    headed = b"label,text\n1,first\n"
+    assert read(path, headed, text="2", label="label") == [(2, "1", "first")]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.TAB", "a.txt", "a"])
+def test_tabs(tmp_path: Path, name: str) -> None:
+    assert read(tmp_path / name, b"text\tlabel\na, b\tx\n") == [(2, "x", "a, b")]
+
+
+def test_commas_are_sniffed(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.txt", b"text,label\na\tb,x\n") == [(2, "x", "a\tb")]
+
+
+def test_the_ending_decides_before_the_first_line(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.CSV", b"label,text,a\tb\nx,y,z\n") == [(2, "x", "y")]
+
+
+def test_long_text_and_the_limit_of_others(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(csv.field_size_limit, csv.field_size_limit(1000)))
+    text = "long " * 210_000
+    assert read(tmp_path / "a.csv", f"label,text\n1,{text}\n".encode()) == [(2, "1", text)]
+    assert csv.field_size_limit() == 1000
+
+
+def test_real_imdb_lines(tmp_path: Path, shared: Path) -> None:
+    with tarfile.open(shared / "data/imdb/imdb_polarity_csv.tgz") as tar:
+        file = tar.extractfile("imdb_polarity_csv/test.csv")
+        assert file is not None
+        lines = file.read().split(b"\n")[:200]
+    found = read(tmp_path / "a.csv", b"\n".join(lines), text="2", label="1")
+    assert [label for _, label, _ in found] == [line[1:2].decode() for line in lines]
+    assert [text for _, _, text in found] == [
+        line[5:-1].decode().replace('""', '"') for line in lines
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "row", "message"),
+    [
+        (b"", InputError, None, "is empty"),
+        (b"label,text\n1,a\n,b\n", InputError, 3, "has no label"),
+        (b"label,text\n1,a\n1,a,b\n", InputError, 3, "3 columns where the first row has 2"),
+        (b'label,text\n1,a\n1,"b\nc\n', InputError, 3, "not valid CSV"),
+        (b'label,text\n1,"a"b\n', InputError, 2, "not valid CSV"),
+        (b'label,text\n1,"a\nb"\n1,caf\xe9\n', InputError, 4, "0xe9 at position 6 is not UTF-8"),
+        (b"a\0b,text\n", InputError, 1, "NUL bytes"),
+        (b"label,review\n1,a\n", ConfigError, None, "'text' of --text-column is not in"),
+        (b"label,text,text\n1,a,b\n", ConfigError, None, "more than once"),
+    ],
+)
+def test_bad_files(
+    tmp_path: Path, data: bytes, kind: type[BertAccumError], row: int | None, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    with pytest.raises(kind, match=message) as caught:
+        read(path, data)
+    assert (caught.value.path, caught.value.row) == (path, row)
+
+
+def test_bad_options(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with pytest.raises(ConfigError, match="--text-column 3 is not one of the columns 1 to 2"):
+        read(path, b"a,b\n", text="3", label="1")
+    with pytest.raises(ConfigError, match="--label-column 0 is not"):
+        read(path, b"a,b\n", text="1", label="0")
+    with pytest.raises(ConfigError, match="are the same column"):
+        read(path, b"text,b\n", text="text", label="text")
+    with pytest.raises(ConfigError, match="are the same column"):
+        read(path, b"text,label\n", text="text", label="1")
+    with pytest.raises(ConfigError, match=r"no delimiter was found.*--delimiter"):
+        read(tmp_path / "a.txt", b"words\nand words\n")
+    with pytest.raises(InputError, match="no such file"):
+        list(read_examples(tmp_path / "none.csv", Reading()))
+
+
+STRAY = b'label\ttext\n0\t"bad acting\n1\tnice\n0\tdull"\n'
+
+
+def test_stray_quotes_of_a_tsv_are_characters(tmp_path: Path) -> None:
+    plain = b"".join(b"%d\ttext %d\n" % (i % 2, i) for i in range(41))
+    found = read(tmp_path / "a.tsv", STRAY + plain)
+    assert len(found) == 44
+    assert found[:3] == [(2, "0", '"bad acting'), (3, "1", "nice"), (4, "0", 'dull"')]
+    quoted = b'label\ttext\n0\t"bad" acting and "worse" plot\n1\t"nice"\n0\tplain\n'
+    texts = [text for _, _, text in read(tmp_path / "a.tsv", quoted)]
+    assert texts == ['"bad" acting and "worse" plot', '"nice"', "plain"]
+
+
+@pytest.mark.parametrize(
+    ("data", "texts"),
+    [
+        # As pandas and Python's csv write it: enclosed where needed.
+        (b'label\ttext\n1\t"say ""hi"""\n0\tplain\n', ['say "hi"', "plain"]),
+        (b'label\ttext\n1\t"one\ttab"\n0\t"plain"\n', ["one\ttab", "plain"]),
+        (b'label\ttext\n1\t"two\nlines"\n0\tplain\n', ["two\nlines", "plain"]),
+        # As Excel does: also around commas.
+        (b'label\ttext\n1\t"this, that"\n0\tplain\n1\t"a, b"\n', ["this, that", "plain", "a, b"]),
+        # Whole columns, with or without the header.
+        (b'"label"\t"text"\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
+        (b'label\ttext\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
+        # Not one way of writing: nothing is enclosed.
+        (b'label\ttext\n1\t"good"\n0\tbad\n', ['"good"', "bad"]),
+        (b'label\ttext\n1\t"this, that"\n0\tso, so\n', ['"this, that"', "so, so"]),
+        (b'label\ttext\n1\t"say ""hi"""\n0\t6" pizza\n', ['"say ""hi"""', '6" pizza']),
+    ],
+)
+def test_a_tsv_is_quoted_if_the_whole_file_is(
+    tmp_path: Path, data: bytes, texts: list[str]
+) -> None:
+    assert [text for _, _, text in read(tmp_path / "a.tsv", data)] == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.tsv", b'label\ttext\n0\t"bad acting\n1\tnice\t3\n0\tdull"\n1\tfine\n'),
+        ("a.csv", STRAY.replace(b"\t", b",") + b"1,fine\n"),
+        ("a.csv", STRAY.replace(b"\t", b";") + b"1;fine\n"),
+    ],
+)
+def test_a_quoted_field_that_may_be_rows_is_refused(tmp_path: Path, name: str, data: bytes) -> None:
+    with pytest.raises(InputError, match=r"a\..sv, row 2: a quoted field runs over.*close"):
+        read(tmp_path / name, data)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["a.csv", "a.txt"])
+@pytest.mark.parametrize("columns", [("text", "label"), ("2", "1")])
+def test_delimiters_are_found_and_said(
+    tmp_path: Path, delimiter: str, name: str, columns: tuple[str, str]
+) -> None:
+    rows = [("label", "text"), ("1", "good"), ("0", "not so good"), ("1", "fine")]
+    path = tmp_path / name
+    path.write_text("".join(f"{delimiter.join(row)}\n" for row in rows))
+    said: list[str] = []
+    found = list(read_examples(path, Reading(*columns), said.append))
+    assert [(label, text) for _, label, text in found] == rows[1:]
+    word = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}[delimiter]
+    assert said[0] == f"{path}: columns separated by {word}"
+
+
+def test_a_delimiter_that_is_named_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("label,x;text\n1,x;a\n")
+    assert list(read_examples(path, Reading("text", "label,x", ";"))) == [(2, "1,x", "a")]
+    path.write_text("label~text\n1~a\n")
+    assert list(read_examples(path, Reading(delimiter="~"))) == [(2, "1", "a")]
+
+
+HEADERS = ["label,text", "class,words", "Bewertung,Kommentar", ",sentence", "stars,review_body"]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("labels", [("pos", "neg"), ("1", "0")])
+def test_a_header_over_numbered_columns_is_no_row(
+    tmp_path: Path, header: str, labels: tuple[str, str]
+) -> None:
+    path, said = tmp_path / "a.csv", list[str]()
+    rows = "".join(f"{labels[i % 2]},text {i}\n" for i in range(30))
+    path.write_text(f"{header}\n{rows}")
+    found = list(read_examples(path, Reading("2", "1"), said.append))
+    assert (len(found), {label for _, label, _ in found}) == (30, set(labels))
+    names = header.replace(",", ", ")
+    assert said[-1] == f"{path}: row 1 ({names}) names the columns and is not read as data"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "label,a first text",  # a class of that name, which comes again below
+        "other,A rare class.",
+        "1,text",
+        "pos,text",
+        "neutral,this is a text of more than four words",
+    ],
+)
+def test_a_first_row_of_data_is_kept(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{('pos', 'neg', 'label')[i % 3]},text number {i}\n" for i in range(30))
+    path.write_text(f"{first}\n{rows}")
+    assert len(list(read_examples(path, Reading("2", "1")))) == 31
