@@ -122,6 +122,17 @@ def _fields(
         yield row, fields
 
 
+def default_split(folder: Path) -> str:
+    """Return the split that a model is evaluated on by default: test if it has labels, else dev.
+
+    Raises:
+      InputError: test.tsv is unusable.
+    """
+    test = folder / "test.tsv"
+    labelled = test.is_file() and next(read_rows(test), (0, None, ""))[1] is not None
+    return "test" if labelled else "dev"
+
+
 def write_tsv(path: Path, split: str, rows: Iterable[tuple[int, bytes]], layout: str) -> str:
     """Writes one split.
 

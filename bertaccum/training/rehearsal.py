@@ -82,6 +82,11 @@ class Subject:
         length, words = self.config.max_seq_length, self.source.vocabulary
         return [store_digest(tsv, self.labels, words, length) for tsv in self.tsv_digests]
 
+    @property
+    def takes_head(self) -> bool:
+        """Whether the pretrained weights include a head for exactly these classes."""
+        return self.source.labels == dataclasses.asdict(self.labels)
+
     def step_config(self) -> TrainConfig:
         """The options as those of a run."""
         return TrainConfig(**{name: getattr(self.config, name) for name in field_names(StepConfig)})

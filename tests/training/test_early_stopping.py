@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Any:
 def scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations that say what a list has, by the update that they are after."""
     evaluate = iter(ACCURACIES)
-    monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(evaluate))
+    monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(evaluate))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_patience_ends_with_an_evaluation_that_is_no_better(
 def test_patience_counts_on_over_a_crash(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def saying(accuracies: list[float]) -> None:
         evaluate = iter(accuracies)
-        monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(evaluate))
+        monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(evaluate))
 
     saying(ACCURACIES)
     list(loop.train(config("whole", patience=2), silent))
@@ -104,7 +104,7 @@ def test_what_is_best_is_decided_by_a_metric(
 ) -> None:
     for name, values in (("accuracy", [0.5, 0.9, 0.7]), ("mean_loss", [0.7, 0.9, 0.5])):
         evaluate = iter(values)
-        monkeypatch.setattr(f"bertaccum.training.run.{name}", lambda *_, e=evaluate: next(e))
+        monkeypatch.setattr(f"bertaccum.training.evaluation.{name}", lambda *_, e=evaluate: next(e))
     *_, last = loop.train(config("run", best_by=metric, max_updates=3), silent)
     assert (last.summary["best_update"], last.summary["best_by"]) == (best, metric)
 
