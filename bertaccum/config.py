@@ -387,7 +387,8 @@ class CompareConfig:
     out: str = setting(".", "Folder for compare.png and compare.svg.", path=True)
     smooth: int | None = setting(
         None,
-        "Examples that a smoothed loss is the mean of. [default: a twentieth of the longest run's]",
+        "Examples over which the training loss is averaged. [default: a twentieth of the longest"
+        " run's, at least the largest update's]",
         minimum=1,
     )
 

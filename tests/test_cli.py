@@ -440,7 +440,7 @@ def test_plan_shows_what_fits_and_train_takes_it(
     assert "micro-batches of up to 7 of the longest, more of shorter ones; 2 updates" in trained.err
     assert "why so: no accumulation is needed" in trained.err
     kept = json.loads(Path("r/plan.json").read_text())
-    assert kept == written | {"learned_limits": {}}
+    assert kept == written | {"learned_limits": {}, "updates": 2}
     config = yaml.safe_load(Path("r/config.yaml").read_text())
     assert (config["micro_batch"], config["recompute"]) == (7, "none")
     assert len(Simulated.started) == 2

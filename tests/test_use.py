@@ -78,7 +78,7 @@ def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
     code, out, err = run(
         "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--json", "--batch", 4
     )
-    assert (code, err) == (0, "run: runs/one\n")
+    assert (code, err) == (0, "run: runs/one; its best checkpoint: update 40\n")
     found = [json.loads(line) for line in out.splitlines()]
     assert [f["text"] for f in found] == texts(folder)
     rows = [line.split("\t") for line in (folder / "reviews/test.tsv").read_text().splitlines()]
@@ -204,7 +204,7 @@ def test_where_no_runs_are_it_is_said_where_some_are(run: Any, named: str, said:
 def test_export_names_the_run_before_its_place(run: Any) -> None:
     code, out, err = run("export", "--run", "runs/one", "--out", "reviews")
     assert (code, out) == (2, "")
-    assert err.startswith("run: runs/one\n")
+    assert err.startswith("run: runs/one; its best checkpoint: update 40\n")
     assert err.endswith("error: --out reviews exists; choose another folder\n")
 
 

@@ -20,6 +20,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.progress import silent
 from bertaccum.stopping import Stopping
 from bertaccum.training import loop
+from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
 from bertaccum.training.seeds import train_seeds, write_spread
 from bertaccum.training.updates import Updates
@@ -174,3 +175,17 @@ def test_a_run_that_is_over_is_forgotten_by_who_listens(config: Any) -> None:
     list(loop.train(config("run", max_updates=1), silent, stopping))
     gc.collect()
     assert not [found for found in gc.get_objects() if type(found) is Updates]
+
+
+OLD = {"update": 4, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}
+
+
+def test_states_of_earlier_versions_have_no_macro_f1() -> None:
+    values = {"run": "mark", "micro_batch": 4, "recompute": "none", "best": OLD, "last": OLD}
+    position = Position.of(values)
+    assert position is not None and position.best is not None
+    assert (position.evaluated, position.best.macro_f1) == (4, None)
+    now = dataclasses.replace(position.best, update=8, macro_f1=0.3, majority_accuracy=0.5)
+    assert not now.is_worse_than(position.best, "accuracy")
+    # It is saved and read again as it is.
+    assert Position.of(dataclasses.asdict(position)) == position
