@@ -168,7 +168,9 @@ def evaluate(
       options: fields of `EvalConfig`.
 
     Returns:
-      `accuracy`, `loss`, `matthews_correlation`, `classes` (name, precision, recall, f1 and
+      `accuracy`, `loss`, `matthews_correlation`, `macro_f1`, `majority_class` and
+      `majority_accuracy` (of always predicting it), `only_prediction` (the class that is
+      predicted for every example, if there is one), `classes` (name, precision, recall, f1 and
       examples of each), `confusion_matrix`, `run`, `update` (of its best model), `data` and
       `examples`.
     """
@@ -205,7 +207,7 @@ def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]
 
 
 def report(
-    run: str | Path = "runs/latest",
+    run: str | Path | None = None,
     config: ReportConfig | None = None,
     *,
     progress: Progress = silent,
@@ -214,7 +216,8 @@ def report(
     """Makes a page of a run, as `bertaccum report`.
 
     Args:
-      run: its folder; of one that has saved no model yet, the page has no scores.
+      run: its folder, instead of that of `config`; without a best checkpoint the page has no
+        scores.
       config: all options, or those that `options` do not name; by default the defaults.
       progress: called with what is being done, how much is done, and the total.
       options: fields of `ReportConfig`.
@@ -222,11 +225,12 @@ def report(
     Returns:
       The HTML file.
     """
-    config = _configured(ReportConfig, config, options)
+    named = {} if run is None else {"run": str(run)}
+    config = _configured(ReportConfig, config, options | named)
     from bertaccum.records.page import write_page
     from bertaccum.records.record import read_record
 
-    record = read_record(Path(run))
+    record = read_record(Path(config.run))
     out = Path(config.out) if config.out else record.paths.page
     if out.is_dir() or not out.parent.is_dir():
         raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
@@ -234,10 +238,17 @@ def report(
     if standing(record.paths.best).is_dir():
         from bertaccum.training.evaluation import evaluation, most_wrong, predictions
 
-        found = predictions(EvalConfig(run=str(run), split=config.split), progress)
+        found = predictions(EvalConfig(run=config.run, split=config.split), progress)
         judged = evaluation(found), most_wrong(found, _MISTAKES)
     write_page(record, *judged, out)
     return out
+
+
+def default_split(data: str | Path) -> str:
+    """Return the split of a data folder that `evaluate` and `report` use unless told otherwise."""
+    from data_prep.tsv import default_split as run
+
+    return run(Path(data))
 
 
 def predict(

@@ -8,8 +8,10 @@ Standard library only: the command line imports this before anything heavy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from bertaccum.errors import ConfigError
+from bertaccum.metrics import METRICS
 from bertaccum.settings import (
     AUTO,
     check_encoding,
@@ -34,8 +36,6 @@ STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
-# What an evaluation is compared by; a larger one is better, but of the loss.
-METRICS = ("accuracy", "matthews_correlation", "loss")
 DROPOUT_STREAMS = ("example", "micro-batch")
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
@@ -170,8 +170,9 @@ class StepConfig:
     init_checkpoint: str | None = setting(
         None,
         "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format (or"
-        " the bert_model.ckpt in it), a folder in Hugging Face's, or none for random weights."
-        " [default: the preset's]",
+        " the bert_model.ckpt in it), a folder in Hugging Face's, a run folder (its best"
+        " checkpoint; the head is taken only if the classes are the same), or none for random"
+        " weights. [default: the preset's]",
         path=True,
     )
     vocab: str | None = setting(
@@ -283,7 +284,7 @@ class TrainConfig(StepConfig):
         fraction=True,
     )
     best_by: str = setting(
-        "accuracy", "What of an evaluation on dev.tsv tells the best model.", choices=METRICS
+        "accuracy", "Metric on dev.tsv that selects the best checkpoint.", choices=METRICS
     )
     patience: int | None = setting(
         None,
@@ -382,12 +383,21 @@ class PredictConfig:
         size_in_bytes("--memory-limit", self.memory_limit)
 
 
+def split_setting() -> Any:
+    """Return the field behind `--split`."""
+    help = (
+        "Which TSV of the run's data folder to evaluate on."
+        " [default: test if it is there and has labels, else dev]"
+    )
+    return setting(None, help, choices=SPLITS)
+
+
 @dataclass(frozen=True)
 class EvalConfig:
     """What `bertaccum eval` evaluates, and on which rows."""
 
     run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
-    split: str = setting("test", "Which TSV of the run's data folder.", choices=SPLITS)
+    split: str | None = split_setting()
     file: str | None = setting(
         None,
         "A labelled table of your own instead of --split: CSV, TSV, JSON Lines or Parquet. Its"
@@ -445,7 +455,8 @@ class CompareConfig:
     out: str = setting(".", "Folder for compare.png and compare.svg.", path=True)
     smooth: int | None = setting(
         None,
-        "Examples that a smoothed loss is the mean of. [default: a twentieth of the longest run's]",
+        "Examples over which the training loss is averaged. [default: a twentieth of the longest"
+        " run's, at least the largest update's]",
         minimum=1,
     )
 
@@ -457,12 +468,21 @@ class CompareConfig:
 class ReportConfig:
     """What the page of `bertaccum report` evaluates, and where it goes."""
 
-    split: str = setting(
-        "dev", "Which TSV of the run's data folder the best model is evaluated on.", choices=SPLITS
-    )
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
+    split: str | None = split_setting()
     out: str | None = setting(
         None, "File to write. [default: report.html in the run folder]", path=True
     )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class ShowConfig:
+    """Which run `bertaccum show` shows."""
+
+    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -50,6 +50,17 @@ def read_tsv(
     return table.drop(columns=LABEL) if rows[0].label is None else table
 
 
+def default_split(folder: Path) -> str:
+    """Return the split that a model is evaluated on by default: test if it has labels, else dev.
+
+    Raises:
+      InputError: test.tsv is unusable.
+    """
+    test = folder / "test.tsv"
+    first = next(read_rows(test), None) if test.is_file() else None
+    return "dev" if first is None or first.label is None else "test"
+
+
 def write_tsv(path: Path, split: str, rows: Iterable[tuple[int, bytes]], layout: str) -> str:
     """Writes one split.
 

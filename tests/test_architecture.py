@@ -15,6 +15,7 @@ LOWEST = {
     "bertaccum.config",
     "bertaccum.errors",
     "bertaccum.files",
+    "bertaccum.metrics",
     "bertaccum.progress",
     "bertaccum.settings",
     "bertaccum.sizes",

@@ -91,6 +91,7 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
         "cut": "count",
         "why": "as --micro-batch says",
         "learned_limits": {},
+        "updates": 40,
     }
     evaluations = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
     assert [e["update"] for e in evaluations] == list(range(5, 41, 5))
@@ -104,7 +105,9 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
 
     evaluated = run("eval")
     assert (evaluated.code or 0) == 0
-    assert f"run: runs/{folder.name}" in evaluated.err.splitlines()
+    best = summary["best_update"]
+    said = f"run: runs/{folder.name}; its best checkpoint: update {best}"
+    assert evaluated.err.splitlines()[:2] == [said, "evaluating on test.tsv"]
     assert "run: " not in run("eval", "--quiet").err
     assert re.search(r"accuracy +1\.0000", evaluated.out)
     saved = json.loads((folder / "eval-test.json").read_text())
@@ -333,7 +336,7 @@ def test_best_holds_the_weights_of_the_best_evaluation(
     common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
     run(*common, "--max-updates", 3, "--out", "three")
     scores = iter([0.5, 0.9, 0.9, 0.2])
-    monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(scores))
+    monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(scores))
     run(*common, "--max-updates", 4, "--eval-every", 1, "--out", "four")
     evaluations = [json.loads(line) for line in Path("four/eval.jsonl").read_text().splitlines()]
     assert [e["best"] for e in evaluations] == [True, True, True, False]
@@ -455,7 +458,7 @@ def test_plan_shows_what_fits_and_train_takes_it(
     assert "micro-batches of up to 7 of the longest, more of shorter ones; 2 updates" in trained.err
     assert "why so: no accumulation is needed" in trained.err
     kept = json.loads(Path("r/plan.json").read_text())
-    assert kept == written | {"learned_limits": {}}
+    assert kept == written | {"learned_limits": {}, "updates": 2}
     config = yaml.safe_load(Path("r/config.yaml").read_text())
     assert (config["micro_batch"], config["recompute"]) == (7, "none")
     assert len(Simulated.started) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -124,9 +125,9 @@ def test_test_results(run: Any, folder: Path) -> None:
 
 def test_an_evaluation_that_fails_leaves_what_was_there(run: Any, folder: Path) -> None:
     (folder / "earlier.txt").write_text("of another time\n")
-    code, out, err = run("eval", "--results", "earlier.txt")
-    assert (code, out, err.count("\n")) == (2, "", 2)
-    assert err.startswith("run: by-2\n")
+    code, out, err = run("eval", "--split", "test", "--results", "earlier.txt")
+    assert (code, out, err.count("\n")) == (2, "", 3)
+    assert re.match(r"run: by-2; its best checkpoint: update \d+\nevaluating on test.tsv\n", err)
     assert "cola/test.tsv: has no labels; a test.tsv in the cola layout has none: predict it" in err
     assert [p.read_text() for p in folder.glob("*earlier*")] == ["of another time\n"]
 
@@ -161,5 +162,5 @@ def test_sigterm_leaves_nothing_half_written(cut: Any, folder: Path) -> None:
     process.terminate()
     _, errors = process.communicate()
     assert process.returncode == 143
-    assert errors.removeprefix("run: by-2\n") == "error: terminated\n"
+    assert re.sub(r"^run: by-2; its .*\n", "", errors) == "error: terminated\n"
     assert not list(folder.glob("*out.tsv*"))

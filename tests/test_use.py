@@ -74,11 +74,12 @@ def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
     code, out, _ = run("eval", "--run", "runs/one", "--json")
     assert code == 0
     evaluated = json.loads(out)
-    assert run("eval", "--run", "runs/one")[1].startswith("21 examples of reviews/test.tsv\n")
+    assert run("eval", "--run", "runs/one")[1].startswith("21 examples of reviews/test.tsv; best")
     code, out, err = run(
         "predict", "--run", "runs/one", "--file", "reviews/test.tsv", "--json", "--batch", 4
     )
-    assert (code, err) == (0, "run: runs/one\nreviews/test.tsv: columns separated by tab\n")
+    said = "run: runs/one; its best checkpoint: update 40\n"
+    assert (code, err) == (0, f"{said}reviews/test.tsv: columns separated by tab\n")
     found = [json.loads(line) for line in out.splitlines()]
     assert [f["text"] for f in found] == texts(folder)
     rows = [line.split("\t") for line in (folder / "reviews/test.tsv").read_text().splitlines()]
@@ -208,7 +209,12 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
     assert shown["plan"]["accumulation_steps"] == 3
     _, out, _ = run("show", "runs/one")
     assert "as --micro-batch says" in out and "learning_rate: 0.001" in out
-    assert re.search(r"40, loss \d\.\d{4}\n", out)
+    assert re.search(r"loss +\d\.\d{4} \(mean over the last 16 examples; last update \d\.", out)
+    assert shown["config"].keys() == {
+        "data", "model", "init_checkpoint", "max_seq_length", "target_batch", "micro_batch",
+        "epochs", "learning_rate", "eval_every",
+    }  # fmt: skip
+    assert shown["resolved"] == {"precision": "float32", "recompute": "none"}
     assert run("show", "runs/none")[0] == run("runs", "none")[0] == 2
 
 
@@ -227,7 +233,7 @@ def test_where_no_runs_are_it_is_said_where_some_are(run: Any, named: str, said:
 def test_export_names_the_run_before_its_place(run: Any) -> None:
     code, out, err = run("export", "--run", "runs/one", "--out", "reviews")
     assert (code, out) == (2, "")
-    assert err.startswith("run: runs/one\n")
+    assert err.startswith("run: runs/one; its best checkpoint: update 40\n")
     assert err.endswith("error: --out reviews exists; choose another folder\n")
 
 
@@ -305,8 +311,8 @@ def test_tensorboard_draws_what_the_logs_have(folder: Path, tensorboard: str) ->
         time.sleep(0.1)
     run = "one/tensorboard"
     assert set(tags[run]) == {
-        "dev/accuracy", "dev/loss", "dev/matthews_correlation", "speed/examples_per_second",
-        "train/gradient_norm", "train/learning_rate", "train/loss",
+        "dev/accuracy", "dev/loss", "dev/macro_f1", "dev/matthews_correlation",
+        "speed/examples_per_second", "train/gradient_norm", "train/learning_rate", "train/loss",
     } | ({"memory/peak_bytes"} & set(tags[run]))  # fmt: skip
     for tag, log, key in (
         ("train/loss", "metrics", "loss"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bertaccum.bert.download import cache_folder, fetch_preset, preset_folder, unpack
 from bertaccum.bert.huggingface import (
@@ -23,13 +24,15 @@ from bertaccum.bert.huggingface import (
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig, read_bert_config
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import sha256
+from bertaccum.files import read_mapping, sha256, standing
 from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
-# What the weights' files begin with in a folder in Google's format.
+# Prefixes of the weights' files, in Google's format and in the `best/` of a run.
 _PREFIX = "bert_model.ckpt"
+RUN_PREFIX = "model.ckpt"
+_BEST = "best"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class ModelSource:
       vocabulary: the entries, by id.
       checkpoint: prefix of the pretrained weights, or their `model.safetensors`; None for
         random ones.
-      has_pooler: whether the pretrained weights are also those of the pooler.
+      has_pooler: whether the pretrained weights include the pooler's.
+      labels: the classes of the checkpoint's head, as `labels.json` has them; None without one.
     """
 
     name: str
@@ -50,6 +54,12 @@ class ModelSource:
     vocabulary: list[str]
     checkpoint: Path | None
     has_pooler: bool = True
+    labels: dict[str, Any] | None = None
+
+    @property
+    def of_run(self) -> bool:
+        """Whether the weights are the best checkpoint of a run of `bertaccum train`."""
+        return self.checkpoint is not None and self.checkpoint.name == RUN_PREFIX
 
     @property
     def telling_file(self) -> Path | None:
@@ -92,6 +102,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
         vocabulary=vocabulary,
         checkpoint=_weights(folder),
         has_pooler=_has_pooler(folder),
+        labels=_head_labels(folder),
     )
 
 
@@ -138,19 +149,49 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     if named in PRESET_CONFIGS:
         return fetch_preset(named, progress)
     path = Path(checkpoint_home(named))
+    if is_run(path):
+        return _best_of_run(path)
     if path.is_dir():
         return _whole_folder(path)
     if path.is_file():
         return _unpacked(path)
     raise InputError(
         "there is no such checkpoint",
-        f"--init-checkpoint takes a folder, a zip, none, or {', '.join(PRESET_CONFIGS)}",
+        f"--init-checkpoint takes a folder, a zip, a run, none, or {', '.join(PRESET_CONFIGS)}",
         path=path,
     )
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is one that `bertaccum train` made."""
+    return (folder / "config.yaml").is_file()
+
+
+def _best_of_run(run: Path) -> Path:
+    # `runs/latest` is another run as soon as the new one begins.
+    best = standing(run.resolve() / _BEST)
+    if not (best / f"{RUN_PREFIX}.index").is_file():
+        raise InputError(
+            "this run has no best checkpoint yet",
+            "wait for its first evaluation, or name another --init-checkpoint",
+            path=run,
+        )
+    return best
+
+
 def _weights(folder: Path | None) -> Path | None:
-    return folder and folder / (WEIGHTS if is_huggingface(folder) else _PREFIX)
+    if folder is None:
+        return None
+    for name in (WEIGHTS, f"{RUN_PREFIX}.index"):
+        if (folder / name).is_file():
+            return folder / name.removesuffix(".index")
+    return folder / _PREFIX
+
+
+def _head_labels(folder: Path | None) -> dict[str, Any] | None:
+    if folder is None or not (folder / f"{RUN_PREFIX}.index").is_file():
+        return None
+    return read_mapping(folder / "labels.json")
 
 
 def _has_pooler(folder: Path | None) -> bool:
@@ -230,4 +271,7 @@ def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
 def _name(config: StepConfig, folder: Path | None) -> str:
     if folder is None:
         return config.model or config.bert_config or DEFAULT_PRESET
-    return config.model or Path(checkpoint_home(config.init_checkpoint or DEFAULT_PRESET)).stem
+    named = config.init_checkpoint or DEFAULT_PRESET
+    if is_run(Path(named)):
+        return Path(named).resolve().name
+    return config.model or Path(checkpoint_home(named)).stem

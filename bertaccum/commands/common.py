@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from bertaccum import api
 from bertaccum.display import text
 
 if TYPE_CHECKING:
     from bertaccum.display.view import View
+    from bertaccum.records.record import Record
 
 
 def tables() -> Any:
@@ -29,16 +31,27 @@ def quiet_tensorflow() -> None:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-def name_run(view: View, named: str) -> None:
-    """Says which run is taken: `runs/latest` may be another one than the user thinks.
+def name_run(view: View, named: str) -> Record:
+    """Say which run is used, how far it is, and which update its best checkpoint is of.
+
+    `runs/latest` may be another run than the user thinks, and may be under way.
 
     Raises:
       InputError: there is none.
     """
-    from bertaccum.records.record import read_run_config
+    from bertaccum.records.outline import outline
+    from bertaccum.records.record import read_record
 
-    read_run_config(Path(named))
-    view.note(f"run: {text.from_here(Path(named).resolve())}")
+    record = read_record(Path(named))
+    view.note(text.run_named(outline(record)))
+    return record
+
+
+def name_split(view: View, record: Record, split: str | None) -> str:
+    """Say on which split the best model of a run is evaluated; return it."""
+    split = split or api.default_split(record.config.data)
+    view.note(f"evaluating on {split}.tsv")
+    return split
 
 
 def fail(message: str, code: int, view: View | None = None) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import name_run, quiet_tensorflow, tables
+from bertaccum.commands.common import name_run, name_split, quiet_tensorflow, tables
 from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import EvalConfig
 from bertaccum.display import text
@@ -40,7 +40,9 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
     from bertaccum.display.run_classifier import results_file, write_evaluation
 
     with view, results_file(results) as file:
-        name_run(view, values["run"])
+        record = name_run(view, values["run"])
+        if values["file"] is None:
+            values["split"] = name_split(view, record, values["split"])
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
         if file is not None:
             write_evaluation(file, result)

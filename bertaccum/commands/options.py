@@ -12,8 +12,10 @@ from typing import Any
 import click
 
 from bertaccum.commands.config_file import read_config_file
+from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO
 
+_COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 # Of commands, and not of their configuration.
 OWN_OPTIONS = frozenset(
     {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds"}
@@ -176,6 +178,26 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
         callback=functools.partial(_use_config_file, others=others),
         help="YAML file with any of these options; a flag beats the file.",
     )
+
+
+def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument RUN, a shorter way to name what `--run` names.
+
+    Raises:
+      ConfigError: both are given.
+    """
+
+    @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(
+        ctx: click.Context, *arguments: Any, argument: str | None, run: str, **options: Any
+    ) -> Any:
+        if argument is not None and ctx.get_parameter_source("run") is _COMMANDLINE:
+            raise ConfigError(f"RUN {argument} and --run {run} both name the run", "drop one")
+        return command(*arguments, run=argument or run, **options)
+
+    return wrapped
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

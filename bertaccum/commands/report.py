@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow
-from bertaccum.commands.options import command, options, shown
+from bertaccum.commands.common import name_run, name_split, quiet_tensorflow
+from bertaccum.commands.options import command, options, run_argument, shown
 from bertaccum.config import ReportConfig
 from bertaccum.display import text
 
@@ -17,22 +15,25 @@ if TYPE_CHECKING:
 
 
 @command("report")
-@click.argument("run", type=click.Path(), default="runs/latest")
+@run_argument
 @options(ReportConfig)
 @shown
-def make_page(view: View, run: str, **values: Any) -> None:
+def make_page(view: View, **values: Any) -> None:
     """Make a page of a run, with curves, scores and mistakes.
 
     It is one HTML file that needs no network and no other file. The best model is evaluated for
-    it. RUN is a run folder, by default runs/latest.
+    it, on the same split as by `bertaccum eval`. RUN is the same as --run.
 
     \b
     Examples:
       bertaccum report
-      bertaccum report runs/20260102-030405 --split test
-      bertaccum report runs/latest --out latest.html
+      bertaccum report --run runs/20260102-030405 --split dev
+      bertaccum report --out latest.html
     """
     quiet_tensorflow()
     with view:
-        page = api.report(run, progress=view, **values)
+        record = name_run(view, values["run"])
+        if record.best is not None:
+            values["split"] = name_split(view, record, values["split"])
+        page = api.report(progress=view, **values)
     text.result(f"{page}: written")

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from bertaccum.commands.common import tables
-from bertaccum.commands.options import command, json_option
+from bertaccum.commands.options import command, json_option, options, run_argument
+from bertaccum.config import ShowConfig
 from bertaccum.display import text
 from bertaccum.errors import BertAccumError
 from bertaccum.records.paths import RunPaths
@@ -51,15 +52,18 @@ def _none_in(folder: Path) -> str:
 
 
 @command()
-@click.argument("run", type=click.Path(), default="runs/latest")
+@run_argument
+@options(ShowConfig)
 @json_option
 def show(run: str, as_json: bool) -> None:
-    """Show a run: plan, progress, evaluations, and what it was told to do.
+    """Show a run: plan, progress, evaluations, and options.
+
+    RUN is the same as --run.
 
     \b
     Examples:
       bertaccum show
-      bertaccum show runs/20260102-030405 --json
+      bertaccum show --run runs/20260102-030405 --json
     """
     from bertaccum.records.outline import details
     from bertaccum.records.record import read_record

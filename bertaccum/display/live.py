@@ -18,6 +18,7 @@ from rich.table import Table
 from bertaccum.display import text
 from bertaccum.display.track import Track, follow
 from bertaccum.display.view import View
+from bertaccum.metrics import LABELS, shown
 from bertaccum.sizes import format_size
 from bertaccum.training.events import Event
 
@@ -89,11 +90,11 @@ def _figures(track: Track) -> RenderableType:
         "examples/s": f"{track.examples_per_second:.1f}",
         "memory": format_size(memory) if memory else "",
         "left": text.duration(track.seconds_left),
-        "dev accuracy": f"{evaluated.accuracy:.4f}" if evaluated else "",
+        f"dev {LABELS[track.best_by]}": shown(vars(evaluated), track.best_by) if evaluated else "",
         "out of memory": str(track.out_of_memory or ""),
         "skipped": str(track.skipped or ""),
     }
-    shown = {name: value for name, value in values.items() if value}
-    table = Table(*shown, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_row(*shown.values())
+    known = {name: value for name, value in values.items() if value}
+    table = Table(*known, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_row(*known.values())
     return table

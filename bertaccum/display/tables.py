@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.display.text import duration, from_here
+from bertaccum.metrics import LABELS, METRICS, baseline, one_class, outcome, shown
 from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from bertaccum.training.planner import Report
 
@@ -31,9 +33,10 @@ def evaluation(values: dict[str, Any]) -> None:
 
     console = _console()
     data = from_here(Path(values["data"]))
-    console.print(f"{values['examples']:,} examples of {data}", soft_wrap=True)
-    for name in ("accuracy", "loss", "matthews_correlation"):
-        console.print(f"{name.replace('_', ' '):22}{values[name]:.4f}")
+    update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
+    console.print(f"{values['examples']:,} examples of {data}{update}", soft_wrap=True)
+    for name, fact in _scores(values).items():
+        console.print(f"{name:22}{fact}", soft_wrap=True)
     scores = Table("class", "precision", "recall", "F1", "examples")
     for row in values["classes"]:
         figures = (f"{row[key]:.4f}" for key in ("precision", "recall", "f1"))
@@ -44,6 +47,17 @@ def evaluation(values: dict[str, Any]) -> None:
     for name, counts in zip(names, values["confusion_matrix"], strict=True):
         confusion.add_row(name, *(f"{count:,}" for count in counts))
     console.print(confusion)
+
+
+def _scores(values: dict[str, Any]) -> dict[str, str]:
+    """All metrics of an evaluation, the majority baseline beside the accuracy."""
+    facts = {}
+    for metric in METRICS:
+        facts[LABELS[metric]] = shown(values, metric)
+        if metric == "accuracy":
+            facts["majority baseline"] = baseline(values)
+    facts["note"] = one_class(values)
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def planned(found: Report, path: str) -> None:
@@ -114,18 +128,20 @@ def runs(outlines: list[dict[str, Any]]) -> None:
     """Prints what `bertaccum runs` found."""
     from rich.table import Table
 
-    heads = ("run", "status", "model", "batch", "updates", "dev accuracy", "best at", "time")
-    table = Table(*heads)
+    names = {row["best_by"] for row in outlines}
+    metric = f"best dev {LABELS[names.pop()] if len(names) == 1 else 'metric'}"
+    table = Table("run", "status", "model", "batch", "updates", metric, "at", "time")
     for row in outlines:
-        accuracy = row["best_dev_accuracy"]
+        best = row["best_metric"]
+        named = f" {LABELS[row['best_by']]}" if metric == "best dev metric" else ""
         table.add_row(
             row["run"],
             row["status"],
             row["model"],
             f"{row['target_batch']} by {row['micro_batch']}",
             f"{row['updates']:,}",
-            "" if accuracy is None else f"{accuracy:.4f}",
-            "" if accuracy is None else f"{row['best_update']:,}",
+            "" if best is None else f"{shown(best, 'value')}{named}",
+            "" if best is None else f"{best['update']:,}",
             duration(row["seconds"]),
         )
     _console().print(table)
@@ -133,44 +149,102 @@ def runs(outlines: list[dict[str, Any]]) -> None:
 
 def run(found: dict[str, Any]) -> None:
     """Prints what `bertaccum show` found."""
-    from rich.table import Table
-
     console = _console()
     last, summary = found["last_update"], found["summary"]
-    loss = (last or {}).get("loss")
     facts = {
         "run": f"{found['run']}, {found['status']}",
         "model": found["model"],
         "batch": f"{found['target_batch']} by {found['micro_batch']} ({found['plan']['why']})",
-        "updates": f"{found['updates']:,}" + ("" if loss is None else f", loss {loss:.4f}"),
+        "updates": f"{found['updates']:,}",
+        "training loss": _training_loss(found["training_loss"]),
         "time": duration(found["seconds"]),
         "speed": f"{summary['examples_per_second']:.1f} examples/s" if summary else "",
         "memory": _peak(summary or last),
         "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
     }
+    if found["best"]:
+        facts |= outcome(found["best"], found["best_by"])
+    width = max(map(len, facts)) + 2
     for name, fact in facts.items():
         if fact:
-            console.print(f"{name:16}{fact}", soft_wrap=True)
+            console.print(f"{name:{width}}{fact}", soft_wrap=True)
+    metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
     if found["evaluations"]:
-        table = Table("update", "dev accuracy", "loss", "Matthews correlation", "")
-        for row in found["evaluations"]:
-            scores = (f"{row[k]:.4f}" for k in ("accuracy", "loss", "matthews_correlation"))
-            table.add_row(f"{row['update']:,}", *scores, "best so far" if row["best"] else "")
-        console.print(table)
-    console.print("configuration, where it is not the default:")
-    for name, value in found["config"].items():
-        console.print(f"  {name}: {value}", soft_wrap=True)
+        console.print(_while_training(found["evaluations"], metrics))
+    if found["evaluated"]:
+        console.print(_evaluated(found["evaluated"], metrics))
+    _print_options(console, found["config"], found["resolved"])
+
+
+def _while_training(evaluations: list[dict[str, Any]], metrics: list[str]) -> Table:
+    """The evaluations on dev.tsv."""
+    from rich.table import Table
+
+    table = Table("update", *(f"dev {LABELS[metric]}" for metric in metrics), "")
+    for row in evaluations:
+        scores = (shown(row, metric) for metric in metrics)
+        table.add_row(f"{row['update']:,}", *scores, _remark(row))
+    return table
+
+
+def _evaluated(evaluations: dict[str, dict[str, Any]], metrics: list[str]) -> Table:
+    """What `bertaccum eval` found, a row for each split or file."""
+    from rich.table import Table
+
+    heads = (LABELS[metric] for metric in metrics)
+    table = Table("evaluated on", "update", "examples", *heads, "")
+    for name, row in evaluations.items():
+        update = "" if row.get("update") is None else f"{row['update']:,}"
+        scores = (shown(row, metric) for metric in metrics)
+        table.add_row(name, update, f"{row['examples']:,}", *scores, _remark(row))
+    return table
+
+
+def _print_options(
+    console: Console, config: dict[str, Any], resolved: dict[str, Any] | None
+) -> None:
+    """Prints the options that were set, and those that were resolved; old runs mix the two."""
+    unknown = resolved is None
+    heading = "options not at their defaults, set or resolved:" if unknown else "options set:"
+    parts = {heading: config, "options resolved automatically:": resolved or {}}
+    for heading, options in parts.items():
+        if options:
+            console.print(heading)
+        for name, value in options.items():
+            console.print(f"  {name}: {value}", soft_wrap=True)
+
+
+def _training_loss(found: dict[str, Any] | None) -> str:
+    if found is None or found["mean"] is None:
+        return ""
+    last = "" if found["last_update"] is None else f"; last update {found['last_update']:.4f}"
+    return f"{found['mean']:.4f} (mean over the last {found['examples']:,} examples{last})"
+
+
+def _remark(row: dict[str, Any]) -> str:
+    """What is to be said of an evaluation in a table."""
+    only = f"predicts only {row['only_prediction']}" if one_class(row) else ""
+    return ", but ".join(filter(None, ["best so far" if row.get("best") else "", only]))
 
 
 def spread(found: dict[str, Any]) -> None:
     """Prints what `bertaccum train --seeds` found."""
     from rich.table import Table
 
-    table = Table(f"of {found['runs']} runs", "mean", "spread", "least", "most")
-    for name, values in found.items():
-        if name != "runs":
-            table.add_row(name.replace("_", " "), *(f"{v:.4f}" for v in values.values()))
+    head = f"{found['runs']} runs, best checkpoints by dev {LABELS[found['best_by']]}"
+    table = Table(head, "mean", "spread", "least", "most")
+    for name, label in _SPREAD.items():
+        if name in found:
+            table.add_row(label, *(f"{v:.4f}" for v in found[name].values()))
     _console().print(table)
+
+
+_SPREAD = {
+    **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},
+    "final_dev_accuracy": "final dev accuracy",
+    "final_loss": "training loss of the last update",
+    "total_seconds": "time in seconds",
+}
 
 
 def _peak(values: dict[str, Any] | None) -> str:
@@ -184,14 +258,14 @@ def compared(values: dict[str, Any]) -> None:
 
     console = _console()
     names = [row["run"] for row in values["runs"]]
-    columns = [compared_run(row, values["equal_mean_examples"]) for row in values["runs"]]
+    columns = [compared_run(row, values) for row in values["runs"]]
     table = Table("run", *names)
     for fact in columns[0]:
         table.add_row(fact, *(column[fact] for column in columns))
     console.print(table)
     console.print(
-        f"final loss: mean over the last {values['smooth']:,} examples; noise: standard deviation"
-        " around the running mean over as many",
+        f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
+        " deviation of the loss around its running mean over as many",
         soft_wrap=True,
     )
     if values["differences"]:
@@ -203,14 +277,18 @@ def compared(values: dict[str, Any]) -> None:
         console.print(f"{path}: written", soft_wrap=True)
 
 
-def compared_run(row: dict[str, Any], size: int) -> dict[str, str]:
-    """A run's facts as they are shown; nothing for what it has not."""
+def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
+    """Return a run's facts as `compare` shows them; nothing for what it lacks."""
 
     def number(name: str, form: str = ".4f") -> str:
         return "" if row[name] is None else format(row[name], form)
 
     cut = [row[name] for name in ("micro_batch", "accumulation_steps", "replicas")]
     several = (cut[2] or 1) > 1
+    size, metric, best = values["equal_mean_examples"], values["best_by"], row["best_metric"]
+    score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
+    if metric is None and best is not None:
+        score = f"{LABELS[best['name']]} {score}"
     return {
         "status": row["status"],
         "model": row["model"],
@@ -218,11 +296,15 @@ def compared_run(row: dict[str, Any], size: int) -> dict[str, str]:
         "micro-batch x steps": " x ".join(str(part or "?") for part in cut[: 2 + several]),
         "updates": f"{row['updates']:,}",
         "examples seen": f"{row['examples']:,}",
-        "final loss": number("final_loss"),
+        "training loss": number("training_loss"),
         "noise": number("noise"),
         f"noise of means over {size:,}": number("noise_of_equal_means"),
+        f"best dev {LABELS[metric] if metric else 'metric'}": score,
+        "dev accuracy of the best checkpoint": number("best_dev_accuracy"),
+        "majority baseline": number("majority_accuracy"),
+        "dev macro-F1 of the best checkpoint": number("best_dev_macro_f1"),
+        "dev loss of the best checkpoint": number("best_dev_loss"),
         "final dev accuracy": number("final_dev_accuracy"),
-        "best dev accuracy": number("best_dev_accuracy"),
         "time": f"{row['seconds']:,.0f} s",
         "peak memory": format_size(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else "",
     }

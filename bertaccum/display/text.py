@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertaccum import metrics
 from bertaccum.files import json_text
 from bertaccum.sizes import format_size
 
@@ -59,19 +60,30 @@ def prediction(found: Prediction, as_json: bool) -> None:
 
 def started(event: Started) -> str:
     """What a run is about to do."""
-    weights = "pretrained" if event.pretrained else "random weights, not pretrained"
-    weights += "" if event.pretrained_pooler else " but for the pooler, which is random"
     resumed = f"going on after update {event.done:,}\n" if event.done else ""
     if event.over:
         resumed = f"finished already, at update {event.done:,}; for more, {event.over}\n"
     cut = event.truncation is not None and event.truncation.longer
     truncated = f"{event.truncation}\n" if cut else ""
     return (
-        f"{event.model}: {event.parameters:,} parameters, {weights}\n"
+        f"{event.model}: {event.parameters:,} parameters, {_weights(event)}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
         f"{truncated}{event.plan}; {event.updates:,} updates\n"
         f"why so: {event.why}\n"
         f"{resumed}run folder: {event.folder}"
+    )
+
+
+def _weights(event: Started) -> str:
+    """Return where the first weights come from."""
+    if event.pretrained_run is not None:
+        parts = "encoder and head" if event.pretrained_head else "encoder"
+        head = "" if event.pretrained_head else "; the head is random, because the classes differ"
+        return f"{parts} from the best checkpoint of run {event.pretrained_run}{head}"
+    if not event.pretrained:
+        return "random weights, not pretrained"
+    return "pretrained" + (
+        "" if event.pretrained_pooler else " but for the pooler, which is random"
     )
 
 
@@ -100,10 +112,18 @@ def skipped(event: Updated) -> str:
     return f"update {event.update}: skipped, the gradient was not finite"
 
 
-def evaluated(event: Evaluated) -> str:
-    """One line an evaluation."""
-    best = "  (best so far)" if event.best else ""
-    return f"update {event.update}: dev accuracy {event.accuracy:.4f}, loss {event.loss:.4f}{best}"
+def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
+    """Return one line for an evaluation.
+
+    Args:
+      event: the evaluation.
+      best_by: the metric that selects the best checkpoint.
+      first: also name the majority baseline, which stays the same for the whole run.
+    """
+    warning = metrics.one_class(vars(event))
+    remarks = [*(["best so far"] if event.best else []), *([warning] if warning else [])]
+    remark = f"  ({', but '.join(remarks)})" if remarks else ""
+    return f"update {event.update}: {metrics.sentence(vars(event), best_by, first)}{remark}"
 
 
 def out_of_memory(event: OutOfMemory) -> str:
@@ -125,21 +145,36 @@ def stopped(event: Stopped, again: bool = False) -> str:
 
 
 def finished(s: dict[str, Any], folder: str) -> str:
-    """A run's results, out of its summary."""
-    peak = s["peak_memory_bytes"]
-    peak = [f"peak memory         {format_size(peak)}"] if peak else []
+    """Return a run's results, out of its summary."""
+    metric, last, peak = s["best_by"], s["last_evaluation"], s["peak_memory_bytes"]
     early = ", stopped early: it got no better" if s["stopped_early"] else ""
-    return "\n".join(
-        [
-            f"run folder          {folder}",
-            f"updates             {s['updates']:,} ({s['examples']:,} examples){early}",
-            f"best dev accuracy   {s['best_dev_accuracy']:.4f} (update {s['best_update']:,})",
-            f"final dev accuracy  {s['final_dev_accuracy']:.4f}",
-            f"speed               {s['examples_per_second']:.1f} examples/s",
-            *peak,
-            f"time                {s['total_seconds']:.0f} s",
-        ]
-    )
+    facts = {
+        "run folder": folder,
+        "updates": f"{s['updates']:,} ({s['examples']:,} examples){early}",
+        **metrics.outcome(s["best_evaluation"], metric),
+        f"final dev {metrics.LABELS[metric]}": metrics.shown(last, metric),
+        "speed": f"{s['examples_per_second']:.1f} examples/s",
+        "peak memory": format_size(peak) if peak else "",
+        "time": f"{s['total_seconds']:.0f} s",
+    }
+    width = max(map(len, facts)) + 2
+    return "\n".join(f"{name:{width}}{fact}" for name, fact in facts.items() if fact)
+
+
+def run_named(outline: dict[str, Any]) -> str:
+    """Return which run is used, how far it is, and which of its checkpoints is the best."""
+    name, best = from_here(Path(outline["run"]).resolve()), outline["best_update"]
+    place = f"update {outline['updates']:,}"
+    if outline["planned_updates"]:
+        place += f" of {outline['planned_updates']:,}"
+    said = {
+        "running": f"run: {name}, still running ({place})",
+        "stopped": f"run: {name}, stopped at {place}",
+    }.get(outline["status"], f"run: {name}")
+    if best is None:
+        return said
+    so_far = "" if outline["status"] == "finished" else " so far"
+    return f"{said}; its best checkpoint{so_far}: update {best:,}"
 
 
 def exported(values: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ class Track:
 
     def __init__(self, started: Started) -> None:
         self.total, self.begun, self.over = started.updates, started.done, bool(started.over)
+        self.best_by = started.best_by
         self.first: Updated | None = None
         self.last: Updated | None = None
         self.evaluated: Evaluated | None = None
@@ -90,6 +91,7 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
     """
     if isinstance(event, Started):
         track = Track(event)
+    first = track is None or track.evaluated is None
     if track is not None:
         track.see(event)
     if isinstance(event, Started):
@@ -97,7 +99,7 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
     elif isinstance(event, OutOfMemory):
         note(text.out_of_memory(event))
     elif isinstance(event, Evaluated):
-        note(text.evaluated(event))
+        note(text.evaluated(event, track.best_by if track else "accuracy", first))
     elif isinstance(event, Updated) and event.skipped:
         note(text.skipped(event))
     return track

@@ -10,9 +10,18 @@ from typing import Any
 import yaml
 
 from bertaccum.files import write_text
+from bertaccum.metrics import LABELS, METRICS, baseline, one_class, shown
 from bertaccum.records import facts
 from bertaccum.records.record import FINISHED, Record, read_record, undamaged
 from bertaccum.records.series import default_span, read_series
+
+# Metrics by the names that the Hugging Face hub has for them.
+_HUB_METRICS = {
+    "accuracy": "accuracy",
+    "macro_f1": "f1",
+    "matthews_correlation": "matthews_correlation",
+    "loss": "loss",
+}
 
 
 def write_card(run: Path) -> None:
@@ -79,7 +88,7 @@ def _front_matter(record: Record, library: str, language: str | None) -> str:
         "library_name": library,
         "pipeline_tag": "text-classification",
         "tags": ["bert", "text-classification", "bertaccum"],
-        "metrics": ["accuracy", "matthews_correlation"],
+        "metrics": ["accuracy", "f1", "matthews_correlation"],
     }
     if found := facts.evaluations(record):
         results = [_hub_result(record, name, values) for name, values in found.items()]
@@ -90,11 +99,15 @@ def _front_matter(record: Record, library: str, language: str | None) -> str:
 def _hub_result(record: Record, name: str, values: dict[str, Any]) -> dict[str, Any]:
     """One evaluation as the hub's model-index has it."""
     data = facts.data_name(record)
-    metrics = ("accuracy", "loss", "matthews_correlation")
+    found = [
+        {"type": kind, "name": LABELS[metric], "value": round(values[metric], 4)}
+        for metric, kind in _HUB_METRICS.items()
+        if values.get(metric) is not None
+    ]
     return {
         "task": {"type": "text-classification"},
         "dataset": {"name": f"{data} ({name})", "type": data, "split": name},
-        "metrics": [{"type": metric, "value": round(values[metric], 4)} for metric in metrics],
+        "metrics": found,
     }
 
 
@@ -109,22 +122,26 @@ def _evaluations(record: Record) -> list[str]:
         {
             "evaluated on": Path(str(values.get("data", name))).name,
             "examples": f"{values['examples']:,}",
-            "accuracy": f"{values['accuracy']:.4f}",
-            "loss": f"{values['loss']:.4f}",
-            "Matthews correlation": f"{values['matthews_correlation']:.4f}",
+            **{LABELS[name]: shown(values, name) for name in METRICS},
+            "majority baseline": baseline(values),
         }
         for name, values in facts.evaluations(record).items()
     ]
-    return ["By `bertaccum eval`, of the best model:", _table(rows)] if rows else []
+    warnings = [
+        f"On {_text(Path(str(values.get('data', name))).name)}, {_text(warning)}."
+        for name, values in facts.evaluations(record).items()
+        if (warning := one_class(values))
+    ]
+    return ["By `bertaccum eval`, of the best model:", _table(rows), *warnings] if rows else []
 
 
 def _curve(record: Record) -> list[str]:
     series = read_series(record)
     span = default_span([series])
-    rows = [facts.shown_point(point) for point in facts.points(series, span)]
+    rows = [facts.shown_point(point, series.metric) for point in facts.points(series, span)]
     if not rows:
         return ["There is no update yet."]
-    return [f"The loss is a mean over {span:,} examples.", _table(rows)]
+    return [f"Training loss: mean over the last {span:,} examples.", _table(rows)]
 
 
 def _usage(record: Record) -> str:

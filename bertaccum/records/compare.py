@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_mapping, write_bytes
@@ -16,10 +14,10 @@ from bertaccum.records.record import Record, read_record, undamaged
 from bertaccum.records.series import (
     Series,
     default_span,
-    final_loss,
     noise,
     read_series,
     regrouped,
+    training_loss,
 )
 
 # Of inputs.json: what two runs may have begun with that their options do not name.
@@ -35,15 +33,17 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 
     Returns:
       `smooth` and `equal_mean_examples` (what the losses and the second noise are means over),
-      `runs` (as `row`), `differences` (options and inputs that are not the same in all: name
-      and one value a run) and `figures` (what was written).
+      `best_by` (the metric that selects the best checkpoint in all runs; None if they differ, and
+      the figure then shows the accuracy), `runs` (as `row`), `differences` (options and inputs
+      that are not the same in all: name and one value a run) and `figures` (what was written).
 
     Raises:
       ConfigError: --out cannot be written to.
       InputError: a folder is not a run, or its logs are damaged, or nothing was logged yet.
     """
     records = [read_record(path) for path in runs]
-    several = [read_series(record) for record in records]
+    metric = shared_metric(records)
+    several = [read_series(record, metric or "accuracy") for record in records]
     if not any(len(series.loss) for series in several):
         raise InputError("none of these runs has an update yet", "wait for one", path=runs[0])
     span = config.smooth or default_span(several)
@@ -53,10 +53,17 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     return {
         "smooth": span,
         "equal_mean_examples": size,
+        "best_by": metric,
         "runs": [row(*of, span, size) for of in zip(names, records, several, strict=True)],
         "differences": differences(records),
         "figures": written,
     }
+
+
+def shared_metric(records: Sequence[Record]) -> str | None:
+    """Return the metric by which all runs select their best checkpoint; None if they differ."""
+    found = {record.config.best_by for record in records}
+    return found.pop() if len(found) == 1 else None
 
 
 def unique_names(records: Sequence[Record]) -> list[str]:
@@ -85,6 +92,7 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
 
 def _row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
     summary, plan = record.summary or {}, record.plan
+    best, last = record.best or {}, record.evaluations[-1] if record.evaluations else {}
     peaks = [update.get("peak_memory_bytes") or 0 for update in record.updates]
     return {
         "run": name,
@@ -96,11 +104,15 @@ def _row(name: str, record: Record, series: Series, span: int, size: int) -> dic
         "replicas": plan.get("replicas"),
         "updates": len(series.updates),
         "examples": series.total,
-        "final_loss": final_loss(series, span),
+        "training_loss": training_loss(series, span),
         "noise": noise(series, span),
         "noise_of_equal_means": noise(regrouped(series, size), span),
-        "final_dev_accuracy": _last(series.accuracy),
-        "best_dev_accuracy": _best(series.accuracy),
+        "best_metric": record.best_metric,
+        "best_dev_accuracy": best.get("accuracy"),
+        "best_dev_loss": best.get("loss"),
+        "best_dev_macro_f1": best.get("macro_f1"),
+        "majority_accuracy": best.get("majority_accuracy"),
+        "final_dev_accuracy": last.get("accuracy"),
         "seconds": record.seconds,
         "peak_memory_bytes": summary.get("peak_memory_bytes") or max(peaks, default=0) or None,
     }
@@ -124,14 +136,6 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
 def _folder(config: TrainConfig) -> str:
     """What a model is called by before its run's summary says it."""
     return Path(config.bert_config or config.init_checkpoint or "").name
-
-
-def _last(values: np.ndarray) -> float | None:
-    return float(values[-1]) if len(values) and np.isfinite(values[-1]) else None
-
-
-def _best(values: np.ndarray) -> float | None:
-    return float(np.nanmax(values)) if np.isfinite(values).any() else None
 
 
 def _write_figures(

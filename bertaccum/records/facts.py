@@ -12,8 +12,15 @@ import numpy as np
 
 from bertaccum.config import TrainConfig
 from bertaccum.files import read_mapping
+from bertaccum.metrics import LABELS, outcome, shown
 from bertaccum.records.record import Record
-from bertaccum.records.series import Series, smoothed
+from bertaccum.records.series import (
+    Series,
+    default_span,
+    read_series,
+    trailing,
+    training_loss,
+)
 from bertaccum.records.truncation import Truncation
 from bertaccum.sizes import format_size
 
@@ -49,20 +56,47 @@ def data_name(record: Record) -> str:
 
 
 def results(record: Record) -> dict[str, str]:
-    """Name and value of what a run has come to so far."""
-    summary, best = record.summary or {}, record.best
-    last = record.evaluations[-1] if record.evaluations else None
+    """Return name and value of what a run has come to so far."""
+    summary = record.summary or {}
     examples = sum(update.get("examples") or 0 for update in record.updates)
     peak = summary.get("peak_memory_bytes")
     return {
-        "best dev accuracy": f"{best['accuracy']:.4f} (update {best['update']:,})" if best else "",
-        "final dev accuracy": f"{last['accuracy']:.4f}" if last and record.summary else "",
+        **_scores(record),
+        "training loss": _training_loss(record),
         "updates": f"{len(record.updates):,}",
         "examples seen": f"{examples:,}",
         "time": f"{record.seconds:,.0f} s",
         "speed": f"{examples / training:,.1f} examples/s" if (training := trained(record)) else "",
         "peak memory": format_size(peak) if peak else "",
     }
+
+
+def _scores(record: Record) -> dict[str, str]:
+    """What dev.tsv says of the best checkpoint and, once the run is over, of the last model."""
+    best, metric = record.best, record.config.best_by
+    if best is None:
+        return {}
+    found = outcome(best, metric)
+    if record.summary:
+        found[f"final dev {LABELS[metric]}"] = shown(record.evaluations[-1], metric)
+    return found
+
+
+def training_loss_of(record: Record) -> dict[str, Any] | None:
+    """Return the `mean` of the loss over the last `examples`, and of the last update alone."""
+    series = read_series(record)
+    if not len(series.loss):
+        return None
+    span = default_span([series])
+    last = record.updates[-1]["loss"]
+    return {"mean": training_loss(series, span), "examples": span, "last_update": last}
+
+
+def _training_loss(record: Record) -> str:
+    found = training_loss_of(record)
+    if found is None or found["mean"] is None:
+        return ""
+    return f"{found['mean']:.4f} (mean over the last {found['examples']:,} examples)"
 
 
 def trained(record: Record) -> float:
@@ -119,25 +153,25 @@ def points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, Any
     """A run's curves at so many places, as far apart as can be; the last is its end.
 
     Yields:
-      `update`, `examples` seen, `loss` (smoothed over `span` examples), `learning_rate` and
-      `accuracy`, of the last evaluation until then; None for what is not known.
+      `update`, `examples` seen, `loss` (mean over the last `span` examples), `learning_rate` and
+      `score`, the series' metric at the last evaluation until then; None for what is not known.
     """
     total = len(series.updates)
     rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
-    means, seen = smoothed(series, span), series.seen
+    means, seen = trailing(series, span), series.seen
     for row in rows.tolist():
-        before = series.accuracy[series.evaluated <= seen[row]]
+        before = series.scores[series.evaluated <= seen[row]]
         yield {
             "update": int(series.updates[row]),
             "examples": int(seen[row]),
             "loss": _known(means[row]),
             "learning_rate": _known(series.learning_rate[row]),
-            "accuracy": _known(before[-1]) if len(before) else None,
+            "score": _known(before[-1]) if len(before) else None,
         }
 
 
-def shown_point(point: dict[str, Any]) -> dict[str, str]:
-    """One of `points` as cards and pages show it."""
+def shown_point(point: dict[str, Any], metric: str) -> dict[str, str]:
+    """Return one of `points` as cards and pages show it."""
 
     def text(name: str, form: str) -> str:
         return "" if point[name] is None else format(point[name], form)
@@ -145,9 +179,9 @@ def shown_point(point: dict[str, Any]) -> dict[str, str]:
     return {
         "examples seen": text("examples", ","),
         "update": text("update", ","),
-        "loss": text("loss", ".4f"),
+        "training loss": text("loss", ".4f"),
         "learning rate": text("learning_rate", ".2e"),
-        "dev accuracy": text("accuracy", ".4f"),
+        f"dev {LABELS[metric]}": text("score", ".4f"),
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from bertaccum.metrics import LABELS
 from bertaccum.records.series import Series, smoothed
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ STYLE: Any = {
 
 
 def comparison(names: Sequence[str], several: Sequence[Series], span: int) -> dict[str, bytes]:
-    """Loss, raw and smoothed, and dev accuracy against the examples seen, one colour a run.
+    """Draw loss, raw and smoothed, and a dev metric against the examples seen, one colour a run.
 
     Args:
       names: of the runs.
-      several: their curves.
+      several: their curves, all with the same metric.
       span: examples that a smoothed loss is a mean of.
 
     Returns:
@@ -41,18 +42,18 @@ def comparison(names: Sequence[str], several: Sequence[Series], span: int) -> di
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 7), layout="constrained")
-        losses, accuracies = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+        losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
         for name, series, colour in zip(names, several, colours(len(names)), strict=True):
             # matplotlib leaves names out that begin with an underscore.
             shown = f" {name}" if name.startswith("_") else name
             draw_loss(losses, series, span, colour, shown)
-            draw_accuracy(accuracies, series, colour)
-        for axes in (losses, accuracies):
+            draw_scores(scores, series, colour)
+        for axes in (losses, scores):
             axes.grid(alpha=0.3)
         losses.set_ylabel(f"training loss (mean over {span:,} examples)")
         losses.legend()
-        accuracies.set_ylabel("dev accuracy")
-        label_examples(accuracies)
+        scores.set_ylabel(f"dev {LABELS[several[0].metric]}")
+        label_examples(scores)
         return {kind: as_bytes(figure, kind) for kind in ("png", "svg")}
 
 
@@ -67,9 +68,9 @@ def draw_loss(axes: Axes, series: Series, span: int, colour: Any, name: str | No
     axes.plot(series.seen, mean, color=colour, linewidth=1.8, label=name, marker=few, zorder=3)
 
 
-def draw_accuracy(axes: Axes, series: Series, colour: Any) -> None:
-    """A point an evaluation."""
-    axes.plot(series.evaluated, series.accuracy, color=colour, marker="o", markersize=4)
+def draw_scores(axes: Axes, series: Series, colour: Any) -> None:
+    """Draw a point for each evaluation."""
+    axes.plot(series.evaluated, series.scores, color=colour, marker="o", markersize=4)
 
 
 def label_examples(axes: Axes) -> None:

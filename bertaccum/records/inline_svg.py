@@ -10,11 +10,12 @@ import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from bertaccum.metrics import LABELS
 from bertaccum.records.figures import (
     STYLE,
     as_bytes,
-    draw_accuracy,
     draw_loss,
+    draw_scores,
     label_examples,
 )
 from bertaccum.records.series import Series
@@ -54,10 +55,10 @@ def learning_rate_curve(series: Series) -> Markup:
     return _svg("rate", f"Learning rate over {series.total:,} examples", series, draw)
 
 
-def accuracy_curve(series: Series) -> Markup:
-    """Dev accuracy against examples seen."""
-    label = f"Accuracy on dev.tsv at {len(series.accuracy):,} evaluations"
-    return _svg("accuracy", label, series, lambda axes: draw_accuracy(axes, series, _ACCENT))
+def score_curve(series: Series) -> Markup:
+    """Return the metric of dev.tsv against examples seen."""
+    label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
+    return _svg("score", label, series, lambda axes: draw_scores(axes, series, _ACCENT))
 
 
 def _svg(name: str, label: str, series: Series, draw: Callable[[Axes], None]) -> Markup:

@@ -15,9 +15,10 @@ from markupsafe import Markup
 from bertaccum import __version__
 from bertaccum.errors import ConfigError
 from bertaccum.files import write_text
+from bertaccum.metrics import LABELS
 from bertaccum.records import facts
 from bertaccum.records.html import element, pairs, scrolling, section, table
-from bertaccum.records.inline_svg import accuracy_curve, learning_rate_curve, loss_curve
+from bertaccum.records.inline_svg import learning_rate_curve, loss_curve, score_curve
 from bertaccum.records.record import RUNNING, Record, undamaged
 from bertaccum.records.scores import scores
 from bertaccum.records.series import Series, default_span, read_series
@@ -112,10 +113,11 @@ def _curves(series: Series) -> Markup:
         _figure(losses, loss_curve(series, span)),
         _figure("Learning rate", learning_rate_curve(series)),
     ]
-    if len(series.accuracy):
-        drawn.append(_figure("Accuracy on dev.tsv", accuracy_curve(series)))
-    rows = [facts.shown_point(point) for point in facts.points(series, span)]
-    along = table(rows[0], [list(row.values()) for row in rows], "along the run")
+    if len(series.scores):
+        drawn.append(_figure(f"On dev.tsv: {LABELS[series.metric]}", score_curve(series)))
+    rows = [facts.shown_point(point, series.metric) for point in facts.points(series, span)]
+    caption = f"along the run; training loss: mean over the last {span:,} examples"
+    along = table(rows[0], [list(row.values()) for row in rows], caption)
     numbers = element("details", element("summary", "The curves in numbers"), along)
     return section("Curves", *drawn, numbers)
 

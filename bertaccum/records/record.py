@@ -13,6 +13,7 @@ from typing import Any
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, first_line
 from bertaccum.files import read_mapping, read_text
+from bertaccum.metrics import metric_of
 from bertaccum.records.paths import RUNS, RunPaths
 
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
@@ -49,8 +50,13 @@ class Record:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation of the model in `best/`; None before the first."""
-        return next((e for e in reversed(self.evaluations) if e["best"]), None)
+        """The evaluation of the model in `best/`, as training marked it; None before the first."""
+        return next((e for e in reversed(self.evaluations) if e.get("best")), None)
+
+    @property
+    def best_metric(self) -> dict[str, Any] | None:
+        """Name, value and update of the metric that selected the model in `best/`."""
+        return metric_of(self.best, self.config.best_by)
 
     @property
     def seconds(self) -> float:

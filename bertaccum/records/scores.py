@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bertaccum.metrics import LABELS, METRICS, baseline, one_class, shown
 from bertaccum.records.html import element, pairs, section, table
 
 _LONGEST_TEXT = 600
@@ -18,16 +19,16 @@ def scores(evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) ->
         missing = "The run has no best model yet: it was not evaluated on dev.tsv so far."
         return [section("Scores", element("p", missing))]
     data = Path(evaluation["data"]).name
-    totals = {
-        "accuracy": f"{evaluation['accuracy']:.4f}",
-        "loss": f"{evaluation['loss']:.4f}",
-        "Matthews correlation": f"{evaluation['matthews_correlation']:.4f}",
-        "examples": f"{evaluation['examples']:,}",
-    }
+    totals = {LABELS[name]: shown(evaluation, name) for name in METRICS}
+    totals |= {"majority baseline": baseline(evaluation)}
+    totals |= {"examples": f"{evaluation['examples']:,}"}
+    known = {name: value for name, value in totals.items() if value}
+    warning = one_class(evaluation)
     return [
         section(
             "Scores",
-            pairs(totals, f"the best model on {data}"),
+            pairs(known, f"the best model on {data}"),
+            *([element("p", f"On {data}, {warning}.")] if warning else []),
             _classes(evaluation["classes"]),
             _confusion(evaluation),
         ),

@@ -19,7 +19,8 @@ class Series:
       loss: [updates] mean over these; NaN where it was not finite.
       learning_rate: [updates].
       evaluated: [evaluations] examples seen when it was evaluated.
-      accuracy: [evaluations] on dev.tsv.
+      metric: the one of `METRICS` that `scores` holds.
+      scores: [evaluations] on dev.tsv; NaN where an evaluation lacks the metric.
     """
 
     updates: np.ndarray
@@ -27,7 +28,8 @@ class Series:
     loss: np.ndarray
     learning_rate: np.ndarray
     evaluated: np.ndarray
-    accuracy: np.ndarray
+    metric: str
+    scores: np.ndarray
 
     @property
     def seen(self) -> np.ndarray:
@@ -45,8 +47,12 @@ class Series:
         return self.seen - self.examples / 2
 
 
-def read_series(record: Record) -> Series:
-    """The curves of a run.
+def read_series(record: Record, metric: str | None = None) -> Series:
+    """Return the curves of a run.
+
+    Args:
+      record: of the run.
+      metric: of the evaluations; by default the one that selects the best checkpoint.
 
     Raises:
       InputError: a line of its logs is not one that training writes.
@@ -60,8 +66,9 @@ def read_series(record: Record) -> Series:
         seen = dict(zip(updates.tolist(), np.cumsum(examples).tolist(), strict=True))
         known = [line for line in record.evaluations if line["update"] in seen]
         evaluated = np.array([seen[line["update"]] for line in known], np.int64)
-        accuracy = _numbers([line["accuracy"] for line in known])
-        return Series(updates, examples, loss, rates, evaluated, accuracy)
+        metric = metric or record.config.best_by
+        scores = _numbers([line.get(metric) for line in known])
+        return Series(updates, examples, loss, rates, evaluated, metric, scores)
 
 
 def _numbers(values: list[float | None]) -> np.ndarray:
@@ -71,8 +78,12 @@ def _numbers(values: list[float | None]) -> np.ndarray:
 
 
 def default_span(several: list[Series]) -> int:
-    """Examples that a smoothed loss is a mean of: a twentieth of the longest run's."""
-    return max(max(series.total for series in several) // 20, 1)
+    """Return how many examples a loss is averaged over: a twentieth of the longest run's.
+
+    It is never less than the largest update, whose loss is a mean already.
+    """
+    largest = max((int(series.examples.max(initial=0)) for series in several), default=0)
+    return max(max(series.total for series in several) // 20, largest, 1)
 
 
 def smoothed(series: Series, span: int) -> np.ndarray:
@@ -85,21 +96,35 @@ def smoothed(series: Series, span: int) -> np.ndarray:
     Returns:
       NaN where no loss in the span is finite.
     """
-    middles, finite = series.middles, np.isfinite(series.loss)
-    weights = np.where(finite, series.examples, 0)
+    middles = series.middles
     first = np.searchsorted(middles, middles - span / 2)
     last = np.searchsorted(middles, middles + span / 2, side="right")
+    return _means(series, first, last)
+
+
+def trailing(series: Series, span: int) -> np.ndarray:
+    """Return the mean of the loss over the last `span` examples, as of each update [updates].
+
+    Every number called "training loss" is one of these. Each example weighs the same; a window
+    that the span reaches into counts whole. NaN where no loss in the span is finite.
+    """
+    first = np.searchsorted(series.seen, series.seen - span, side="right")
+    return _means(series, first, np.arange(len(first)) + 1)
+
+
+def training_loss(series: Series, span: int) -> float | None:
+    """Return `trailing` as of the last update; None if there is none, or it is not finite."""
+    means = trailing(series, span)
+    return float(means[-1]) if len(means) and np.isfinite(means[-1]) else None
+
+
+def _means(series: Series, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Means of loss[first:last] over examples; NaN where none of it is finite."""
+    finite = np.isfinite(series.loss)
+    weights = np.where(finite, series.examples, 0)
     sums = _between(np.where(finite, series.loss, 0) * weights, first, last)
     counts = _between(weights, first, last)
     return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-
-
-def final_loss(series: Series, span: int) -> float | None:
-    """The mean of the loss over the last `span` examples; None if none of it is finite."""
-    late = (series.seen > series.total - span) & np.isfinite(series.loss)
-    if not late.any():
-        return None
-    return float(np.average(series.loss[late], weights=series.examples[late]))
 
 
 def noise(series: Series, span: int) -> float | None:
@@ -152,7 +177,8 @@ def regrouped(series: Series, examples: int) -> Series:
         loss=loss[kept],
         learning_rate=series.learning_rate[ends][kept],
         evaluated=series.evaluated,
-        accuracy=series.accuracy,
+        metric=series.metric,
+        scores=series.scores,
     )
 
 

@@ -20,6 +20,7 @@ import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.classifier import build_classifier, build_encoder
+from bertaccum.bert.source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, first_line
@@ -34,7 +35,6 @@ from bertaccum.files import (
 from bertaccum.training.events import Evaluated
 from bertaccum.training.run_folder import ModelFiles, RunFolder
 
-_WEIGHTS = "model.ckpt"
 _EVALUATION = "evaluation.json"
 _STATE, _POSITION = "state", "position.json"
 _PIECE_BYTES = 4 * 2**20
@@ -305,7 +305,7 @@ def save_best(
     with _saved(folder.best, folder.checkpoints) as written:
         files.write(written)
         write_text(written / _EVALUATION, json_text(dataclasses.asdict(evaluated)))
-        tf.train.Checkpoint(model=model).write(str(written / _WEIGHTS))
+        tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
 
 
 def best_evaluation(folder: RunFolder) -> Evaluated | None:
@@ -325,15 +325,32 @@ def load_best(folder: RunFolder) -> tuple[tf_keras.Model, ModelFiles]:
     best = standing(folder.best)
     if not best.is_dir():
         raise InputError(
-            "holds no finished model (best/)", "let its training end first", path=folder.path
+            "this run has no best checkpoint yet", "wait for its first evaluation", path=folder.path
         )
     files = ModelFiles.read(best)
     encoder = build_encoder(files.encoder)
     model = build_classifier(encoder, files.encoder, len(files.labels.values))
-    path = best / _WEIGHTS
+    load_run(model, best / RUN_PREFIX)
+    return model, files
+
+
+def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
+    """Give a classifier the weights of a run's best checkpoint.
+
+    Args:
+      model: as `build_classifier` returns it.
+      path: the checkpoint's prefix.
+      head: also load the classifier's head; otherwise encoder and pooler only.
+
+    Raises:
+      InputError: the files are damaged, or those of another model.
+    """
+    # The names under which tf_keras saves a model's layers that have weights.
+    names = ("layer_with_weights-0", "layer_with_weights-1")
+    layers = [layer for layer in model.layers if layer.weights]
+    wanted = dict(zip(names, layers if head else layers[:1], strict=head))
     try:
-        status = tf.train.Checkpoint(model=model).read(str(path))
-        status.assert_existing_objects_matched().expect_partial()
+        whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**wanted))
+        whole.read(str(path)).assert_existing_objects_matched().expect_partial()
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
         raise InputError(f"cannot be loaded ({_reason(error)})", "train again", path=path) from None
-    return model, files

@@ -23,7 +23,7 @@ from bertaccum.training.dataset import TokenStore, open_store, store_of_table
 from bertaccum.training.prediction import Predictor
 from bertaccum.training.run_folder import RunFolder
 from data_prep.table import Reading
-from data_prep.tsv import read_tsv
+from data_prep.tsv import default_split, read_tsv
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) ->
     limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
     folder = RunFolder(Path(config.run))
     trained = read_run_config(folder.path)
-    tsv = Path(config.file) if config.file else Path(trained.data) / f"{config.split}.tsv"
+    data = Path(trained.data)
+    tsv = Path(config.file) if config.file else data / f"{config.split or default_split(data)}.tsv"
     if not tsv.exists():
         raise InputError(
             "there is no such file", "choose another --split, or name a --file", path=tsv
@@ -90,12 +91,11 @@ def _read(config: EvalConfig, path: Path, note: Note) -> pd.DataFrame:
 
 
 def evaluation(found: Predictions) -> dict[str, Any]:
-    """As `classification_report`, with `run`, `update`, `data` and `examples`."""
+    """Return `classification_report`, with `run`, `update` and `data`."""
     return {
         "run": found.run,
         "update": found.update,
         "data": str(found.tsv),
-        "examples": len(found.store),
         **classification_report(found.logits, found.store.labels, found.names),
     }
 
@@ -128,7 +128,7 @@ def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
 
 def write_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
     """Keeps the result as `eval-<split>.json`, or `eval-file-<name>.json`, and in the card."""
-    name = f"file-{Path(config.file).stem}" if config.file else config.split
+    name = f"file-{Path(config.file).stem}" if config.file else Path(result["data"]).stem
     folder = RunFolder(Path(config.run))
     folder.write_json(folder.path / f"eval-{name}.json", result)
     folder.write_card()
@@ -157,10 +157,16 @@ def matthews(logits: np.ndarray, labels: np.ndarray) -> float:
         return float(metrics.matthews_corrcoef(labels, np.argmax(logits, axis=1)))
 
 
-def classification_report(
-    logits: np.ndarray, labels: np.ndarray, names: list[str]
-) -> dict[str, Any]:
-    """Scores of predictions, in plain numbers.
+def macro_f1(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean F1 of the classes that occur in `labels` [examples] or are predicted."""
+    from sklearn import metrics
+
+    predictions = np.argmax(logits, axis=1)
+    return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
+
+
+def scores(logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """Return what every evaluation holds, during training and after.
 
     Args:
       logits: [examples, classes].
@@ -168,24 +174,51 @@ def classification_report(
       names: the classes' names.
 
     Returns:
-      `accuracy`, `loss`, `matthews_correlation`, `classes` (name, precision, recall, f1 and
-      examples of each) and `confusion_matrix` (rows: label, columns: prediction).
+      `examples`, `accuracy`, `loss`, `matthews_correlation`, `macro_f1`; `majority_class` and
+      `majority_accuracy`, the most frequent label and the accuracy of always predicting it; and
+      `only_prediction`, the class that is predicted for every example, None if there are several.
+    """
+    counts = np.bincount(labels, minlength=len(names))
+    predicted = np.unique(np.argmax(logits, axis=1))
+    return {
+        "examples": len(labels),
+        "accuracy": accuracy(logits, labels),
+        "loss": mean_loss(logits, labels),
+        "matthews_correlation": matthews(logits, labels),
+        "macro_f1": macro_f1(logits, labels),
+        "majority_class": names[counts.argmax()],
+        "majority_accuracy": float(counts.max() / len(labels)),
+        "only_prediction": names[predicted[0]] if len(predicted) == 1 else None,
+    }
+
+
+def classification_report(
+    logits: np.ndarray, labels: np.ndarray, names: list[str]
+) -> dict[str, Any]:
+    """Return `scores`, and what they are made of, in plain numbers.
+
+    Args:
+      logits: [examples, classes].
+      labels: [examples] class numbers.
+      names: the classes' names.
+
+    Returns:
+      As `scores`, and `classes` (name, precision, recall, f1 and examples of each) and
+      `confusion_matrix` (rows: label, columns: prediction).
     """
     from sklearn import metrics
 
     predictions, numbers = np.argmax(logits, axis=1), range(len(names))
-    scores = metrics.precision_recall_fscore_support(
+    of_classes = metrics.precision_recall_fscore_support(
         labels, predictions, labels=list(numbers), zero_division=0.0
     )
     keys = ("precision", "recall", "f1")
     return {
-        "accuracy": accuracy(logits, labels),
-        "loss": mean_loss(logits, labels),
-        "matthews_correlation": matthews(logits, labels),
+        **scores(logits, labels, names),
         "classes": [
             {"name": names[i]}
-            | {k: float(s[i]) for k, s in zip(keys, scores, strict=False)}
-            | {"examples": int(scores[3][i])}
+            | {k: float(s[i]) for k, s in zip(keys, of_classes, strict=False)}
+            | {"examples": int(of_classes[3][i])}
             for i in numbers
         ],
         "confusion_matrix": metrics.confusion_matrix(

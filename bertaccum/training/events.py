@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.memory.plan import Plan
+from bertaccum.metrics import is_worse
 from bertaccum.records.truncation import Truncation
 
 
@@ -20,7 +21,10 @@ class Started:
       done: of them, in the state that the run is resumed from.
       over: if no updates are left, what would have more made.
       worker: whose event it is.
-      pretrained_pooler: whether the pretrained weights are the pooler's, too.
+      pretrained_pooler: whether the pretrained weights include the pooler's.
+      pretrained_run: the run whose best checkpoint the weights come from, if they do.
+      pretrained_head: whether that checkpoint's head is used.
+      best_by: the metric that selects the best checkpoint.
       truncation: what --max-seq-length cuts off the texts of train.tsv.
     """
 
@@ -37,6 +41,9 @@ class Started:
     over: str = ""
     worker: int = 0
     pretrained_pooler: bool = True
+    pretrained_run: str | None = None
+    pretrained_head: bool = False
+    best_by: str = "accuracy"
     truncation: Truncation | None = None
 
 
@@ -81,8 +88,14 @@ class Evaluated:
 
     Args:
       update: after which it was made.
-      accuracy, loss, matthews_correlation: on all of dev.tsv.
-      best: none before was better, by `--best-by`.
+      accuracy, loss, matthews_correlation, macro_f1: on all of dev.tsv.
+      best: no earlier evaluation was better by the metric of `--best-by`.
+      examples: in dev.tsv.
+      majority_class, majority_accuracy: the most frequent class of dev.tsv, and the accuracy of
+        always predicting it.
+      only_prediction: the class that was predicted for every example; None if there are several.
+
+    Logs and checkpoints of earlier versions have no field after `best`.
     """
 
     update: int
@@ -90,11 +103,15 @@ class Evaluated:
     loss: float
     matthews_correlation: float
     best: bool
+    macro_f1: float | None = None
+    examples: int | None = None
+    majority_class: str | None = None
+    majority_accuracy: float | None = None
+    only_prediction: str | None = None
 
     def is_worse_than(self, other: Evaluated, metric: str) -> bool:
-        """By one of the configuration's `METRICS`; of what is no number none is better."""
-        ours, theirs = (getattr(one, metric) for one in (self, other))
-        return bool(ours > theirs if metric == "loss" else ours < theirs)
+        """Return whether an evaluation of the same run is better by one of `METRICS`."""
+        return is_worse(getattr(self, metric), getattr(other, metric), metric)
 
 
 @dataclass(frozen=True)

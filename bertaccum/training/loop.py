@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,12 @@ def train(
       RunError: it came to an end that it was not meant to have.
     """
     stopping = stopping or Stopping()
+    named = named_options(config) if named is None else named
     _plan_apart(config, progress)
     topology = _connect(config, stopping)
     watch = Watch(topology)
     if topology.workers == 1:
-        yield from _begin(config, topology, watch, progress, stopping)
+        yield from _begin(config, named, topology, watch, progress, stopping)
         return
     if config.out is None:
         raise ConfigError(
@@ -79,11 +80,10 @@ def train(
     with watch.watched():
         path = Path(config.out)
         if told_by_chief(topology, lambda: (path / "config.yaml").is_file()):
-            named = named_options(config) if named is None else named
             asked = {name: value for name, value in named.items() if name != "out"}
             yield from _go_on(path, asked, topology, watch, progress, stopping)
         else:
-            yield from _begin(config, topology, watch, progress, stopping)
+            yield from _begin(config, named, topology, watch, progress, stopping)
 
 
 def named_options(config: TrainConfig) -> dict[str, Any]:
@@ -140,13 +140,18 @@ def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
 
 
 def _begin(
-    config: TrainConfig, topology: Topology, watch: Watch, progress: Progress, stopping: Stopping
+    config: TrainConfig,
+    named: Iterable[str],
+    topology: Topology,
+    watch: Watch,
+    progress: Progress,
+    stopping: Stopping,
 ) -> Iterator[Event]:
     path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
     parts = _prepare(config, topology, watch, progress)
     run = Run(parts, folder, stopping, progress)
-    told_by_chief(topology, run.create_folder)
+    told_by_chief(topology, lambda: run.create_folder(named))
     with folder.locked():
         yield from run.events()
 
@@ -211,7 +216,7 @@ def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Pr
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     with topology.strategy.scope():
-        model = build_model(config, source, len(labels.values))
+        model = build_model(config, source, len(labels.values), subject.takes_head)
     return Parts(config, subject, planned, model, train_store, dev_store, topology, watch)
 
 

@@ -86,6 +86,11 @@ class Subject:
             for tsv, digest in zip(self.tsvs, self.tsv_digests, strict=True)
         ]
 
+    @property
+    def takes_head(self) -> bool:
+        """Whether the pretrained weights include a head for exactly these classes."""
+        return self.source.labels == dataclasses.asdict(self.labels)
+
     def step_config(self) -> TrainConfig:
         """The options as those of a run."""
         return TrainConfig(**{name: getattr(self.config, name) for name in field_names(StepConfig)})

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import tf_keras
 from bertaccum import __version__
 from bertaccum.config import EvalConfig
 from bertaccum.errors import InputError, RunError
+from bertaccum.metrics import metric_of
 from bertaccum.progress import Progress
 from bertaccum.records.record import read_record
 from bertaccum.settings import save_interval
@@ -29,7 +30,7 @@ from bertaccum.training.checkpoints import (
     save_best,
     state_of,
 )
-from bertaccum.training.evaluation import accuracy, matthews, mean_loss
+from bertaccum.training.evaluation import scores
 from bertaccum.training.events import (
     Evaluated,
     Event,
@@ -77,8 +78,8 @@ class Run:
         self.save_updates, self.save_seconds = save_interval(config.save_every)
         self.event_files: EventFiles | None = None
 
-    def create_folder(self) -> None:
-        """Makes the run's folder, with all that decides it."""
+    def create_folder(self, named: Iterable[str]) -> None:
+        """Create the run's folder with all that decides it, and which options the user named."""
         stores = {"train.tsv": self.parts.train_store, "dev.tsv": self.parts.dev_store}
         inputs = inputs_of(self.subject) | {
             "mark": self.position.run,
@@ -88,6 +89,7 @@ class Run:
                 for name, store in stores.items()
                 if store.truncation
             },
+            "named": sorted(set(named) - {"out"}),
         }
         config = resolved_config(self.config, self.source.name)
         self.folder.create(config, inputs)
@@ -219,6 +221,9 @@ class Run:
             over="" if self._updates_are_left() else self._how_to_go_on(),
             worker=self.topology.worker,
             pretrained_pooler=self.source.has_pooler,
+            pretrained_run=self.source.name if self.source.of_run else None,
+            pretrained_head=self.subject.takes_head,
+            best_by=self.config.best_by,
             truncation=self.parts.train_store.truncation,
         )
 
@@ -256,8 +261,8 @@ class Run:
             self.event_files.add(line)
 
     def _write_plan(self) -> None:
-        """The plan as it is now, with what has been learned about memory."""
-        now = dataclasses.asdict(self.updates.plan)
+        """Write the current plan, what has been learned about memory, and the run's length."""
+        now = dataclasses.asdict(self.updates.plan) | {"updates": self.until}
         values = self.parts.planned | now | {"learned_limits": learned_limits(self.subject)}
         self.folder.write_json(self.folder.plan, values)
 
@@ -267,13 +272,8 @@ class Run:
     def _evaluate(self) -> Evaluated:
         update, store = self.position.update, self.parts.dev_store
         logits = self.predictor(store, self.progress, self._asked_to_stop)
-        evaluated = Evaluated(
-            update=update,
-            accuracy=accuracy(logits, store.labels),
-            loss=mean_loss(logits, store.labels),
-            matthews_correlation=matthews(logits, store.labels),
-            best=True,
-        )
+        found = scores(logits, store.labels, self.subject.labels.names)
+        evaluated = Evaluated(update=update, best=True, **found)
         before = self.position.best
         # A small dev.tsv gives many ties; among equals the longest trained is the best guess.
         if before is not None and evaluated.is_worse_than(before, self.config.best_by):
@@ -298,11 +298,16 @@ class Run:
             "examples": now.examples,
             "final_loss": now.loss,
             "final_dev_accuracy": last.accuracy,
-            "best_dev_accuracy": best.accuracy,
-            "best_update": best.update,
             "best_by": self.config.best_by,
+            "best_metric": metric_of(vars(best), self.config.best_by),
+            "best_update": best.update,
+            # Of the best checkpoint, whichever metric selected it.
+            "best_dev_accuracy": best.accuracy,
             "best_dev_loss": best.loss,
             "best_dev_matthews_correlation": best.matthews_correlation,
+            "best_dev_macro_f1": best.macro_f1,
+            "best_evaluation": dataclasses.asdict(best),
+            "last_evaluation": dataclasses.asdict(last),
             "stopped_early": now.update < self.until,
             "skipped_windows": int(self.optimizer.skipped_windows.numpy()),
             "training_seconds": round(now.seconds, 3),

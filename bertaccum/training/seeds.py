@@ -31,6 +31,7 @@ _FIGURES = (
     "best_dev_accuracy",
     "best_dev_loss",
     "best_dev_matthews_correlation",
+    "best_dev_macro_f1",
     "final_dev_accuracy",
     "final_loss",
     "total_seconds",
@@ -76,7 +77,7 @@ def train_seeds(
             run = loop.resume(path.path, asked, progress, stopping)
         else:
             own = dataclasses.replace(config, seed=seed, out=str(path.path))
-            run = loop.train(own, progress, stopping)
+            run = loop.train(own, progress, stopping, asked | {"seed": seed})
         for event in run:
             yield event
             if isinstance(event, Stopped):
@@ -107,12 +108,16 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
       summaries: of each.
 
     Returns:
-      `runs` (how many), and for each figure `mean`, `spread` (standard deviation of a sample; 0
-      of one), `least` and `most` of those that are numbers.
+      `runs` (how many), `best_by` (the metric that selected each run's best checkpoint), and for
+      each figure `mean`, `spread` (standard deviation of a sample; 0 of one), `least` and `most`
+      of those that are numbers.
     """
-    result: dict[str, Any] = {"runs": len(summaries)}
+    result: dict[str, Any] = {
+        "runs": len(summaries),
+        "best_by": summaries[0].get("best_by", "accuracy"),
+    }
     for name in _FIGURES:
-        known = [summary[name] for summary in summaries if summary[name] is not None]
+        known = [found for summary in summaries if (found := summary.get(name)) is not None]
         values = [value for value in known if math.isfinite(value)]
         if not values:  # The loss of a last window that was skipped, say.
             continue

@@ -30,6 +30,7 @@ _OF_EVALUATIONS = {
     "accuracy": "dev/accuracy",
     "loss": "dev/loss",
     "matthews_correlation": "dev/matthews_correlation",
+    "macro_f1": "dev/macro_f1",
 }
 # A person who watches waits so long at most.
 _FLUSH_MILLISECONDS = 10_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bertaccum.errors import InputError
 from data_prep.manifest import MANIFEST, TOOL
 from data_prep.text import clean
-from data_prep.tsv import read_tsv, write_tsv
+from data_prep.tsv import default_split, read_tsv, write_tsv
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 9), st.text(st.characters(exclude_categories=()))), min_size=1
@@ -37,6 +37,15 @@ def test_written_rows_are_read_back(
         assert list(table.columns) == ["row", "text"]
     else:
         assert table["label"].tolist() == [str(label) for label in labels]
+
+
+@pytest.mark.parametrize(("layout", "split"), [("plain", "test"), ("cola", "dev"), (None, "dev")])
+def test_a_model_is_evaluated_on_test_if_that_has_labels(
+    tmp_path: Path, layout: str | None, split: str
+) -> None:
+    if layout is not None:
+        write_tsv(tmp_path / "test.tsv", "test", [(1, b"good")], layout)
+    assert default_split(tmp_path) == split
 
 
 def test_layouts_byte_by_byte(tmp_path: Path) -> None:

@@ -55,7 +55,17 @@ def updated(number: int, loss: float = 0.5, skipped: bool = False) -> Updated:
     )
 
 
-EVALUATED = Evaluated(update=12, accuracy=0.75, loss=0.6, matthews_correlation=0.5, best=True)
+EVALUATED = Evaluated(
+    update=12,
+    accuracy=0.75,
+    loss=0.6,
+    matthews_correlation=0.5,
+    best=True,
+    macro_f1=0.7333,
+    examples=8,
+    majority_class="bad",
+    majority_accuracy=0.625,
+)
 
 
 @pytest.fixture
@@ -110,9 +120,72 @@ def test_lines_of_a_run(now: list[float], capsys: pytest.CaptureFixture[str]) ->
         "training: 12 of 50  loss 0.1000 (0.3598 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
         "  0:03:10 left",
         "update 13: out of memory with micro-batches of 8; running it again in micro-batches of 4",
-        "update 12: dev accuracy 0.7500, loss 0.6000  (best so far)",
+        "update 12: dev accuracy 0.7500 (majority baseline 0.6250), macro-F1 0.7333, loss 0.6000"
+        "  (best so far)",
         "update 13: skipped, the gradient was not finite",
     ]
+
+
+def test_evaluations_begin_with_the_metric_that_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    view = Lines(10)
+    view.event(dataclasses.replace(STARTED, best_by="matthews_correlation"))
+    capsys.readouterr()
+    only = dataclasses.replace(EVALUATED, only_prediction="bad")
+    for event in (EVALUATED, dataclasses.replace(only, best=False), only):
+        view.event(event)
+    first, second, third = capsys.readouterr().err.splitlines()
+    scores = "update 12: dev Matthews correlation 0.5000, accuracy 0.7500"
+    assert first == f"{scores} (majority baseline 0.6250), macro-F1 0.7333, loss 0.6000" + (
+        "  (best so far)"
+    )
+    warning = "the model predicts class bad for all 8 examples"
+    assert second == f"{scores}, macro-F1 0.7333, loss 0.6000  ({warning})"
+    assert third == f"{scores}, macro-F1 0.7333, loss 0.6000  (best so far, but {warning})"
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with Live(console) as live:
+        for event in (
+            dataclasses.replace(STARTED, best_by="matthews_correlation"),
+            updated(10),
+            EVALUATED,
+        ):
+            live.event(event)
+    assert "dev Matthews correlation" in console.file.getvalue().splitlines()[-3]
+
+
+def test_the_last_lines_of_a_run_name_the_metric_that_decides() -> None:
+    best = dataclasses.asdict(EVALUATED)
+    summary = {
+        "best_by": "macro_f1", "best_evaluation": best, "last_evaluation": best | {"macro_f1": 0.7},
+        "updates": 50, "examples": 1600, "stopped_early": False, "peak_memory_bytes": None,
+        "examples_per_second": 64.0, "total_seconds": 30.0,
+    }  # fmt: skip
+    assert text.finished(summary, "runs/one").splitlines() == [
+        "run folder                           runs/one",
+        "updates                              50 (1,600 examples)",
+        "best dev macro-F1                    0.7333 (update 12)",
+        "dev accuracy of the best checkpoint  0.7500",
+        "majority baseline                    0.6250 (always predicting bad)",
+        "dev loss of the best checkpoint      0.6000",
+        "final dev macro-F1                   0.7000",
+        "speed                                64.0 examples/s",
+        "time                                 30 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (True, "encoder and head from the best checkpoint of run first"),
+        (
+            False,
+            "encoder from the best checkpoint of run first; the head is random, because the classes"
+            " differ",
+        ),
+    ],
+)
+def test_weights_of_another_run_are_said_to_be_so(head: bool, said: str) -> None:
+    start = dataclasses.replace(STARTED, pretrained_run="first", pretrained_head=head)
+    assert text.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
 
 
 def test_a_run_that_is_over_traces_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,10 @@ EVALUATION: dict[str, Any] = {
     "accuracy": 0.91234,
     "loss": 0.25,
     "matthews_correlation": 0.8,
+    "macro_f1": 0.5,
+    "majority_class": "good",
+    "majority_accuracy": 0.51,
+    "only_prediction": None,
     "classes": [],
 }
 
@@ -95,13 +99,16 @@ def test_evaluations_are_part_of_it(run: Path) -> None:
     (run / "eval-dev.json").write_text('{"accuracy": ')
     write_json(run / "eval-file-x.json", {"accuracy": "high"})
     card = model_card(read_record(run), library="transformers", language="en")
-    assert "| test.tsv | 2,000 | 0.9123 | 0.2500 | 0.8000 |" in card
+    assert (
+        "| test.tsv | 2,000 | 0.9123 | 0.5000 | 0.8000 | 0.2500 | 0.5100 (always predicting" in card
+    )
     assert "someone" not in card
     known = front_matter(card)
     assert (known["language"], known["library_name"]) == ("en", "transformers")
     (result,) = known["model-index"][0]["results"]
     assert result["dataset"] == {"name": "reviews (test)", "type": "reviews", "split": "test"}
-    assert {"type": "accuracy", "value": 0.9123} in result["metrics"]
+    assert {"type": "accuracy", "name": "accuracy", "value": 0.9123} in result["metrics"]
+    assert {"type": "f1", "name": "macro-F1", "value": 0.5} in result["metrics"]
 
 
 def test_names_mean_nothing_in_markdown_and_yaml(tmp_path: Path) -> None:
@@ -119,7 +126,7 @@ def test_names_mean_nothing_in_markdown_and_yaml(tmp_path: Path) -> None:
     assert "bertaccum predict --run RUN " in body
     for line in body.splitlines():
         if line.startswith("|"):
-            assert line.replace("\\|", "").count("|") in (3, 6), line
+            assert line.replace("\\|", "").count("|") in (3, 6, 8), line
 
 
 def test_usage_may_be_another_and_unfinished_runs_have_no_card(run: Path) -> None:

@@ -58,7 +58,9 @@ def test_figure_tables_and_json(run) -> None:
     assert shown.code == 0
     assert re.search(r"target batch +│ 8 +│ 32 ", shown.out)
     assert re.search(r"micro-batch x steps +│ 2 x 4 +│ 2 x 16 ", shown.out)
-    assert re.search(r"best dev accuracy +│ 0.9000 +│ 0.6000 ", shown.out)
+    assert re.search(
+        r"best dev accuracy +│ 0.9000 \(update 80\) +│ 0.6000 \(update 10\) ", shown.out
+    )
     assert re.search(r"noise of means over 32 +│ 0\.\d{4} +│ 0\.\d{4} ", shown.out)
     assert "mean over the last 64 examples" in shown.out
     assert re.search(r"seed +│ 0 +│ 3 ", shown.out)
@@ -86,10 +88,10 @@ def test_runs_of_every_kind(run) -> None:
     assert done.code == shown.code == 0
     assert "NaN" not in done.out
     one, none, nan, under_way = json.loads(done.out)["runs"]
-    assert (one["final_loss"], one["noise"], one["best_dev_accuracy"]) == (0.7, None, None)
-    assert (none["status"], none["updates"], none["final_loss"]) == ("stopped", 0, None)
-    assert (nan["final_loss"], nan["final_dev_accuracy"]) == (None, 0.5)
-    assert (under_way["status"], under_way["final_loss"]) == ("running", 0.4)
+    assert (one["training_loss"], one["noise"], one["best_dev_accuracy"]) == (0.7, None, None)
+    assert (none["status"], none["updates"], none["training_loss"]) == ("stopped", 0, None)
+    assert (nan["training_loss"], nan["final_dev_accuracy"]) == (None, 0.5)
+    assert (under_way["status"], under_way["training_loss"]) == ("running", pytest.approx(0.4))
     assert (under_way["micro_batch"], under_way["seconds"]) == (None, 2.0)
     assert under_way["peak_memory_bytes"] == 14 * 2**20
     assert re.search(r"micro-batch x steps +│ 2 x 1 .*│ \? x \? ", shown.out)

@@ -176,7 +176,8 @@ def test_the_command_without_a_model(
         captured = capsys.readouterr()
         assert (end.value.code, captured.out) == (2, "")
         assert message in captured.err
-        assert captured.err.count("\n") == 1
+        *_, last = lines = captured.err.splitlines()
+        assert [line for line in lines if line.startswith("error: ")] == [last]
 
 
 @pytest.fixture(scope="module")

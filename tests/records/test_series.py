@@ -13,11 +13,12 @@ from bertaccum.records.record import read_record
 from bertaccum.records.series import (
     Series,
     default_span,
-    final_loss,
     noise,
     read_series,
     regrouped,
     smoothed,
+    trailing,
+    training_loss,
 )
 
 
@@ -29,7 +30,8 @@ def series_of(losses: np.ndarray, batch: int) -> Series:
         loss=np.asarray(losses, float),
         learning_rate=np.full(count, 1e-3),
         evaluated=np.array([], int),
-        accuracy=np.array([]),
+        metric="accuracy",
+        scores=np.array([]),
     )
 
 
@@ -40,7 +42,7 @@ def test_evaluations_stand_at_the_examples_seen(tmp_path: Path) -> None:
     assert np.isnan(series.loss[1])
     # The log has no update 9: it was torn.
     assert series.evaluated.tolist() == [8, 24]
-    assert series.accuracy.tolist() == [0.5, 0.6]
+    assert series.scores.tolist() == [0.5, 0.6]
 
 
 @pytest.mark.parametrize(
@@ -59,16 +61,19 @@ def test_smoothing_by_hand() -> None:
     # The windows' middles are 5, 15, …, 45: a span of 20 reaches one neighbour on each side.
     assert smoothed(series, 20).tolist() == [1.5, 1.5, 3.0, 6.0, 6.0]
     assert smoothed(series, 1) == pytest.approx([1, 2, np.nan, 4, 8], nan_ok=True)
-    assert final_loss(series, 20) == 6.0
-    assert final_loss(series, 1) == 8.0
+    assert training_loss(series, 20) == 6.0
+    assert training_loss(series, 1) == 8.0
+    assert trailing(series, 20) == pytest.approx([1, 1.5, 2, 4, 6])
     assert default_span([series, series_of(np.ones(100), 10)]) == 50
+    # A mean over fewer examples than an update's loss already is would be called one in vain.
+    assert default_span([series]) == 10
 
 
 def test_a_short_last_window_weighs_as_much_as_it_has_examples() -> None:
     series = series_of(np.array([1.0, 4.0]), 6)
     series = Series(**vars(series) | {"examples": np.array([6, 2])})
     assert smoothed(series, 100).tolist() == [1.75, 1.75]
-    assert final_loss(series, 100) == 1.75
+    assert training_loss(series, 100) == 1.75
 
 
 def test_noise_by_hand() -> None:

@@ -36,10 +36,12 @@ def test_card_and_page_of_a_real_run(run) -> None:
     assert ("whose own label" in text) == (found["accuracy"] < 1)
     # A model that has been saved is enough, also of a run that is not over.
     (folder / "summary.json").unlink()
-    assert run("report").code == 0
-    assert "the best model on dev.tsv" in (folder / "report.html").read_text()
+    made = run("report")
+    assert (made.code, "evaluating on test.tsv\n" in made.err) == (0, True)
+    assert "the best model on test.tsv" in (folder / "report.html").read_text()
     assert run("report", "--split", "train").code == 0
-    Path("data/dev.tsv").unlink()
+    for name in ("dev", "test"):
+        Path(f"data/{name}.tsv").unlink()
     gone = run("report")
     assert gone.code == 2
     assert "data/dev.tsv: there is no such file" in gone.err

@@ -18,11 +18,12 @@ def write_run(
     *,
     batch: int = 4,
     accuracies: Mapping[int, float] | None = None,
+    scores: Sequence[dict[str, Any]] = (),
     finished: bool = True,
     plan: dict[str, Any] | None = None,
     **config: Any,
 ) -> Path:
-    """A run with these losses, and dev accuracies after these updates."""
+    """A run with these losses, and dev accuracies after these updates, or whole `scores`."""
     folder.mkdir(parents=True)
     options = {"data": "/home/someone/data/reviews", "model": "bert-tiny", "target_batch": batch}
     (folder / "config.yaml").write_text(yaml.safe_dump(options | config))
@@ -39,13 +40,12 @@ def write_run(
         for number, loss in enumerate(losses, 1)
     ]
     write_lines(folder / "metrics.jsonl", lines)
-    scores = list((accuracies or {}).items())
-    best = max((score for _, score in scores), default=None)
+    best = max((accuracies or {}).values(), default=None)
     evaluations = [
         {"update": update, "accuracy": score, "loss": 0.5, "best": score == best}
-        for update, score in scores
+        for update, score in (accuracies or {}).items()
     ]
-    write_lines(folder / "eval.jsonl", evaluations)
+    write_lines(folder / "eval.jsonl", [*evaluations, *scores])
     cut = {"target_batch": batch, "micro_batch": 2, "accumulation_steps": batch // 2, "replicas": 1}
     write_json(folder / "plan.json", cut | {"why": "as --micro-batch says"} | (plan or {}))
     digests = {name: name[0] * 64 for name in ("train.tsv", "dev.tsv", "vocabulary")}
@@ -54,6 +54,7 @@ def write_run(
     write_json(folder / "inputs.json", digests | inputs | {"truncation": {"train.tsv": lengths}})
     if finished:
         summary = {"model": "bert-tiny", "total_seconds": 12.5, "peak_memory_bytes": 99 * 2**20}
+        summary["examples_per_second"] = 32.0
         write_json(folder / "summary.json", summary | {"versions": VERSIONS})
     return folder
 

@@ -21,6 +21,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.progress import silent
 from bertaccum.stopping import Stopping
 from bertaccum.training import loop
+from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
 from bertaccum.training.seeds import train_seeds, write_spread
 from bertaccum.training.updates import Updates
@@ -48,7 +49,7 @@ def config(tmp_path: Path) -> Any:
 def scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations that say what a list has, by the update that they are after."""
     evaluate = iter(ACCURACIES)
-    monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(evaluate))
+    monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(evaluate))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_patience_ends_with_an_evaluation_that_is_no_better(
 def test_patience_counts_on_over_a_crash(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def saying(accuracies: list[float]) -> None:
         evaluate = iter(accuracies)
-        monkeypatch.setattr("bertaccum.training.run.accuracy", lambda *_: next(evaluate))
+        monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(evaluate))
 
     saying(ACCURACIES)
     list(loop.train(config("whole", patience=2), silent))
@@ -105,7 +106,7 @@ def test_what_is_best_is_decided_by_a_metric(
 ) -> None:
     for name, values in (("accuracy", [0.5, 0.9, 0.7]), ("mean_loss", [0.7, 0.9, 0.5])):
         evaluate = iter(values)
-        monkeypatch.setattr(f"bertaccum.training.run.{name}", lambda *_, e=evaluate: next(e))
+        monkeypatch.setattr(f"bertaccum.training.evaluation.{name}", lambda *_, e=evaluate: next(e))
     *_, last = loop.train(config("run", best_by=metric, max_updates=3), silent)
     assert (last.summary["best_update"], last.summary["best_by"]) == (best, metric)
 
@@ -175,3 +176,17 @@ def test_a_run_that_is_over_is_forgotten_by_who_listens(config: Any) -> None:
     list(loop.train(config("run", max_updates=1), silent, stopping))
     gc.collect()
     assert not [found for found in gc.get_objects() if type(found) is Updates]
+
+
+OLD = {"update": 4, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}
+
+
+def test_states_of_earlier_versions_have_no_macro_f1() -> None:
+    values = {"run": "mark", "micro_batch": 4, "recompute": "none", "best": OLD, "last": OLD}
+    position = Position.of(values)
+    assert position is not None and position.best is not None
+    assert (position.evaluated, position.best.macro_f1) == (4, None)
+    now = dataclasses.replace(position.best, update=8, macro_f1=0.3, majority_accuracy=0.5)
+    assert not now.is_worse_than(position.best, "accuracy")
+    # It is saved and read again as it is.
+    assert Position.of(dataclasses.asdict(position)) == position

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertaccum.training.dataset import TokenStore
-from bertaccum.training.evaluation import Predictions, classification_report, most_wrong
+from bertaccum.training.evaluation import Predictions, classification_report, most_wrong, scores
 
 
 def test_scores_by_hand() -> None:
@@ -29,6 +29,9 @@ def test_scores_by_hand() -> None:
         "f1": pytest.approx(0.8),
         "examples": 3,
     }
+    assert report["macro_f1"] == pytest.approx((0.8 + 0.5 + 2 / 3) / 3)
+    assert (report["majority_class"], report["majority_accuracy"]) == ("a", 0.5)
+    assert report["only_prediction"] is None
     # Gorodkin 2004: (c s - Σ p t) / sqrt((s² - Σ p²)(s² - Σ t²)) with c 4, s 6.
     assert report["matthews_correlation"] == pytest.approx((24 - 12) / math.sqrt(24 * 22))
 
@@ -39,6 +42,16 @@ def test_a_class_that_never_occurs_scores_zero() -> None:
         name="", precision=0.0, recall=0.0, f1=0.0, examples=0
     )
     assert report["matthews_correlation"] == 0.0
+    assert (report["majority_accuracy"], report["only_prediction"]) == (1.0, "a")
+    # A class that neither occurs nor is predicted has no part in the mean.
+    assert report["macro_f1"] == 1.0
+
+
+def test_a_model_of_one_class_is_found_out() -> None:
+    report = scores(np.array([[2.0, 1.0]] * 200), np.array([0] * 199 + [1]), ["ham", "spam"])
+    assert (report["accuracy"], report["majority_accuracy"]) == (0.995, 0.995)
+    assert report["only_prediction"] == "ham"
+    assert report["macro_f1"] == pytest.approx(199 / 399, abs=1e-12)
 
 
 def test_the_most_wrong_by_hand(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Metrics of an evaluation: their names, which of two is better, and how scores are worded.
+
+An evaluation is a mapping with the keys of a line of `eval.jsonl` or of `eval-SPLIT.json`.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+LABELS = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "matthews_correlation": "Matthews correlation",
+    "loss": "loss",
+}
+METRICS = tuple(LABELS)
+LOWER_IS_BETTER = frozenset({"loss"})
+# Shown for every evaluation, after the metric that decides.
+_ALWAYS_SHOWN = ("accuracy", "macro_f1", "loss")
+
+Evaluation = Mapping[str, Any]
+
+
+def is_worse(value: float, other: float, metric: str) -> bool:
+    """Return whether `value` is worse than `other` by a metric; NaN is worse than any number."""
+    if math.isnan(value) or math.isnan(other):
+        return math.isnan(value) and not math.isnan(other)
+    return value > other if metric in LOWER_IS_BETTER else value < other
+
+
+def metric_of(evaluation: Evaluation | None, metric: str) -> dict[str, Any] | None:
+    """Return `name`, `value` and `update` of one metric of an evaluation, if there is one."""
+    if evaluation is None:
+        return None
+    return {"name": metric, "value": evaluation.get(metric), "update": evaluation.get("update")}
+
+
+def ordered(metric: str) -> list[str]:
+    """Return the metrics that are always shown, the one that decides first."""
+    return [metric, *(name for name in _ALWAYS_SHOWN if name != metric)]
+
+
+def shown(evaluation: Evaluation, metric: str) -> str:
+    """Return one score with four decimals; nothing if the evaluation lacks it."""
+    value = evaluation.get(metric)
+    return "" if value is None else f"{value:.4f}"
+
+
+def baseline(evaluation: Evaluation) -> str:
+    """Return the accuracy of always predicting the most frequent class, and which class that is.
+
+    Evaluations of earlier versions have none.
+    """
+    if evaluation.get("majority_accuracy") is None:
+        return ""
+    score, name = evaluation["majority_accuracy"], evaluation["majority_class"]
+    return f"{score:.4f} (always predicting {name})"
+
+
+def outcome(best: Evaluation, metric: str) -> dict[str, str]:
+    """Return name and value of what dev.tsv says of a run's best checkpoint.
+
+    Args:
+      best: its evaluation.
+      metric: the one that selected it.
+    """
+    found = {}
+    for name in ordered(metric):
+        if name == metric:
+            score = f"{shown(best, metric)} (update {best['update']:,})"
+            found[f"best dev {LABELS[metric]}"] = score
+        else:
+            found[f"dev {LABELS[name]} of the best checkpoint"] = shown(best, name)
+        if name == "accuracy":
+            found["majority baseline"] = baseline(best)
+    found["note"] = one_class(best)
+    return {name: value for name, value in found.items() if value}
+
+
+def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
+    """Return the scores of one evaluation on dev.tsv, the metric that decides first."""
+    said = {
+        name: f"{LABELS[name]} {score}"
+        for name in ordered(metric)
+        if (score := shown(evaluation, name))
+    }
+    if with_baseline and evaluation.get("majority_accuracy") is not None:
+        said["accuracy"] += f" (majority baseline {evaluation['majority_accuracy']:.4f})"
+    return f"dev {', '.join(said.values())}"
+
+
+def one_class(evaluation: Evaluation) -> str:
+    """Return a sentence if a model predicts one class for data of several; else nothing."""
+    only = evaluation.get("only_prediction")
+    if only is None or evaluation.get("majority_accuracy") == 1:
+        return ""
+    return f"the model predicts class {only} for all {evaluation['examples']:,} examples"

@@ -1,0 +1,125 @@
+"""`--init-checkpoint RUN`: training that begins with the best checkpoint of another run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tf_keras
+from small import scatter, write_small_task
+
+from bertaccum.bert.source import ModelSource, find_model
+from bertaccum.config import TrainConfig
+from bertaccum.errors import InputError
+from bertaccum.files import sha256
+from bertaccum.progress import silent
+from bertaccum.training import loop
+from bertaccum.training.checkpoints import save_best
+from bertaccum.training.dataset import Labels
+from bertaccum.training.events import Evaluated, Started
+from bertaccum.training.model import build_model
+from bertaccum.training.rehearsal import Subject
+from bertaccum.training.resuming import inputs_of, resolved_config
+from bertaccum.training.run_folder import ModelFiles, RunFolder
+
+LABELS = Labels(["0", "1"], ["bad", "good"])
+
+
+@dataclasses.dataclass
+class Begun:
+    """A run folder with a best checkpoint, and the model that it holds."""
+
+    path: Path
+    model: tf_keras.Model
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Begun:
+    bert_config = write_small_task(tmp_path / "reviews", train=16, dev=4)
+    folder = RunFolder(tmp_path / "runs/first.v2")
+    config = TrainConfig(
+        data=str(tmp_path / "reviews"),
+        bert_config=str(bert_config),
+        init_checkpoint="none",
+        max_seq_length=16,
+    )
+    source = find_model(config, silent)
+    (tmp_path / "runs").mkdir()
+    folder.create(config, {})
+    model = scatter(build_model(config, source, 2))
+    files = ModelFiles(source.encoder, source.vocabulary, LABELS)
+    save_best(model, files, Evaluated(3, 0.5, 0.6, 0.1, best=True), folder)
+    return Begun(folder.path, model)
+
+
+def config_of(begun: Begun, **options: Any) -> TrainConfig:
+    data = str(begun.path.parents[1] / "reviews")
+    return TrainConfig(data=data, init_checkpoint=str(begun.path), max_seq_length=16, **options)
+
+
+def subject(config: TrainConfig, labels: Labels) -> tuple[ModelSource, Subject]:
+    source = find_model(config, silent)
+    tsvs = [Path(config.data) / name for name in ("train.tsv", "dev.tsv")]
+    return source, Subject(config, source, labels, tsvs)
+
+
+@pytest.mark.parametrize("recompute", ["none", "layer"])
+def test_the_same_classes_take_encoder_and_head(begun: Begun, recompute: str) -> None:
+    config = config_of(begun, recompute=recompute)
+    source, what = subject(config, LABELS)
+    assert (source.name, source.of_run, what.takes_head) == ("first.v2", True, True)
+    model = build_model(config, source, 2, what.takes_head)
+    for ours, theirs in zip(model.weights, begun.model.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "labels", [Labels(["0", "1"], ["ham", "spam"]), Labels(["0", "1", "2"], ["a", "b", "c"])]
+)
+def test_other_classes_take_the_encoder_and_a_new_head(begun: Begun, labels: Labels) -> None:
+    config = config_of(begun)
+    source, what = subject(config, labels)
+    assert not what.takes_head
+    model = build_model(config, source, len(labels.values), what.takes_head)
+    for ours, theirs in zip(model.weights[:-2], begun.model.weights[:-2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert np.abs(model.weights[-2]).max() < 0.1 < np.abs(begun.model.weights[-2]).max()
+
+
+def test_its_digest_tells_the_run_from_others(begun: Begun) -> None:
+    _, what = subject(config_of(begun), LABELS)
+    assert inputs_of(what)["pretrained weights"] == sha256(begun.path / "best/model.ckpt.index")
+
+
+def test_a_link_means_the_run_that_it_points_to_now(begun: Begun) -> None:
+    latest = begun.path.parent / "latest"
+    latest.symlink_to(begun.path.name)
+    config = dataclasses.replace(config_of(begun), init_checkpoint=str(latest))
+    source, _ = subject(config, LABELS)
+    latest.unlink()
+    assert source.checkpoint == begun.path / "best/model.ckpt"
+    latest.symlink_to(begun.path.name)
+    assert resolved_config(config, source.name).init_checkpoint == str(begun.path)
+    assert source.name == "first.v2"
+
+
+def test_a_run_without_a_best_checkpoint_is_refused(begun: Begun) -> None:
+    (begun.path / "best").rename(begun.path / "gone")
+    with pytest.raises(InputError, match=r"first.v2: this run has no best checkpoint yet; wait"):
+        find_model(config_of(begun), silent)
+
+
+@pytest.mark.slow
+def test_training_begins_there_and_can_be_resumed(begun: Begun) -> None:
+    options = {"target_batch": 8, "micro_batch": 8, "max_updates": 1, "save_every": "1"}
+    config = config_of(begun, out=str(begun.path.parent / "second"), **options)
+    (begun.path / "best/labels.json").write_text('{"values": ["0", "1"], "names": ["0", "1"]}')
+    events = list(loop.train(config, silent))
+    start = events[0]
+    assert isinstance(start, Started)
+    assert (start.pretrained_run, start.pretrained_head) == ("first.v2", True)
+    *_, last = loop.resume(Path(str(config.out)), {"max_updates": 2}, silent)
+    assert last.summary["updates"] == 2
