@@ -175,6 +175,9 @@ def evaluate(
       `examples`.
     """
     config = _configured(EvalConfig, config, options)
+    from bertaccum.training.preflight import evaluated_table
+
+    evaluated_table(config)
     from bertaccum.training.evaluation import evaluate as run
 
     result = run(config, progress, note)
@@ -201,6 +204,9 @@ def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]
       `run`, `format`, `folder`, and `bytes` that were written.
     """
     config = _configured(ExportConfig, config, options)
+    from bertaccum.training.preflight import check_export
+
+    check_export(config)
     from bertaccum.training.export import export as run
 
     return run(config)
@@ -271,6 +277,11 @@ def predict(
       For each text, in their order, `text`, `label` and `probabilities` by name.
     """
     config = _configured(PredictConfig, config, options)
+    if texts is None and config.file is None:
+        raise TypeError("predict() needs texts, or a file")
+    from bertaccum.training.preflight import check_predict
+
+    check_predict(config)
     from bertaccum.training.predicting import predict as run
     from data_prep.table import Reading
     from data_prep.texts import read_texts
@@ -278,8 +289,7 @@ def predict(
     if isinstance(texts, str):
         texts = [texts]
     if texts is None:
-        if config.file is None:
-            raise TypeError("predict() needs texts, or a file")
+        assert config.file is not None
         delimiter = delimiter_character(config.delimiter)
         reading = Reading(config.text_column, None, delimiter, config.encoding)
         texts = read_texts(Path(config.file), reading, note)

@@ -29,7 +29,6 @@ from bertaccum.files import (
     new_folder,
     read_text,
     sha256,
-    standing,
     write_text,
 )
 from bertaccum.training.events import Evaluated
@@ -322,11 +321,7 @@ def load_best(folder: RunFolder) -> tuple[tf_keras.Model, ModelFiles]:
     Raises:
       InputError: the run saved none, or its files are damaged.
     """
-    best = standing(folder.best)
-    if not best.is_dir():
-        raise InputError(
-            "this run has no best checkpoint yet", "wait for its first evaluation", path=folder.path
-        )
+    best = folder.standing_best()
     files = ModelFiles.read(best)
     encoder = build_encoder(files.encoder)
     model = build_classifier(encoder, files.encoder, len(files.labels.values))

@@ -13,7 +13,6 @@ import tf_keras
 
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.config import EvalConfig
-from bertaccum.errors import InputError
 from bertaccum.memory.device import limit_memory
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.records.record import read_run_config
@@ -21,9 +20,10 @@ from bertaccum.settings import delimiter_character, size_in_bytes
 from bertaccum.training.checkpoints import best_evaluation, load_best
 from bertaccum.training.dataset import TokenStore, open_store, store_of_table
 from bertaccum.training.prediction import Predictor
+from bertaccum.training.preflight import evaluated_table
 from bertaccum.training.run_folder import RunFolder
 from data_prep.table import Reading
-from data_prep.tsv import default_split, read_tsv
+from data_prep.tsv import read_tsv
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,7 @@ def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) ->
     limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
     folder = RunFolder(Path(config.run))
     trained = read_run_config(folder.path)
-    data = Path(trained.data)
-    tsv = Path(config.file) if config.file else data / f"{config.split or default_split(data)}.tsv"
-    if not tsv.exists():
-        raise InputError(
-            "there is no such file", "choose another --split, or name a --file", path=tsv
-        )
+    tsv = evaluated_table(config)
     model, files = load_best(folder)
     if config.file:
         tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)

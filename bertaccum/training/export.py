@@ -10,13 +10,13 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.huggingface import safetensors, write_description
+from bertaccum.bert.huggingface import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.serving import save_serving
 from bertaccum.bert.tokenization import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
-from bertaccum.errors import ConfigError, RunError, first_line
-from bertaccum.files import beside, new_folder, write_text
+from bertaccum.errors import RunError, first_line
+from bertaccum.files import new_folder, write_text
 from bertaccum.records.card import model_card
 from bertaccum.records.record import read_record, read_run_config
 from bertaccum.training.checkpoints import load_best
@@ -42,21 +42,20 @@ classifier(["a text"], truncation=True)
 
 
 def export(config: ExportConfig) -> dict[str, Any]:
-    """Writes the best model of a run, whole or not at all.
+    """Write the best model of a run, whole or not at all.
+
+    Args:
+      config: as `preflight.check_export` accepts it.
 
     Returns:
       `run`, `format`, `folder`, and `bytes` that were written.
 
     Raises:
-      ConfigError: something is there already, or safetensors is not installed.
-      InputError: no such run, or it saved no model.
+      InputError: the run's files are damaged.
       RunError: it cannot be written.
     """
     run, path = RunFolder(Path(config.run)), Path(config.folder)
     trained = read_run_config(run.path)
-    _check_place(path)
-    if config.format == "huggingface":
-        safetensors()
     model, files = load_best(run)
     record = read_record(run.path)
     with _written(path) as folder:
@@ -98,27 +97,6 @@ def write_huggingface(
     )
     save_huggingface(model, folder)
     write_text(folder / "README.md", card)
-
-
-def _check_place(path: Path) -> None:
-    """Raises ConfigError if writing would replace something, or is not possible there."""
-    if not path.name:
-        raise ConfigError(f"--out {path} is not a possible name", "name a new folder")
-    try:
-        parent = next(p for p in path.absolute().parents if p.exists())
-        taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
-    except OSError as error:
-        raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
-    if taken:
-        raise ConfigError(f"--out {path} exists", "choose another folder")
-    trial = beside(parent / path.name)
-    try:
-        trial.mkdir()
-        trial.rmdir()
-    except OSError as error:
-        raise ConfigError(
-            f"--out {path} cannot be made in {parent} ({error.strerror})", "choose another folder"
-        ) from None
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from bertaccum.files import (
     read_text,
     remove_unfinished,
     settle,
+    standing,
     sync,
     write_text,
 )
@@ -182,6 +183,21 @@ class RunFolder(RunPaths):
         for path in (self.metrics, self.eval):
             if path.exists():
                 sync(path)
+
+    def standing_best(self) -> Path:
+        """Return the folder of the best checkpoint.
+
+        Raises:
+          InputError: there is none.
+        """
+        best = standing(self.best)
+        if not best.is_dir():
+            raise InputError(
+                "this run has no best checkpoint yet",
+                "wait for its first evaluation",
+                path=self.path,
+            )
+        return best
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
         write_text(path, json_text(values))

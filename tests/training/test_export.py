@@ -14,6 +14,7 @@ import tf_keras
 from safetensors.numpy import load_file
 from small import scatter
 
+from bertaccum import api
 from bertaccum.bert.presets import EncoderConfig
 from bertaccum.bert.source import ModelSource, find_model
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
@@ -24,7 +25,6 @@ from bertaccum.training.checkpoints import load_best, save_best
 from bertaccum.training.data_folder import Labels
 from bertaccum.training.dataset import open_store
 from bertaccum.training.events import Evaluated
-from bertaccum.training.export import export
 from bertaccum.training.model import build_model
 from bertaccum.training.prediction import Predictor
 from bertaccum.training.run_folder import ModelFiles, RunFolder
@@ -97,7 +97,7 @@ def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray
 
 
 def test_a_savedmodel_answers_without_bertaccum(run: RunFolder) -> None:
-    result = export(ExportConfig(run=str(run.path)))
+    result = api.export(ExportConfig(run=str(run.path)))
     folder = run.path / "export-savedmodel"
     assert (result["folder"], result["run"]) == (str(folder), "run")
     assert result["bytes"] > 10_000
@@ -124,7 +124,7 @@ def test_a_savedmodel_answers_without_bertaccum(run: RunFolder) -> None:
 @pytest.fixture(scope="module")
 def huggingface(run: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("huggingface") / "deep" / "model"
-    result = export(ExportConfig(str(run.path), "huggingface", str(out)))
+    result = api.export(ExportConfig(str(run.path), "huggingface", str(out)))
     assert result["folder"] == str(out)
     return out
 
@@ -159,13 +159,13 @@ def test_what_is_there_stays(run: RunFolder, tmp_path: Path) -> None:
     out = tmp_path / "model"
     out.mkdir()
     config = ExportConfig(run=str(run.path), format="huggingface", out=str(out))
-    export(config)  # into an empty folder
+    api.export(config)  # into an empty folder
     for path in (out, out / "config.json", tmp_path / "link"):
         (tmp_path / "link").is_symlink() or (tmp_path / "link").symlink_to("absent")
         with pytest.raises(ConfigError, match=r"exists; choose another folder$"):
-            export(dataclasses.replace(config, out=str(path)))
+            api.export(dataclasses.replace(config, out=str(path)))
     with pytest.raises(ConfigError, match="is not a possible name"):
-        export(dataclasses.replace(config, out="x" * 300))
+        api.export(dataclasses.replace(config, out="x" * 300))
 
 
 @pytest.mark.parametrize("out", ["/proc/x", "file/model"])
@@ -178,7 +178,7 @@ def test_where_nothing_can_be_made_nothing_is_loaded(
     monkeypatch.setattr(exporting, "load_best", never)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=rf"--out .*{out} .*; choose another folder"):
-        export(ExportConfig(str(run.path), out=str(tmp_path / out)))
+        api.export(ExportConfig(str(run.path), out=str(tmp_path / out)))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -191,5 +191,5 @@ def test_what_cannot_be_written_leaves_nothing(
 
     monkeypatch.setattr(exporting, "save_huggingface", full)
     with pytest.raises(RunError, match=r"model: cannot be written \(No space left on device\); "):
-        export(ExportConfig(str(run.path), "huggingface", str(tmp_path / "model")))
+        api.export(ExportConfig(str(run.path), "huggingface", str(tmp_path / "model")))
     assert not list(tmp_path.iterdir())

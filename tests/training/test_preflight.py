@@ -38,13 +38,20 @@ WRONG = {
     "plan --data nope": "nope/train.tsv: there is no such file",
     "plan --data reviews --out nope/plan.json": "--out nope/plan.json cannot be written",
     "plan --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
+    "eval --run run": "run: this run has no best checkpoint yet",
+    "eval --run done --split test": "reviews/test.tsv: there is no such file",
+    "eval --run done --file nope": "nope: there is no such file",
+    "predict --run run text": "run: this run has no best checkpoint yet",
+    "predict --run done --file nope": "nope: there is no such file",
+    "export --run run": "run: this run has no best checkpoint yet",
+    "export --run done --out reviews": "--out reviews exists",
 }
 
 
 def words(command: str) -> list[str]:
-    """The command's words, with a small model unless it names one or resumes."""
+    """The command's words, with a small model if it builds one and does not name it."""
     named = command.split()
-    if "--resume" in named:
+    if named[0] not in ("train", "plan") or "--resume" in named:
         return named
     return named + [word for pair in SMALL.items() if pair[0] not in named for word in pair]
 
@@ -59,6 +66,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]
     for tsv in ("train.tsv", "dev.tsv"):
         (folder / "damaged" / tsv).write_text("no columns\n")
     (folder / "run/config.yaml").write_text("data: gone\n")
+    (folder / "done/best").mkdir(parents=True)
+    (folder / "done/config.yaml").write_text("data: reviews\n")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps([words(command) for command in WRONG])],
         cwd=folder,
