@@ -8,13 +8,16 @@ and its gradient computed, before the rest of its window has been seen.
 
 from __future__ import annotations
 
+import functools
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.checks import check_steps, plain_number
 from bertaccum.accumulation.replicas import replicated
 
@@ -42,8 +45,13 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     replicas, or use group or layer normalization, which look at one example at a time.
 
     The window ends with the `accumulation_steps`-th training call, or with `end_window()`.
-    A layer that is called several times in a micro-step counts every call. Frozen, or with
-    `training=False`, nothing is accumulated.
+    Frozen, or with `training=False`, nothing is accumulated.
+
+    A layer that is called several times in a micro-step, as in a siamese network, has a
+    window for each of these calls if the model is one that `accumulate_gradients` made; at
+    the window's end they move the statistics one after the other, as they do in the big
+    batch. Elsewhere the layer cannot tell a second call from a second micro-step. It warns
+    when a function calls it twice, and counts every call.
 
     Under a distribution strategy each replica has its own window. With `synchronized`, a
     micro-batch is that of all replicas, and all come to the same statistics, which are
@@ -73,6 +81,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # other things, that are assigned to names which the class does not have.
     accumulation_steps: int | tf.Variable = 1
     _micro_batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor] | None = None
+    _last_graph: weakref.ref[Any] | None = None
 
     def __init__(self, accumulation_steps: int | tf.Variable, *args: Any, **kwargs: Any) -> None:
         check_steps(accumulation_steps)
@@ -85,7 +94,22 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     def build(self, input_shape: Any) -> None:
         """Creates the weights of `BatchNormalization`, and the window."""
         super().build(input_shape)
-        self._window = _Window(self._param_shape, self._param_dtype)
+        self._window = self._new_window()
+        # Of the second call in a micro-step, the third, and so on.
+        self._further_windows: list[_Window] = []
+
+    def _new_window(self) -> _Window:
+        with tf.init_scope():
+            return _Window(self._param_shape, self._param_dtype)
+
+    def _window_of(self, call: int) -> _Window:
+        while len(self._further_windows) < call:
+            self._further_windows.append(self._new_window())
+        return self._windows[call]
+
+    @property
+    def _windows(self) -> list[_Window]:
+        return [self._window, *self._further_windows]
 
     def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
         """As `BatchNormalization`; in training, also adds the micro-batch to the window."""
@@ -98,13 +122,13 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
 
         For the end of training, or of an epoch that ends with a shorter window.
         """
-        if self.built:
-            self._on_each_replica(self._commit)
+        for window in self._windows if self.built else []:
+            self._on_each_replica(functools.partial(self._commit, window))
 
     def drop_window(self) -> None:
         """Forgets the window as far as it has come."""
-        if self.built:
-            self._on_each_replica(self._window.reset)
+        for window in self._windows if self.built else []:
+            self._on_each_replica(window.reset)
 
     def _on_each_replica(self, function: Callable[[], Any]) -> None:
         strategy = getattr(self.moving_mean, "distribute_strategy", None)
@@ -173,15 +197,29 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # --- The window ---------------------------------------------------------------------
 
     def _accumulate(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Operation:
+        self._warn_of_a_second_call()
+        window = self._window_of(micro_batch.call_number(self))
         # Not to count a call that fails because the data has come to its end.
         with tf.control_dependencies([count]):
-            self._window.add(count, mean, variance)
-            due = self._window.count_call(self.accumulation_steps)
-        return tf.cond(due, self._commit, tf.no_op)
+            window.add(count, mean, variance)
+            due = window.count_call(self.accumulation_steps)
+        return tf.cond(due, functools.partial(self._commit, window), tf.no_op)
 
-    def _commit(self) -> tf.Operation:
+    def _warn_of_a_second_call(self) -> None:
+        if micro_batch.present() is not None or tf.executing_eagerly():
+            return
+        graph = tf.compat.v1.get_default_graph()
+        if self._last_graph is not None and self._last_graph() is graph:
+            warnings.warn(
+                f"a function calls {self.name} twice in training. Without accumulate_gradients"
+                " each call counts as a micro-step, so the moving statistics are not those of"
+                " the big batch if both calls belong to one micro-step",
+                stacklevel=2,
+            )
+        self._last_graph = weakref.ref(graph)
+
+    def _commit(self, window: _Window) -> tf.Operation:
         """One step of the moving averages; communicates nothing, so that it may be in a cond."""
-        window = self._window
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
             variance *= _bessel(count, variance.dtype)
@@ -211,14 +249,23 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
 
     def load_own_variables(self, store: Any) -> None:
         """The reverse of `save_own_variables`."""
+        names = set(store.keys())
+        # The first step makes further windows, but a model that was just loaded has seen none.
+        if self.built:
+            self._window_of(sum(name.endswith("_calls") for name in names) - 1)
         window = self._window_variables()
-        keys = store.keys() - window.keys()
+        keys = names - window.keys()
         super().load_own_variables({key: store[key] for key in keys})
         for name, variable in window.items():
             variable.assign(store[name][()])
 
     def _window_variables(self) -> dict[str, tf.Variable]:
-        return {f"window_{k}": v for k, v in self._window.variables.items()} if self.built else {}
+        windows = enumerate(self._windows if self.built else [])
+        return {
+            f"window_{number}_{name}" if number else f"window_{name}": variable
+            for number, window in windows
+            for name, variable in window.variables.items()
+        }
 
 
 class _Window(tf.__internal__.tracking.AutoTrackable):

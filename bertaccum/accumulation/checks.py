@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ import tf_keras
 REDUCTIONS = ("mean", "sum", "running_mean")
 NONFINITE = ("skip", "raise", "propagate")
 ON_PARTIAL = ("apply", "carry", "drop")
+BATCH_NORMALIZATIONS = (
+    tf_keras.layers.BatchNormalization,
+    tf_keras.layers.experimental.SyncBatchNormalization,
+)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -76,6 +81,22 @@ def check_model(model: Any, accumulating: type) -> None:
         )
     if isinstance(model, accumulating):
         raise ValueError(f"{model!r} accumulates already")
+
+
+def warn_of_batch_normalization(model: tf_keras.Model) -> None:
+    """Warn if the model trains batch normalizations that normalize each micro-batch by itself."""
+    layers = [layer for layer in model.submodules if isinstance(layer, BATCH_NORMALIZATIONS)]
+    # AccumBatchNormalization has steps, and whoever uses it knows of this.
+    plain = [layer for layer in layers if not hasattr(layer, "accumulation_steps")]
+    names = [layer.name for layer in plain if layer.trainable]
+    if names:
+        warnings.warn(
+            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}): each"
+            " micro-batch is normalized by itself and moves the statistics. Call"
+            " replace_batch_normalization(model, accumulation_steps) first, freeze these layers,"
+            " or use group or layer normalization",
+            stacklevel=3,
+        )
 
 
 def check_scope(optimizer: tf_keras.optimizers.Optimizer) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 
-from bertaccum.accumulation import micro_batch
+from bertaccum.accumulation import loss_parts, micro_batch
 from bertaccum.accumulation.one_update import OneUpdate
 from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
 from bertaccum.accumulation.replicas import first, replicas_in_sync
@@ -29,7 +29,9 @@ class KerasFace(OneUpdate):
     _overflowed: tf.Variable
     _accumulators: Callable[[], GradientSums]
     _in_order: Callable[[GradsAndVars], list[Gradient]]
-    _update_at_once: Callable[[list[Gradient], tf.Tensor], tf.Tensor]
+    _ordered: Callable[[GradsAndVars], list[Gradient]]
+    _part_sums: Callable[[int], GradientSums]
+    _update_at_once: Callable[[list[Gradient], tf.Tensor, Sequence[Any]], tf.Tensor]
 
     @property
     def _at_once(self) -> bool:
@@ -60,7 +62,20 @@ class KerasFace(OneUpdate):
             with tape if tape is not None else nullcontext():
                 loss = share(loss)
             pairs = super().compute_gradients(loss, var_list, tape)
+            pairs = self._with_parts(pairs, loss, parts)
         return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
+
+    def _with_parts(self, pairs: list[Any], loss: tf.Tensor, factor: Any) -> list[Any]:
+        """Differentiate losses with other divisors, too; see `loss_parts`."""
+        present = micro_batch.present()
+        if present is None or not present.parts:
+            return pairs
+        variables = [v for _, v in pairs]
+        found = loss_parts.differentiate([*present.parts.values()], loss, variables, factor)
+        present.part_gradients[id(self)] = [
+            list(zip(gradients, variables, strict=True)) for gradients in found
+        ]
+        return loss_parts.with_zeros(pairs, found)
 
     def _power_of_two(self) -> tf.Tensor:
         """At least the micro-steps of the present window; multiplying by it is exact."""
@@ -107,11 +122,14 @@ class KerasFace(OneUpdate):
                 " each replica's own gradients, without skip_gradients_aggregation"
             )
         gradients, weight = self._weighed(self._in_order(pairs))
+        parts = self._weighed_parts()
         if self._at_once:
-            self._update_at_once(gradients, weight)
+            self._update_at_once(gradients, weight, parts)
             return self.iterations
         with after(gradients):
             self._accumulators().add(gradients, weight)
+            for number, part in enumerate(parts):
+                self._part_sums(number).add(*part)
         self._apply_if((self._step >= self._window_steps) & ~self._overflowed)
         return self.iterations
 
@@ -147,11 +165,30 @@ class KerasFace(OneUpdate):
     def _weighed(self, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
         """Keras' gradients, of this replica's share of a mean, as what `accumulate` takes."""
         replicas = replicas_in_sync()
-        size = micro_batch.size_for(self)
-        if size is None:  # All micro-batches are taken to be of one size.
+        present = micro_batch.present_for(self)
+        if present is None:  # All micro-batches are taken to be of one size.
             return gradients, tf.constant(1 / replicas, tf.float64)
-        size = tf.cast(size, tf.float64)
+        size = tf.cast(present.size, tf.float64)
         return [times(g, size * replicas) for g in gradients], size
+
+    def _weighed_parts(self) -> list[tuple[list[Gradient], tf.Tensor]]:
+        """As `_weighed`, the gradients of each loss that has a divisor of its own."""
+        present = micro_batch.present()
+        if present is None or not present.parts:
+            return []
+        if id(self) not in present.part_gradients:
+            raise ValueError(
+                "the outputs of this model have different masks, so their losses are accumulated"
+                " separately; a train_step of one's own has to call"
+                " optimizer.minimize(loss, variables, tape=tape)"
+            )
+        found = []
+        own = zip(present.part_gradients[id(self)], present.parts.values(), strict=True)
+        for pairs, part in own:
+            size = tf.cast(part.size, tf.float64)
+            ordered = self._ordered(pairs)
+            found.append(([times(g, size * replicas_in_sync()) for g in ordered], size))
+        return found
 
     def _begin_window(self) -> tf.Operation:
         self._window_steps.assign(self._steps())

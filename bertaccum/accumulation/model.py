@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import micro_batch, serialization
+from bertaccum.accumulation import measured_loss, micro_batch, serialization
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.checks import (
     ON_PARTIAL,
@@ -17,30 +18,38 @@ from bertaccum.accumulation.checks import (
     check_model,
     check_steps_or_schedule,
     plain_number,
+    warn_of_batch_normalization,
 )
+from bertaccum.accumulation.cloning import after_cloning
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
 # A mixin: Keras would change the bases of a class that is a Model by itself.
 _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
 
 
+# What a micro-batch weighs: a function of y, y_pred and sample_weight.
+LossWeight = Callable[[Any, Any, Any], Any]
+
+
 @dataclass(frozen=True)
 class _Settings:
     steps: Any
     on_partial: str
-    # Those that the model's steps were seen to use, by identity.
-    optimizers: dict[int, AccumulatingOptimizer] = field(default_factory=dict)
+    loss_weight: LossWeight | None
 
 
 def accumulate_gradients(
-    model: tf_keras.Model, accumulation_steps: Any, on_partial: str = "apply"
+    model: tf_keras.Model,
+    accumulation_steps: Any,
+    on_partial: str = "apply",
+    loss_weight: LossWeight | None = None,
 ) -> tf_keras.Model:
     """Makes a model accumulate in `fit`, `train_on_batch` and its own `train_step`.
 
     An optimizer in `fit` is not told how many examples a gradient is of; a model knows.
-    Each micro-batch then weighs as much as it has examples (where the only output has a
-    Keras mask, as it has unmasked positions), so that every update is that of its window
-    as one batch, whatever the sizes of the batches. Regularization losses count once.
+    Each micro-batch weighs what its loss divided by: the number of examples, or of unmasked
+    positions if the output or the loss has a mask. Every update is therefore that of its
+    window as one batch, whatever the sizes of the batches. Regularization losses count once.
 
     Args:
       model: functional, Sequential or subclassed. It is changed in place: from now on it is
@@ -48,10 +57,17 @@ def accumulate_gradients(
       accumulation_steps: micro-steps in a window, as of `AccumulatingOptimizer`.
       on_partial: what `fit` does, before it validates, with a window that the end of an
         epoch cuts short: `apply` it, `carry` it over to the next epoch, or `drop` it.
+        Unless it is `carry`, a new `fit` drops the window that an interrupted one left.
+      loss_weight: a function of `y`, `y_pred` and `sample_weight` that returns what the loss
+        of this batch divided by, a scalar. Only needed for losses that do not return one value
+        per example: the divisor of such a loss cannot be known.
 
     Returns:
       The model. Whatever optimizer it is compiled with next is wrapped; for options other
       than the defaults compile it with an `AccumulatingOptimizer`.
+
+    Warns:
+      UserWarning: the model has layers with which accumulation cannot be exact.
 
     Raises:
       ValueError, TypeError: not a model, or one that accumulates already, or arguments
@@ -64,7 +80,9 @@ def accumulate_gradients(
     for layer in model.submodules:
         if isinstance(layer, AccumBatchNormalization):
             _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)
-    settings = {"_accumulation": _Settings(accumulation_steps, on_partial)}
+    if accumulation_steps != 1:
+        warn_of_batch_normalization(model)
+    settings = {"_accumulation": _Settings(accumulation_steps, on_partial, loss_weight)}
     bases = (AccumulatingModel, type(model))
     model.__class__ = type(AccumulatingModel.__name__, bases, settings)
     if getattr(model, "optimizer", None) is not None:
@@ -80,27 +98,41 @@ class AccumulatingModel(_Mixin):
     _accumulation: _Settings
 
     def train_step(self, data: Any) -> Any:
-        """The model's own step, whose gradients weigh as much as the micro-batch has examples."""
+        """Run the model's own step; its gradients weigh what the loss divided by."""
         with micro_batch.micro_batch(_length(data)) as present:
             results = super().train_step(data)
-        if not present.optimizers:
-            raise ValueError(
-                f"no optimizer in the train_step of {type(self).__bases__[1].__name__} accumulates;"
-                " wrap each that it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
-            )
-        self._accumulation.optimizers.update({id(o): o for o in present.optimizers})
+        self._check_step(present)
+        self._seen_optimizers().update({id(o): o for o in present.optimizers})
         self._check_losses()
         return results
+
+    def _check_step(self, present: micro_batch.MicroBatch) -> None:
+        name = own_class(self).__name__
+        if not present.optimizers:
+            raise ValueError(
+                f"no optimizer in the train_step of {name} accumulates;"
+                " wrap each that it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
+            )
+        if self._accumulation.loss_weight and not present.weight_given:
+            raise ValueError(
+                f"the train_step of {name} does not call compute_loss, so loss_weight has no"
+                " effect; call self.compute_loss(x, y, y_pred, sample_weight) there"
+            )
+
+    def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
+        """Return the optimizers that the model's steps were seen to use, by identity."""
+        # In the instance's dict, where Keras does not track them as parts of the model.
+        return self.__dict__.setdefault("_accumulating", {})
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
     ) -> Any:
-        """The model's own. Of an output that is masked or ragged it is a mean over positions."""
-        outputs = tf.nest.flatten(y_pred)
-        if len(outputs) == 1 and isinstance(outputs[0], tf.RaggedTensor):
-            micro_batch.resize(tf.shape(outputs[0].flat_values)[0])
-        elif len(outputs) == 1 and getattr(outputs[0], "_keras_mask", None) is not None:
-            micro_batch.resize(tf.math.count_nonzero(outputs[0]._keras_mask))
+        """Compute the model's own loss; note what it divides by."""
+        measured_loss.measure(self.compiled_loss, y_pred)
+        loss_weight, present = self._accumulation.loss_weight, micro_batch.present()
+        if loss_weight is not None and present is not None:
+            present.size = tf.convert_to_tensor(loss_weight(y, y_pred, sample_weight))
+            present.weight_given = True
         return super().compute_loss(x, y, y_pred, sample_weight)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
@@ -129,9 +161,15 @@ class AccumulatingModel(_Mixin):
         For training without `fit`, such as with `train_on_batch`.
         """
         on_partial = self._accumulation.on_partial
-        if on_partial == "carry":
-            return
-        apply = on_partial == "apply"
+        if on_partial != "carry":
+            self._end_window(apply=on_partial == "apply")
+
+    def begin_window(self) -> None:
+        """Forget the window that an interrupted `fit` left, unless `on_partial` is `carry`."""
+        if self._accumulation.on_partial != "carry":
+            self._end_window(apply=False)
+
+    def _end_window(self, apply: bool) -> None:
         with self.distribute_strategy.scope():
             for optimizer in self._accumulating_optimizers():
                 if optimizer.pending:
@@ -141,7 +179,7 @@ class AccumulatingModel(_Mixin):
                     layer.end_window() if apply else layer.drop_window()
 
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
-        used = dict(self._accumulation.optimizers)
+        used = dict(self._seen_optimizers())
         # One that was loaded in the middle of a window may not have been used yet.
         if isinstance(self.optimizer, AccumulatingOptimizer):
             used[id(self.optimizer)] = self.optimizer
@@ -171,11 +209,11 @@ class AccumulatingModel(_Mixin):
 
     def get_config(self) -> dict[str, Any]:
         """The model as it was before, and how it accumulates."""
-        model = type(self).__bases__[1]
         return {
-            "model": serialization.described(model, super().get_config()),
+            "model": serialization.described(own_class(self), super().get_config()),
             "accumulation_steps": serialization.plain_steps(self._accumulation.steps),
             "on_partial": self._accumulation.on_partial,
+            "loss_weight": serialization.plain_function(self._accumulation.loss_weight),
         }
 
     @classmethod
@@ -183,25 +221,43 @@ class AccumulatingModel(_Mixin):
         """The reverse of `get_config`."""
         model = tf_keras.layers.deserialize(config["model"], custom_objects)
         steps = serialization.revived(config["accumulation_steps"], custom_objects)
-        return accumulate_gradients(model, steps, config["on_partial"])
+        # Models that older versions saved have no loss_weight.
+        loss_weight = serialization.revived(config.get("loss_weight"), custom_objects)
+        return accumulate_gradients(model, steps, config["on_partial"], loss_weight)
 
 
 # The older formats know only the name of the class that `accumulate_gradients` makes.
 tf_keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
 
 
+def _accumulate_alike(clone: tf_keras.Model, original: AccumulatingModel) -> tf_keras.Model:
+    settings = original._accumulation
+    return accumulate_gradients(clone, settings.steps, settings.on_partial, settings.loss_weight)
+
+
+after_cloning(AccumulatingModel, _accumulate_alike)
+
+
 class _EpochEnd(tf_keras.callbacks.Callback):
-    """Ends the window with the epoch, before validation if there is one."""
+    """Begins a window with `fit`, and ends it with the epoch, before validation if any."""
 
     def __init__(self, model: AccumulatingModel) -> None:
         super().__init__()
         self.set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.begin_window()
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.model.end_window()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.model.end_window()
+
+
+def own_class(model: tf_keras.Model) -> type:
+    """Return the model's class, without what `accumulate_gradients` has added to it."""
+    return type(model).__bases__[1] if isinstance(model, AccumulatingModel) else type(model)
 
 
 def _check_same_steps(part: str, theirs: Any, steps: Any) -> None:

@@ -7,13 +7,15 @@ merging inside a branch that one replica takes is an error in TensorFlow.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation import loss_parts
 from bertaccum.accumulation.replicas import first, sum_over_replicas
 from bertaccum.accumulation.sums import compute_dtype
 from bertaccum.accumulation.transforms import GradientTransform
@@ -39,29 +41,43 @@ class OneUpdate(OptimizerWrapper):
         candidates: list[frozenset[int]],
         touched: tf.Tensor,
         report: tf.Tensor | None = None,
+        parts: Sequence[tuple[list[tf.Tensor], tf.Tensor]] = (),
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Reduces over replicas, once; divides; checks; hands the result to the inner one.
 
         What is updated is the first of the `candidates` that has all variables `touched`.
+        The sums of each of the `parts` are divided by a weight of their own.
 
         Returns:
           Whether it was applied; and the reports' sum.
         """
         used = sorted(frozenset.union(*candidates))
-        numbers = weight[tf.newaxis]
+        groups = [[group[i] for i in used] for group in (sums, *(part for part, _ in parts))]
+        numbers = tf.stack([weight, *(its_weight for _, its_weight in parts)])
         if report is not None:
             numbers = tf.concat([numbers, tf.cast(report, tf.float64)], axis=0)
-        sums, numbers = sum_over_replicas([sums[i] for i in used], numbers)
-        weight = numbers[0]
-        agreed = tf.equal(numbers[1], 0) if report is not None else tf.constant(True)
-        factor = tf.ones_like(weight) if self.reduction == "sum" else 1 / weight
+        reduced, numbers = sum_over_replicas(list(itertools.chain(*groups)), numbers)
+        weights, reports = numbers[: len(groups)], numbers[len(groups) :]
+        agreed = tf.equal(reports[0], 0) if report is not None else tf.constant(True)
+        groups = [reduced[i : i + len(used)] for i in range(0, len(reduced), len(used))]
+        sums, factor = self._quotient(groups, weights)
         variables = [self._model_variables[i] for i in used]
         pairs, factor, norm = self._gradients(sums, variables, factor)
         self.gradient_norm.assign(tf.cast(norm, tf.float32))
         which = _first_covering(candidates, touched)
         allowed = self._allowed(tf.math.is_finite(norm) | ~agreed)
         applied = self._apply_inner(pairs, factor, (agreed, allowed), candidates, which)
-        return applied, numbers[1:]
+        return applied, reports
+
+    def _quotient(
+        self, groups: list[list[tf.Tensor]], weights: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The sums, and what they are to be multiplied by."""
+        if self.reduction == "sum":
+            weights = tf.ones_like(weights)
+        if len(groups) > 1:
+            return loss_parts.mean_of(groups, weights), tf.ones_like(weights[0])
+        return groups[0], 1 / weights[0]
 
     def _gradients(
         self, sums: list[tf.Tensor], variables: list[tf.Variable], factor: tf.Tensor

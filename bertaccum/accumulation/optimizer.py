@@ -99,6 +99,8 @@ class AccumulatingOptimizer(KerasFace):
         # Which variables have had gradients together, by position.
         self._together: set[frozenset[int]] = self._no_dependency(set())
         self._sums: GradientSums | None = None
+        # Of losses with divisors of their own: see `loss_parts`.
+        self._parts: list[GradientSums] = []
 
     # --- State ----------------------------------------------------------------------
 
@@ -130,12 +132,19 @@ class AccumulatingOptimizer(KerasFace):
 
     def _accumulators(self) -> GradientSums:
         if self._sums is None:
-            running_mean = self.reduction == "running_mean"
-            with tf.init_scope():
-                self._sums = GradientSums(
-                    self._model_variables, self.accumulator_dtype, running_mean
-                )
+            self._sums = self._new_sums()
         return self._sums
+
+    def _part_sums(self, number: int) -> GradientSums:
+        while len(self._parts) <= number:
+            self.__dict__.pop("traced_flush", None)  # It was traced without knowing of them.
+            self._parts.append(self._new_sums(f"part_{len(self._parts)}_"))
+        return self._parts[number]
+
+    def _new_sums(self, prefix: str = "") -> GradientSums:
+        running_mean = self.reduction == "running_mean"
+        with tf.init_scope():
+            return GradientSums(self._model_variables, self.accumulator_dtype, running_mean, prefix)
 
     def _position(self, variable: tf.Variable) -> int:
         try:
@@ -151,14 +160,18 @@ class AccumulatingOptimizer(KerasFace):
         """One gradient or None for each of the model's variables."""
         pairs = list(grads_and_vars)
         self.build([v for _, v in pairs])
-        gradients: list[Gradient] = [None] * len(self._model_variables)
-        for gradient, variable in pairs:
-            if gradient is not None:
-                gradients[self._position(variable)] = gradient
+        gradients = self._ordered(pairs)
         together = frozenset(_positions_of(gradients))
         if together not in self._together:
             self._together.add(together)
             self.__dict__.pop("traced_flush", None)  # It was traced without knowing of them.
+        return gradients
+
+    def _ordered(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
+        gradients: list[Gradient] = [None] * len(self._model_variables)
+        for gradient, variable in grads_and_vars:
+            if gradient is not None:
+                gradients[self._position(variable)] = gradient
         return gradients
 
     # --- The explicit face ----------------------------------------------------------
@@ -208,12 +221,19 @@ class AccumulatingOptimizer(KerasFace):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
         alone = self.reduction != "sum" and replicas_in_sync() == 1
         sums, weight = self._sums.read(alone)
+        parts = [part.read(alone=False) for part in self._parts]
         touched = tf.identity(self._sums.touched)
-        applied, total = self._update(sums, weight, self._candidates(), touched, report)
+        applied, total = self._update(sums, weight, self._candidates(), touched, report, parts)
         with tf.control_dependencies([applied]):
-            self._sums.reset()
+            self._reset_sums()
             self._step.assign(0)
         return applied if report is None else (applied, total)
+
+    def _reset_sums(self) -> tf.Operation:
+        for sums in [self._sums, *self._parts]:
+            if sums is not None:
+                sums.reset()
+        return tf.no_op()
 
     def avoid_copies(self) -> None:
         """Before `apply`, in functions that XLA does not compile: saves it time.
@@ -241,15 +261,24 @@ class AccumulatingOptimizer(KerasFace):
         """
         return self._update_at_once(self._in_order(grads_and_vars), tf.cast(weight, tf.float64))
 
-    def _update_at_once(self, gradients: list[Gradient], weight: tf.Tensor) -> tf.Tensor:
+    def _update_at_once(
+        self,
+        gradients: list[Gradient],
+        weight: tf.Tensor,
+        parts: Sequence[tuple[list[Gradient], tf.Tensor]] = (),
+    ) -> tf.Tensor:
+        dense = self._dense(gradients)
+        touched = tf.constant([g is not None for g in gradients])
+        own = frozenset(_positions_of(gradients))
+        dense_parts = [(self._dense(part), its_weight) for part, its_weight in parts]
+        return self._update(dense, weight, [own], touched, parts=dense_parts)[0]
+
+    def _dense(self, gradients: list[Gradient]) -> list[tf.Tensor]:
         # The sum is the gradient: clipping must not see an embedding's rows one by one.
-        dense = [
+        return [
             tf.zeros(v.shape, v.dtype) if g is None else tf.convert_to_tensor(g)
             for g, v in zip(gradients, self._model_variables, strict=True)
         ]
-        touched = tf.constant([g is not None for g in gradients])
-        own = frozenset(_positions_of(gradients))
-        return self._update(dense, weight, [own], touched)[0]
 
     def flush(self) -> tf.Tensor:
         """Applies the window as far as it has come, exactly weighted.
@@ -286,7 +315,7 @@ class AccumulatingOptimizer(KerasFace):
         if tf.distribute.in_cross_replica_context():
             tf.distribute.get_strategy().run(self.drop)
         elif self._sums is not None:
-            self._sums.reset()
+            self._reset_sums()
             self._step.assign(0)
             self._overflowed.assign(False)
 
@@ -296,7 +325,23 @@ class AccumulatingOptimizer(KerasFace):
         if not self._model_variables:
             return []
         own = [self._step, self._window_steps, self._overflowed, self.skipped_windows]
-        return own + (list(self._sums.variables) if self._sums is not None else [])
+        sums = [self._sums, *self._parts] if self._sums is not None else []
+        return [*own, *(variable for part in sums for variable in part.variables)]
+
+    def load_own_variables(self, store: Any) -> None:
+        """The reverse of `save_own_variables`."""
+        self._make_parts(len(store.keys()) - len(self._own_variables()))
+        super().load_own_variables(store)
+
+    def set_weights(self, weights: Any) -> None:
+        """Set all variables, as the .h5 format does."""
+        self._make_parts(len(weights) - len(self.variables))
+        super().set_weights(weights)
+
+    def _make_parts(self, missing: int) -> None:
+        # The first step makes them, but a model that was just loaded has seen none.
+        for _ in range(missing // len(self._sums.variables) if self._sums is not None else 0):
+            self._part_sums(len(self._parts))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments, from which `from_config` makes the same optimizer without its state."""

@@ -8,11 +8,8 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
-
-_BATCH_NORMALIZATIONS = (
-    tf_keras.layers.BatchNormalization,
-    tf_keras.layers.experimental.SyncBatchNormalization,
-)
+from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS
+from bertaccum.accumulation.model import own_class
 
 
 def replace_batch_normalization(
@@ -39,7 +36,7 @@ def replace_batch_normalization(
     pairs: list[tuple[tf_keras.layers.Layer, tf_keras.layers.Layer]] = []
 
     def clone_layer(layer: tf_keras.layers.Layer) -> tf_keras.layers.Layer:
-        if isinstance(layer, _BATCH_NORMALIZATIONS):
+        if isinstance(layer, BATCH_NORMALIZATIONS):
             clone = _accumulating(layer, accumulation_steps)
         elif _inside(layer):
             return _clone_model(layer, clone_layer)
@@ -59,10 +56,10 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
     if isinstance(model, tf_keras.Sequential) or getattr(model, "_is_graph_network", False):
         clone = tf_keras.models.clone_model(model, clone_function=clone_layer)
     # Keras turns some subclasses of functional models into plain ones.
-    if type(clone) is not type(model):
+    if clone is None or own_class(clone) is not own_class(model):
         raise ValueError(
-            f"{type(model).__name__} {model.name!r} has a BatchNormalization inside and cannot be"
-            " copied layer by layer, as functional and Sequential models can; use"
+            f"{own_class(model).__name__} {model.name!r} has a BatchNormalization inside and cannot"
+            " be copied layer by layer, as functional and Sequential models can; use"
             " AccumBatchNormalization where it is defined"
         )
     # The property's setter would change the layers, which have it from their originals.
@@ -71,7 +68,7 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
 
 
 def _accumulating(layer: Any, accumulation_steps: int | tf.Variable) -> AccumBatchNormalization:
-    known = (*_BATCH_NORMALIZATIONS, AccumBatchNormalization)
+    known = (*BATCH_NORMALIZATIONS, AccumBatchNormalization)
     if type(layer) not in known:
         raise ValueError(
             f"layer {layer.name!r} is a {type(layer).__name__}, which may do more than"
@@ -95,4 +92,4 @@ def _copied(layer: tf_keras.layers.Layer) -> tf_keras.layers.Layer:
 
 def _inside(layer: tf_keras.layers.Layer) -> bool:
     """Whether there is batch normalization in the layer, at whatever depth."""
-    return any(isinstance(part, _BATCH_NORMALIZATIONS) for part in layer.submodules)
+    return any(isinstance(part, BATCH_NORMALIZATIONS) for part in layer.submodules)

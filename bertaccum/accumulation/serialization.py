@@ -46,6 +46,11 @@ def plain_steps(steps: Any) -> Any:
     return steps if isinstance(steps, int) else tf_keras.saving.serialize_keras_object(steps)
 
 
+def plain_function(function: Any) -> Any:
+    """A function for a config, or None."""
+    return function and tf_keras.saving.serialize_keras_object(function)
+
+
 def revived(value: Any, custom_objects: Any) -> Any:
     """The object that a config is of; other values are returned as they are."""
     if not isinstance(value, dict):

@@ -25,28 +25,33 @@ class GradientSums(tf.Module):
       variables: the model's variables.
       dtype: of the accumulators; by default the variable's, but at least float32.
       running_mean: keep the mean of what has been added so far, not its sum.
+      prefix: of the variables' names, where an optimizer has several such objects.
     """
 
     def __init__(
-        self, variables: Sequence[tf.Variable], dtype: tf.DType | None, running_mean: bool
+        self,
+        variables: Sequence[tf.Variable],
+        dtype: tf.DType | None,
+        running_mean: bool,
+        prefix: str = "",
     ) -> None:
         super().__init__(name="gradient_sums")
         self.running_mean = running_mean or (dtype is not None and dtype.size < 4)
         # Numbered: in an HDF5 file each variable needs a name of its own.
         self.totals = [
-            summed(tf.zeros(v.shape, dtype or compute_dtype(v)), f"sum_{number}")
+            summed(tf.zeros(v.shape, dtype or compute_dtype(v)), f"{prefix}sum_{number}")
             for number, v in enumerate(variables)
         ]
-        self.weight = summed(tf.zeros([], tf.float64), "weight")
+        self.weight = summed(tf.zeros([], tf.float64), f"{prefix}weight")
         self.touched = replicated(
             tf.zeros([len(variables)], tf.bool),
             tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            "touched",
+            f"{prefix}touched",
         )
         # Positions of those to which rows have been added.
         self._scattered: set[int] = set()
         # A constant zero would be folded into a second copy of every accumulator.
-        self._zero = summed(tf.zeros([]), "zero")
+        self._zero = summed(tf.zeros([]), f"{prefix}zero")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
         """Adds gradients of a loss summed over examples that weigh `weight` together.

@@ -1,12 +1,12 @@
 """A small model fitted with a big batch and with accumulation, for tests and as a program.
 
 As a program it compares the two under a strategy, which has to be set up before TensorFlow
-starts: `python fitting.py REPLICAS inner|outer|none|model|loop [overflow]` mirrors over logical
-CPUs; with 0 replicas and a TF_CONFIG it is one of several workers. With `model` it is not only
-the optimizer that accumulates, and batches differ in size; with `loop` there is no `fit`, and
-replicas have unequal shares. It prints the largest difference, the
-number of updates, what was reduced over replicas in one trace, in elements, and where in the
-graph workers communicate.
+starts: `python fitting.py REPLICAS inner|outer|none|model|loop [overflow] [executions]` mirrors
+over logical CPUs; with 0 replicas and a TF_CONFIG it is one of several workers. With `model` it
+is not only the optimizer that accumulates, and batches differ in size; `executions` runs two of
+them in each execution. With `loop` there is no `fit`, and replicas have unequal shares. It prints
+the largest difference, the number of updates, what was reduced over replicas in one trace, in
+elements, and where in the graph workers communicate.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def count_collectives(network: tf_keras.Model) -> str:
     return f"{elements} branches {[count for count in inside if count]}"
 
 
-def main(replicas: int, scale: str, overflow: bool) -> None:
+def main(replicas: int, scale: str, overflow: bool, executions: int) -> None:
     strategy = make_strategy(replicas)
     # 4 windows of 15, in batches of 5, and one of 4: neither divides by two replicas.
     window = UNEVEN_WINDOW if scale == "model" else WINDOW
@@ -160,7 +160,8 @@ def main(replicas: int, scale: str, overflow: bool) -> None:
     with strategy.scope():
         if scale == "model":
             network = lambda: accumulate_gradients(model(), 3)  # noqa: E731
-            weights, network = fit(adamw, window // 3, network=network)
+            options = {"network": network, "steps_per_execution": executions}
+            weights, network = fit(adamw, window // 3, **options)
         elif scale == "loop":
             weights, network = loop()
         else:
@@ -173,4 +174,5 @@ def main(replicas: int, scale: str, overflow: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], overflow="overflow" in sys.argv[3:])
+    more = sys.argv[3:]
+    main(int(sys.argv[1]), sys.argv[2], "overflow" in more, 2 if "executions" in more else 1)

@@ -20,7 +20,12 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import AccumBatchNormalization, replace_batch_normalization
+from bertaccum.accumulation import (
+    AccumBatchNormalization,
+    AccumulatingModel,
+    accumulate_gradients,
+    replace_batch_normalization,
+)
 
 layers = tf_keras.layers
 CHANNELS, MOMENTUM = 3, 0.9
@@ -286,6 +291,68 @@ def test_refuses_steps_that_make_no_sense(steps: Any, error: type[Exception]) ->
         accum(steps)
 
 
+# --- Several calls in a micro-step ----------------------------------------------------
+
+
+def siamese(layer: Any, accumulating: bool) -> tf_keras.Model:
+    inputs = [layers.Input((CHANNELS,)), layers.Input((CHANNELS,))]
+    left, right = (layer(part) for part in inputs)
+    model = tf_keras.Model(inputs, layers.Dense(1)(layers.Subtract()([left, right])))
+    if accumulating:
+        accumulate_gradients(model, STEPS)
+    model.compile("sgd", "mse")
+    return model
+
+
+def pairs() -> list[tuple[list[np.ndarray], np.ndarray]]:
+    """Micro-batches of two windows; the right one's values are far from the left one's."""
+    batches = [batch for window in windows(count=2) for batch in cut(window)]
+    return [([batch, 5 - 3 * batch], batch[:, :1]) for batch in batches]
+
+
+def test_calls_in_one_micro_step_have_windows_of_their_own() -> None:
+    layer, big = accum(), layers.BatchNormalization(momentum=MOMENTUM)
+    model, plain = siamese(layer, True), siamese(big, False)
+    for (left, right), y in pairs():
+        model.train_on_batch([left, right], y)
+    for window in windows(count=2):
+        plain.train_on_batch([window, 5 - 3 * window], window[:, :1])
+    assert_close(statistics(layer), statistics(big))
+    assert len(layer.weights) == 4
+
+
+def test_the_end_of_a_partial_window_of_several_calls() -> None:
+    layer, big = accum(), layers.BatchNormalization(momentum=MOMENTUM)
+    model = siamese(layer, True)
+    (left, right), y = pairs()[0]
+    model.train_on_batch([left, right], y)
+    model.end_window()
+    siamese(big, False).train_on_batch([left, right], y)
+    assert_close(statistics(layer), statistics(big))
+
+
+def test_windows_of_several_calls_go_on_after_saving(tmp_path: Path) -> None:
+    layer, stopped = accum(), siamese(accum(), True)
+    whole = siamese(layer, True)
+    for inputs, y in pairs()[:2]:
+        stopped.train_on_batch(inputs, y)
+    stopped.save(tmp_path / "model.keras")
+    again = tf_keras.models.load_model(tmp_path / "model.keras")
+    for inputs, y in pairs()[2:]:
+        again.train_on_batch(inputs, y)
+    for inputs, y in pairs():
+        whole.train_on_batch(inputs, y)
+    (norm,) = [part for part in again.layers if isinstance(part, AccumBatchNormalization)]
+    assert_close(statistics(norm), statistics(layer))
+
+
+def test_a_second_call_that_cannot_be_told_from_a_micro_step_is_warned_of() -> None:
+    layer = accum()
+    with pytest.warns(UserWarning, match=f"calls {layer.name} twice .* accumulate_gradients"):
+        inputs, y = pairs()[0]
+        siamese(layer, False).train_on_batch(inputs, y)
+
+
 # --- replace_batch_normalization ------------------------------------------------------
 
 
@@ -364,6 +431,14 @@ def test_a_replaced_model_trains() -> None:
     model.compile("sgd", "mse")
     model.fit(examples(), np.ones((5, 4, 4, 2)), batch_size=2, verbose=0)
     assert np.all(model.layers[1].moving_mean != before[0])
+
+
+@pytest.mark.parametrize("build", [functional, sequential])
+@pytest.mark.filterwarnings("ignore:accumulation cannot be exact")
+def test_replacing_in_a_model_that_accumulates_already(build: Any) -> None:
+    replaced = replace_batch_normalization(accumulate_gradients(build(), 3), 3)
+    assert isinstance(replaced, AccumulatingModel) and isinstance(replaced, type(build()))
+    assert any(isinstance(layer, AccumBatchNormalization) for layer in replaced.submodules)
 
 
 class Subclassed(tf_keras.Model):

@@ -134,6 +134,11 @@ def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> 
     check_program(start_program(replicas, scale), scale)
 
 
+@pytest.mark.slow
+def test_equals_the_big_batch_on_two_replicas_with_two_steps_per_execution() -> None:
+    check_program(start_program(2, "model", "executions"), "model")
+
+
 @pytest.mark.parametrize("scale", ["inner", pytest.param("outer", marks=pytest.mark.slow)])
 def test_an_overflow_on_the_second_replica_is_seen_by_all(scale: str) -> None:
     check_program(start_program(2, scale, "overflow"), scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -140,14 +141,18 @@ def assert_equal(one: tf_keras.Model, other: tf_keras.Model) -> None:
         *((kind, {}) for kind in KINDS),
         ("functional", {"jit_compile": True}),
         ("subclassed", {"run_eagerly": True}),
+        # The epoch's ten steps are no multiple of three.
+        ("sequential", {"steps_per_execution": 3}),
+        ("sequential", {"steps_per_execution": "auto"}),
     ],
 )
 def test_ragged_batches_and_a_partial_window_equal_whole_windows(
     kind: str, compiled: dict[str, bool]
 ) -> None:
     big, expected = train(kind, WINDOWS)
-    # A step's own counter, too, would count the failing step at the epoch's end.
-    known = kind == "subclassed"
+    # A step's own counter, too, would count the failing step at the epoch's end; and of several
+    # steps in one execution none is kept when the data come to their end.
+    known = kind == "subclassed" or "steps_per_execution" in compiled
     model, history = train(kind, SIZES, 3, compiled=compiled, known=known)
     updates = 2 * len(WINDOWS)
     assert int(model.optimizer.iterations.numpy()) == updates
@@ -255,6 +260,67 @@ def test_a_partial_window_may_be_carried_over_or_dropped() -> None:
         expected.optimizer.finalize_variable_values(expected.trainable_variables)
         assert int(model.optimizer.iterations.numpy()) == len(windows)
         assert_equal(model, expected)
+
+
+def test_several_steps_per_execution_are_equal_to_the_last_bit() -> None:
+    models = [
+        train("sequential", SIZES, 3, known=True, compiled={"steps_per_execution": steps})[0]
+        for steps in (1, 5)
+    ]
+    for one, other in zip(*(model.variables for model in models), strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+class Interrupt(tf_keras.callbacks.Callback):
+    """Ctrl-C after the first micro-step."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        raise KeyboardInterrupt
+
+
+def interrupted_and_fitted(on_partial: str, interrupt: bool) -> tf_keras.Model:
+    tf_keras.utils.set_random_seed(0)
+    model = tf_keras.Sequential([AccumBatchNormalization(2), layers.Dense(1)])
+    accumulate_gradients(model, 2, on_partial)
+    model.compile("sgd", "mse")
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(3, 2, (12, 4)), rng.normal(size=(12, 1))
+    if interrupt:
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[Interrupt()])
+        assert model.optimizer.pending
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("on_partial", ["apply", "drop"])
+def test_a_fit_after_an_interrupted_one_begins_a_new_window(on_partial: str) -> None:
+    after, fresh = (interrupted_and_fitted(on_partial, interrupt) for interrupt in (True, False))
+    assert_equal(after, fresh)
+
+
+def test_a_fit_after_an_interrupted_one_may_carry_its_window_on() -> None:
+    after, fresh = (interrupted_and_fitted("carry", interrupt) for interrupt in (True, False))
+    updates = [int(model.optimizer.iterations.numpy()) for model in (after, fresh)]
+    assert updates == [2, 1]  # of four micro-steps, and of three
+
+
+def test_a_window_that_a_callback_restores_is_kept(tmp_path: Path) -> None:
+    """As `BackupAndRestore` does, which goes on in the middle of an epoch."""
+    model = accumulate_gradients(sequential(), 3)
+    model.compile("sgd", "mse")
+    x, y = np.ones((6, 3)), np.ones((6, 1))
+    model.train_on_batch(x[:2], y[:2])
+    checkpoint = tf.train.Checkpoint(model)
+    path = checkpoint.save(str(tmp_path / "checkpoint"))
+
+    class Restore(tf_keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            checkpoint.restore(path)
+
+    model.fit(x[2:], y[2:], batch_size=2, verbose=0, callbacks=[Restore()])
+    assert int(model.optimizer.iterations.numpy()) == 1
+    assert not model.optimizer.pending  # The restored micro-step and two more are a window.
 
 
 @pytest.mark.parametrize("on_partial", ["apply", "carry", "drop"])
@@ -485,6 +551,47 @@ def test_a_ragged_output_weighs_by_its_positions() -> None:
 
     cut = fit([slice(0, 2), slice(2, 3), slice(3, 6)], 3)
     assert_equal(cut, fit([slice(0, 6)], None))
+
+
+@pytest.mark.parametrize("kind", ["functional", "sequential"])
+@pytest.mark.parametrize("copy_layer", [None, lambda layer: layer])
+def test_a_clone_accumulates_alike(kind: str, copy_layer: Any) -> None:
+    make, pick, loss = KINDS[kind]
+    model = accumulate_gradients(make(), 2, "drop")
+    model.compile("sgd", loss)
+    clone = tf_keras.models.clone_model(model, clone_function=copy_layer)
+    assert isinstance(clone, AccumulatingModel) and isinstance(clone, type(make()))
+    assert clone._accumulation == model._accumulation
+    clone.compile("sgd", loss)
+    clone.fit(batches([7] * 4, pick), verbose=0)
+    assert int(clone.optimizer.iterations.numpy()) == 2
+    assert not model.optimizer.pending and not model._seen_optimizers()
+
+
+def test_a_clone_of_another_model_is_a_plain_one() -> None:
+    assert type(tf_keras.models.clone_model(sequential())) is tf_keras.Sequential
+
+
+def normalized(layer: tf_keras.layers.Layer) -> tf_keras.Model:
+    return tf_keras.Sequential([layers.Dense(4), layer, layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    "kind", [layers.BatchNormalization, layers.experimental.SyncBatchNormalization]
+)
+def test_a_model_with_plain_batch_normalization_is_warned_of(kind: Any) -> None:
+    with pytest.warns(UserWarning, match=r"cannot be exact .* \(norm\)") as found:
+        accumulate_gradients(normalized(kind(name="norm")), 2)
+    assert len(found) == 1 and "replace_batch_normalization" in str(found[0].message)
+
+
+def test_nothing_is_warned_of_where_accumulation_is_exact_or_as_good_as_it_gets() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accumulate_gradients(normalized(layers.BatchNormalization(trainable=False)), 2)
+        accumulate_gradients(normalized(AccumBatchNormalization(2)), 2)
+        accumulate_gradients(normalized(layers.BatchNormalization()), 1)
+        accumulate_gradients(normalized(layers.LayerNormalization()), 2)
 
 
 def decorated() -> None:

@@ -1,0 +1,118 @@
+"""Compiled losses that tell the present micro-batch what they divided by."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.accumulation import micro_batch
+from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
+
+_EXAMPLES = "examples"
+# A mixin: it comes before the class of the loss.
+_Mixin: Any = tf_keras.losses.Loss if TYPE_CHECKING else object
+
+
+def measure(container: Any, y_pred: Any) -> None:
+    """Make the losses of a `LossesContainer` report their divisors. The user's stay as they are.
+
+    Args:
+      container: a model's `compiled_loss`. Checked against tf_keras 2.20.
+      y_pred: the model's outputs, from which the container is built.
+    """
+    if container is None or container._user_losses is None:
+        return
+    if not container.built:
+        container.build(y_pred)
+    container._losses = [
+        loss if loss is None or isinstance(loss, _MeasuredLoss) else _measured(loss)
+        for loss in container._losses
+    ]
+
+
+def _measured(loss: tf_keras.losses.Loss) -> tf_keras.losses.Loss:
+    loss = copy.copy(loss)
+    loss.__class__ = type(type(loss).__name__, (_MeasuredLoss, type(loss)), {})
+    return loss
+
+
+class _MeasuredLoss(_Mixin):
+    """What `measure` adds to a loss's class."""
+
+    _divided_by: tuple[Hashable, tf.Tensor | None] | None = None
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Return the loss's own values; note what `Loss.__call__` will divide them by."""
+        losses = super().call(y_true, y_pred)
+        self._divided_by = _divisor(losses, y_pred)
+        return losses
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Return the loss's own mean, reported to the present micro-batch if there is one."""
+        value = super().__call__(y_true, y_pred, sample_weight)
+        # A tensor of a graph must not outlive it.
+        divided_by, self._divided_by = self._divided_by, None
+        present = micro_batch.present()
+        if present is None or present.weight_given:
+            return value
+        kind, size = divided_by or (_EXAMPLES, None)
+        if size is None and y_pred.shape.rank != 1:
+            _warn_of_unknown_divisor(self.name)
+        return _report(present, value, kind, present.examples if size is None else size)
+
+
+def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
+    """Return which kind of divisor the mean of the losses has, and the divisor on this replica.
+
+    It is None where the loss has already reduced its values to a single one.
+
+    Source: `Loss.__call__` and `losses_utils.apply_valid_mask` of tf_keras 2.20.
+    """
+    if isinstance(losses, tf.RaggedTensor):
+        return losses.row_splits.ref(), tf.size(losses)
+    if losses.shape.rank == 0:
+        return _EXAMPLES, None
+    found = (getattr(tensor, "_keras_mask", None) for tensor in (y_pred, losses))
+    if masks := [mask for mask in found if mask is not None]:
+        valid = functools.reduce(tf.logical_and, masks)
+        return tuple(mask.ref() for mask in masks), tf.math.count_nonzero(valid)
+    return _EXAMPLES, tf.shape(losses)[0]
+
+
+def _report(present: MicroBatch, value: tf.Tensor, kind: Hashable, size: tf.Tensor) -> tf.Tensor:
+    """Return what stands for the loss in the total: itself, or its value without a gradient.
+
+    The first loss decides what the total loss divides by. A loss with another kind of divisor
+    becomes a part of its own, whose gradient the optimizer computes and accumulates apart.
+    """
+    if present.kind is None:
+        present.kind, present.size = kind, size
+    elif kind == present.kind == _EXAMPLES:
+        # Checked when the step runs: shapes may be unknown before.
+        message = "losses of two outputs are over different numbers of values; return one for each"
+        tf.debugging.assert_equal(size, present.size, f"{message} example from both")
+    if kind == present.kind:
+        return value
+    if tf.executing_eagerly():
+        raise ValueError(
+            "the outputs of this model have different masks, so their losses are accumulated"
+            " separately, which needs a graph: compile without run_eagerly"
+        )
+    part = present.parts.setdefault(kind, LossPart(size))
+    part.losses.append((value, stopped := tf.stop_gradient(value)))
+    return stopped
+
+
+def _warn_of_unknown_divisor(name: str) -> None:
+    warnings.warn(
+        f"loss {name!r} returns one number for the whole batch. Accumulation takes it for the"
+        " mean over the examples. If it divides by anything else, return one value per example"
+        " or pass loss_weight= to accumulate_gradients",
+        stacklevel=2,
+    )

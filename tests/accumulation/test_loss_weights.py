@@ -1,0 +1,298 @@
+"""What a micro-batch weighs: what its loss divided by, whichever way it was masked.
+
+As a program it compares two replicas with one device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fitting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from bertaccum import AccumulatingOptimizer
+from bertaccum.accumulation import accumulate_gradients
+
+layers = tf_keras.layers
+WORDS, LENGTH = 6, 5
+IGNORED = -1
+RNG = np.random.default_rng(0)
+# Every micro-batch of two has another number of words, and one of them has hardly any.
+LENGTHS = np.array([5, 5, 1, 2, 4, 1, 1, 1])
+TOKENS = np.where(np.arange(LENGTH) < LENGTHS[:, None], RNG.integers(1, WORDS, (8, LENGTH)), 0)
+LABELS = np.where(TOKENS > 0, RNG.integers(0, WORDS, TOKENS.shape), IGNORED)
+# Also where the input has a word, all but a few labels of the first rows are to be ignored.
+FEWER_LABELS = np.where(np.arange(LENGTH) < [[1]] * 2 + [[5]] * 6, LABELS, IGNORED)
+SparseCrossentropy = tf_keras.losses.SparseCategoricalCrossentropy
+
+
+def differing(
+    build: Callable[[], tf_keras.Model], x: Any, y: Any, loss: Any, **options: Any
+) -> Any:
+    """The largest difference of a weight between the big batch of 8 and 4 micro-batches of 2."""
+    one, other = (fitted(build, x, y, loss, steps, **options).get_weights() for steps in (None, 4))
+    return max(np.abs(a - b).max() for a, b in zip(one, other, strict=True))
+
+
+def fitted(
+    build: Callable[[], tf_keras.Model],
+    x: Any,
+    y: Any,
+    loss: Any,
+    steps: int | None,
+    settings: dict[str, Any] | None = None,
+    **compiled: Any,
+) -> tf_keras.Model:
+    tf_keras.utils.set_random_seed(0)
+    model = build()
+    if steps is not None:
+        accumulate_gradients(model, steps, **(settings or {}))
+    model.compile(tf_keras.optimizers.SGD(0.5, momentum=0.9), loss, **compiled)
+    model.fit(x, y, batch_size=8 // (steps or 1), epochs=3, shuffle=False, verbose=0)
+    return model
+
+
+def language_model(mask_zero: bool = False) -> tf_keras.Model:
+    inputs = layers.Input((LENGTH,))
+    hidden = layers.Embedding(WORDS, 4, mask_zero=mask_zero)(inputs)
+    return tf_keras.Model(inputs, layers.Dense(WORDS)(hidden))
+
+
+def segmentation() -> tf_keras.Model:
+    inputs = layers.Input((4, 4, 3))
+    return tf_keras.Model(inputs, layers.Conv2D(3, 3, padding="same")(inputs))
+
+
+IMAGES = RNG.normal(size=(8, 4, 4, 3)).astype(np.float32)
+VOID = RNG.random((8, 4, 4)) < np.linspace(0.05, 0.9, 8)[:, None, None]
+PIXELS = np.where(VOID, 255, RNG.integers(0, 3, (8, 4, 4)))
+
+
+class Filtered(tf_keras.losses.Loss):
+    """Hands out the losses of real words only, so that their mean is over those."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        real = tf.not_equal(y_true, IGNORED)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(y_true[real], y_pred[real])
+
+
+def masked_by_itself(y_true: Any, y_pred: Any) -> Any:
+    losses = tf.reduce_sum((tf.one_hot(y_true, WORDS) - y_pred) ** 2, axis=-1)
+    losses._keras_mask = tf.not_equal(y_true, IGNORED)
+    return losses
+
+
+def scalar(y_true: Any, y_pred: Any) -> Any:
+    """A mean over real words that tells nobody by what it divides."""
+    real = tf.cast(tf.not_equal(y_true, IGNORED), tf.float32)
+    losses = tf.reduce_sum((tf.one_hot(y_true, WORDS) - y_pred) ** 2, axis=-1)
+    return tf.reduce_sum(losses * real) / tf.reduce_sum(real)
+
+
+def real_words(y_true: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+    return tf.math.count_nonzero(tf.not_equal(y_true, IGNORED))
+
+
+IGNORING = SparseCrossentropy(from_logits=True, ignore_class=IGNORED)
+VOIDS = SparseCrossentropy(from_logits=True, ignore_class=255)
+CASES: dict[str, tuple[Any, ...]] = {
+    "ignored words": (language_model, TOKENS, LABELS, IGNORING),
+    "ignored pixels": (segmentation, IMAGES, PIXELS, VOIDS),
+    "ignored words and a mask": (lambda: language_model(True), TOKENS, FEWER_LABELS, IGNORING),
+    "filtered": (language_model, TOKENS, LABELS.astype(np.int32), Filtered()),
+    "a function with its own mask": (language_model, TOKENS, LABELS, masked_by_itself),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_micro_batch_weighs_what_its_loss_divided_by(case: str) -> None:
+    assert differing(*CASES[case]) < 1e-6
+
+
+def test_the_weight_of_a_loss_that_hides_it_can_be_given() -> None:
+    settings = {"loss_weight": real_words}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert differing(language_model, TOKENS, LABELS, scalar, settings=settings) < 1e-6
+
+
+def test_without_it_a_warning_names_the_loss() -> None:
+    with pytest.warns(UserWarning, match="loss 'scalar' returns one number .* loss_weight="):
+        assert differing(language_model, TOKENS, LABELS, scalar) > 0.01
+
+
+def test_the_weight_is_saved_with_the_model(tmp_path: Path) -> None:
+    model = fitted(language_model, TOKENS, LABELS, scalar, 4, {"loss_weight": real_words})
+    model.save(tmp_path / "model.keras")
+    functions = {"scalar": scalar, "real_words": real_words}
+    again = tf_keras.models.load_model(tmp_path / "model.keras", custom_objects=functions)
+    assert again._accumulation.loss_weight is not None
+    assert again.get_config() == model.get_config()
+
+
+def test_a_weight_that_a_step_never_asks_for_is_refused() -> None:
+    class Own(tf_keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
+            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+            return {}
+
+    model = accumulate_gradients(Own([layers.Dense(1)]), 2, loss_weight=real_words)
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="does not call compute_loss"):
+        model.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
+
+
+# --- Several outputs ------------------------------------------------------------------
+
+OTHER = np.where(np.arange(LENGTH) < LENGTHS[::-1, None], RNG.integers(1, WORDS, (8, LENGTH)), 0)
+PAIRS = {"left": TOKENS, "right": OTHER}
+TARGETS = {
+    "left": RNG.normal(size=(8, LENGTH, 1)).astype(np.float32),
+    "right": RNG.normal(size=(8, LENGTH, 1)).astype(np.float32),
+    "both": RNG.normal(size=(8, 1)).astype(np.float32),
+}
+
+
+def two_masks(kind: type[tf_keras.Model] = tf_keras.Model) -> tf_keras.Model:
+    """Two sequences of different lengths through one trunk; one more output has no mask."""
+    embedding = layers.Embedding(WORDS, 4, mask_zero=True)
+    trunk = layers.Dense(3, "tanh", kernel_regularizer=tf_keras.regularizers.l2(0.1))
+    inputs = {key: layers.Input((LENGTH,), name=f"{key}_tokens") for key in ("left", "right")}
+    hidden = {key: trunk(embedding(tokens)) for key, tokens in inputs.items()}
+    pooled = layers.GlobalAveragePooling1D()(hidden["left"])
+    outputs = {key: layers.Dense(1, name=key)(part) for key, part in hidden.items()}
+    return kind(inputs, outputs | {"both": layers.Dense(1, name="both")(pooled)})
+
+
+TWO = (two_masks, PAIRS, TARGETS, "mse")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss_weights": {"left": 0.3, "right": 2.0, "both": 1.0}},
+        {"steps_per_execution": 2},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_outputs_of_different_masks_each_have_their_own_divisor(options: Any) -> None:
+    assert differing(*TWO, **options) < 1e-6
+
+
+@pytest.mark.slow
+def test_outputs_of_different_masks_as_running_means() -> None:
+    def train(reduction: str) -> list[np.ndarray]:
+        tf_keras.utils.set_random_seed(0)
+        model = accumulate_gradients(two_masks(), 4)
+        optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(0.5), 4, reduction)
+        model.compile(optimizer, "mse")
+        model.fit(PAIRS, TARGETS, batch_size=2, epochs=3, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    for one, other in zip(train("mean"), train("running_mean"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["keras", pytest.param("h5", marks=pytest.mark.slow)])
+def test_the_parts_of_a_window_are_kept_when_it_is_saved(tmp_path: Path, how: str) -> None:
+    whole = fitted(*TWO, steps=4)
+    stopped = fitted(*TWO, steps=4)
+
+    def run(model: tf_keras.Model, micro_batches: range) -> None:
+        for number in micro_batches:
+            rows = slice(2 * number, 2 * number + 2)
+            cut = [{k: v[rows] for k, v in part.items()} for part in (PAIRS, TARGETS)]
+            model.train_on_batch(*cut)
+
+    run(whole, range(4))
+    run(stopped, range(2))
+    stopped.save(tmp_path / f"model.{how}")
+    again = tf_keras.models.load_model(tmp_path / f"model.{how}")
+    run(again, range(2, 4))
+    for mine, theirs in zip(again.variables, whole.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_one_mask_on_several_outputs_takes_no_more_accumulators() -> None:
+    def build() -> tf_keras.Model:
+        inputs = layers.Input((LENGTH,))
+        hidden = layers.Embedding(WORDS, 4, mask_zero=True)(inputs)
+        return tf_keras.Model(inputs, [layers.Dense(1)(hidden), layers.Dense(1)(hidden)])
+
+    targets = [TARGETS["left"], TARGETS["right"]]
+    assert differing(build, TOKENS, targets, "mse") < 1e-6
+    model = fitted(build, TOKENS, targets, "mse", 4)
+    assert isinstance(model.optimizer, AccumulatingOptimizer)
+    assert not model.optimizer._parts
+    assert len(fitted(*TWO, steps=4).optimizer._parts) == 2
+
+
+@pytest.mark.slow
+def test_on_two_replicas() -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, __file__]
+    environment = os.environ | {"PYTHONPATH": root}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    differences = json.loads(done.stdout.splitlines()[-1])
+    assert len(differences) == 3
+    assert max(differences) < 1e-6
+
+
+def test_an_output_whose_loss_selects_positions_beside_one_that_does_not_is_refused() -> None:
+    def build() -> tf_keras.Model:
+        inputs = layers.Input((LENGTH,))
+        hidden = layers.Embedding(WORDS, 4)(inputs)
+        pooled = layers.GlobalAveragePooling1D()(hidden)
+        return tf_keras.Model(inputs, [layers.Dense(WORDS)(hidden), layers.Dense(1)(pooled)])
+
+    targets = [LABELS.astype(np.int32), TARGETS["both"]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="different numbers of values"):
+        fitted(build, TOKENS, targets, [Filtered(), "mse"], 4)
+
+
+def test_a_step_that_cannot_have_them_apart_is_refused() -> None:
+    with pytest.raises(ValueError, match="compile without run_eagerly"):
+        fitted(*TWO, steps=4, run_eagerly=True)
+
+    class Own(tf_keras.Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            pairs = zip(gradients, self.trainable_variables, strict=True)
+            self.optimizer.apply_gradients(pairs)
+            return {}
+
+    with pytest.raises(ValueError, match=r"has to call .*optimizer.minimize"):
+        fitted(lambda: two_masks(Own), *TWO[1:], steps=4)
+
+
+def main() -> None:
+    """Print the differences between one device and two replicas that accumulate."""
+    strategy = fitting.make_strategy(2)
+    differences = []
+    for case in (CASES["ignored words"], CASES["ignored pixels"], TWO):
+        with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
+            whole = fitted(*case, steps=None).get_weights()
+        with strategy.scope():
+            cut = fitted(*case, steps=4).get_weights()
+        differences.append(max(float(np.abs(a - b).max()) for a, b in zip(whole, cut, strict=True)))
+    print(json.dumps(differences))
+
+
+if __name__ == "__main__":
+    main()
