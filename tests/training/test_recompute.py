@@ -84,7 +84,7 @@ config = TrainConfig(recompute=sys.argv[1])
 encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], vocab_size=1000)
 model = build_model(config, ModelSource("small", encoder, [], None), classes=2)
 update = make_update(model, make_optimizer(config, 8, 2), 0, True)
-for size in (1, 1, 9, 9):
+for size in (1,) * 8 + (9,) * 8:
     n, length = 2 * size, 128
     splits = np.arange(n + 1, dtype=np.int64) * length
     cuts = np.array([0, size, n], np.int32)
@@ -96,13 +96,17 @@ for size in (1, 1, 9, 9):
 
 @pytest.mark.slow
 def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
-    """BERT-Small at length 128: at most 21 MiB an example; at most 11 with recomputation."""
+    """BERT-Small at length 128: at most 21 MiB an example; at most 11 with recomputation.
+
+    How two threads interleave moves a single peak by up to 7 MiB, so medians are compared.
+    """
     per_example = {}
     for recompute in ("none", "layer"):
         done = subprocess.run(
             [sys.executable, "-c", MEMORY, recompute], capture_output=True, text=True, check=True
         )
-        _, one, _, nine = map(float, done.stdout.split())
+        peaks = np.array(done.stdout.split(), float)
+        one, nine = np.median(peaks[1:8]), np.median(peaks[9:])  # The first of each is traced.
         per_example[recompute] = (nine - one) / 8
     assert per_example["layer"] <= 11 and 17 < per_example["none"] <= 21, per_example
 
