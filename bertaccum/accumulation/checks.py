@@ -59,12 +59,6 @@ def check_inner(optimizer: Any, accumulating: type) -> None:
             "this optimizer accumulates already; wrap the optimizer inside it, with the product"
             " of both accumulation_steps"
         )
-    if isinstance(innermost, tf_keras.optimizers.legacy.Optimizer):
-        name = type(innermost).__name__
-        raise TypeError(
-            f"tf_keras.optimizers.legacy.{name} cannot be wrapped;"
-            f" use tf_keras.optimizers.{name} instead"
-        )
     if not isinstance(innermost, tf_keras.optimizers.Optimizer):
         raise TypeError(
             f"{type(innermost).__module__}.{type(innermost).__name__} is not a tf_keras optimizer;"
@@ -72,13 +66,18 @@ def check_inner(optimizer: Any, accumulating: type) -> None:
         )
 
 
-def check_model(model: Any, accumulating: type) -> None:
-    """Raises TypeError or ValueError for what cannot be made to accumulate."""
+def check_is_model(model: Any) -> None:
+    """Raise TypeError for anything but a tf_keras model."""
     if not isinstance(model, tf_keras.Model):
         raise TypeError(
             f"{type(model).__module__}.{type(model).__name__} is not a tf_keras model;"
             " build it with tf_keras (`tf.keras` is Keras 3)"
         )
+
+
+def check_model(model: Any, accumulating: type) -> None:
+    """Raises TypeError or ValueError for what cannot be made to accumulate."""
+    check_is_model(model)
     if isinstance(model, accumulating):
         raise ValueError(f"{model!r} accumulates already")
 
@@ -96,6 +95,15 @@ def warn_of_batch_normalization(model: tf_keras.Model) -> None:
             " replace_batch_normalization(model, accumulation_steps) first, freeze these layers,"
             " or use group or layer normalization",
             stacklevel=3,
+        )
+
+
+def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:
+    """Raise ValueError if gradients come from outside the replicas of `strategy`."""
+    if strategy is not None:
+        raise ValueError(
+            "gradients belong to a replica: call accumulate() and apply_gradients() in"
+            f" replica context, in a function given to {type(strategy).__name__}.run"
         )
 
 

@@ -10,9 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.accumulation import loss_parts, micro_batch
+from bertaccum.accumulation.checks import check_in_replica
 from bertaccum.accumulation.one_update import OneUpdate
 from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
-from bertaccum.accumulation.replicas import first, replicas_in_sync
+from bertaccum.accumulation.replicas import (
+    first,
+    replicas_in_sync,
+    strategy_outside_replicas,
+)
 from bertaccum.accumulation.sums import Gradient, GradientSums, after, times
 
 GradsAndVars = Iterable[tuple[Gradient, tf.Variable]]
@@ -108,7 +113,7 @@ class KerasFace(OneUpdate):
           `iterations`.
 
         Raises:
-          ValueError: called in cross-replica context, or with reduced gradients.
+          ValueError: called outside a replica, or with reduced gradients.
         """
         pairs = list(grads_and_vars)
         reduced = skip_gradients_aggregation or not kwargs.get(
@@ -139,12 +144,9 @@ class KerasFace(OneUpdate):
         A `LossScaleOptimizer` around this one calls it, whether or not the gradients will
         turn out to be finite.
         """
-        if tf.distribute.in_cross_replica_context():
-            raise ValueError(
-                "apply_gradients() belongs in replica context: call it in strategy.run"
-            )
         pairs = list(grads_and_vars)
         self.build([v for _, v in pairs])
+        check_in_replica(self._strategy_outside())
         with after([g for g, _ in pairs]):
             return self._begin_micro_step(pairs)
 
@@ -198,6 +200,10 @@ class KerasFace(OneUpdate):
             tf.cond(self._overflowed, self._accumulators().reset, tf.no_op)
         self._overflowed.assign(False)
         return tf.no_op()
+
+    def _strategy_outside(self) -> tf.distribute.Strategy | None:
+        """Return the strategy to run with, or None inside a replica."""
+        return strategy_outside_replicas(getattr(self, "_step", None))
 
     def _apply_if(self, condition: tf.Tensor) -> tf.Tensor:
         """`apply` where `condition`, the same on all replicas, holds."""

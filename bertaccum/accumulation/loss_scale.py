@@ -39,7 +39,9 @@ class ScalingAccumulatingOptimizer(
 
     @property
     def _unscaling(self) -> tf.Tensor:
-        return 1 / self.loss_scale
+        # Through this method, or it would warn that gradients were never unscaled.
+        [factor] = self.inner.get_unscaled_gradients([tf.ones([])])
+        return factor
 
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
         # One that adapts has to see an overflow, and skips the update by itself.

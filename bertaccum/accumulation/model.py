@@ -216,6 +216,13 @@ class AccumulatingModel(_Mixin):
             "loss_weight": serialization.plain_function(self._accumulation.loss_weight),
         }
 
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """What `compile` was given, with the optimizer as it is wrapped."""
+        config = super().get_compile_config()
+        if config and self.optimizer is not None:
+            config["optimizer"] = tf_keras.saving.serialize_keras_object(self.optimizer)
+        return config
+
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> tf_keras.Model:
         """The reverse of `get_config`."""

@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
-import tf_keras
 
 from bertaccum.accumulation import loss_parts
 from bertaccum.accumulation.replicas import first, sum_over_replicas
@@ -152,11 +151,6 @@ class OneUpdate(OptimizerWrapper):
 
     def _branch(self, allowed: tf.Tensor, step: Callable[[], tf.Tensor]) -> tf.Tensor:
         return tf.cond(allowed, step, lambda: tf.constant(False))
-
-    @property
-    def _innermost(self) -> tf_keras.optimizers.Optimizer:
-        """What changes the variables."""
-        return self.inner
 
     @property
     def _unscaling(self) -> Any:

@@ -24,13 +24,15 @@ from bertaccum.accumulation.checks import (
     NONFINITE,
     REDUCTIONS,
     check_choice,
+    check_in_replica,
     check_inner,
     check_scope,
     check_steps_or_schedule,
     plain_number,
 )
 from bertaccum.accumulation.keras_face import GradsAndVars, KerasFace
-from bertaccum.accumulation.replicas import alike, first, replicas_in_sync
+from bertaccum.accumulation.legacy import LossScale, adapted
+from bertaccum.accumulation.replicas import alike, replicas_in_sync, run_on_all
 from bertaccum.accumulation.sums import Gradient, GradientSums, after
 from bertaccum.accumulation.transforms import GradientTransform
 
@@ -43,7 +45,8 @@ class AccumulatingOptimizer(KerasFace):
     schedule, moving averages and `iterations` know nothing of micro-steps.
 
     Args:
-      optimizer: the inner optimizer: a new-style tf_keras one, its name or its config.
+      optimizer: the inner optimizer: one of tf_keras, new or legacy (such as AdamWeightDecay
+        of tf-models-official), its name or its config.
         With a `LossScaleOptimizer` inside, gradients of the scaled loss are accumulated,
         unscaled once per window, and a window that overflowed lowers the scale once.
       accumulation_steps: micro-steps in a window for `apply_gradients`: a number, a
@@ -63,10 +66,10 @@ class AccumulatingOptimizer(KerasFace):
     """
 
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
-        scaled = isinstance(
-            serialization.resolved(optimizer), tf_keras.mixed_precision.LossScaleOptimizer
-        )
-        if scaled and cls is AccumulatingOptimizer:
+        if (
+            isinstance(serialization.resolved(optimizer), LossScale)
+            and cls is AccumulatingOptimizer
+        ):
             from bertaccum.accumulation.loss_scale import ScalingAccumulatingOptimizer
 
             return super().__new__(ScalingAccumulatingOptimizer)
@@ -85,7 +88,7 @@ class AccumulatingOptimizer(KerasFace):
         check_steps_or_schedule(accumulation_steps)
         check_choice("reduction", reduction, REDUCTIONS)
         check_choice("nonfinite", nonfinite, NONFINITE)
-        self.inner = serialization.resolved(optimizer)
+        self.inner = adapted(serialization.resolved(optimizer))
         check_inner(self.inner, AccumulatingOptimizer)
         self.name = name or "accumulating"
         self.accumulation_steps = plain_number(accumulation_steps)
@@ -157,9 +160,14 @@ class AccumulatingOptimizer(KerasFace):
             ) from None
 
     def _in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
-        """One gradient or None for each of the model's variables."""
+        """Return one gradient or None for each of the model's variables.
+
+        Raises:
+          ValueError: called outside a replica, or with a variable that was not built.
+        """
         pairs = list(grads_and_vars)
         self.build([v for _, v in pairs])
+        check_in_replica(self._strategy_outside())
         gradients = self._ordered(pairs)
         together = frozenset(_positions_of(gradients))
         if together not in self._together:
@@ -214,9 +222,9 @@ class AccumulatingOptimizer(KerasFace):
         Raises:
           ValueError: nothing was accumulated.
         """
-        if tf.distribute.in_cross_replica_context():
-            results = tf.distribute.get_strategy().run(self.apply, args=(report,))
-            return tf.nest.map_structure(first, results)
+        strategy = self._strategy_outside()
+        if strategy is not None:
+            return run_on_all(strategy, self.apply, report)
         if self._sums is None or (tf.executing_eagerly() and not self._step > 0):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
         alone = self.reduction != "sum" and replicas_in_sync() == 1
@@ -286,8 +294,9 @@ class AccumulatingOptimizer(KerasFace):
         Returns:
           True if there was anything, and it was applied.
         """
-        if tf.distribute.in_cross_replica_context():
-            return first(tf.distribute.get_strategy().run(self.flush))
+        strategy = self._strategy_outside()
+        if strategy is not None:
+            return run_on_all(strategy, self.flush)
         if self._sums is None:
             return tf.constant(False)
         applied = self._apply_if((self._step > 0) & ~self._overflowed)
@@ -312,8 +321,9 @@ class AccumulatingOptimizer(KerasFace):
 
     def drop(self) -> None:
         """Forgets the window as far as it has come."""
-        if tf.distribute.in_cross_replica_context():
-            tf.distribute.get_strategy().run(self.drop)
+        strategy = self._strategy_outside()
+        if strategy is not None:
+            run_on_all(strategy, self.drop)
         elif self._sums is not None:
             self._reset_sums()
             self._step.assign(0)
@@ -326,7 +336,10 @@ class AccumulatingOptimizer(KerasFace):
             return []
         own = [self._step, self._window_steps, self._overflowed, self.skipped_windows]
         sums = [self._sums, *self._parts] if self._sums is not None else []
-        return [*own, *(variable for part in sums for variable in part.variables)]
+        own += [variable for part in sums for variable in part.variables]
+        # tf_keras does not count Nadam's product of momenta among its variables.
+        product = getattr(self._innermost, "_u_product", None)
+        return own if product is None else [*own, product]
 
     def load_own_variables(self, store: Any) -> None:
         """The reverse of `save_own_variables`."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
-from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS
+from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, check_is_model
 from bertaccum.accumulation.model import own_class
 
 
@@ -28,9 +28,11 @@ def replace_batch_normalization(
       The copy.
 
     Raises:
+      TypeError: it is not a tf_keras model.
       ValueError: the model has no batch normalization, or one in a place that cannot be
         copied layer by layer: a subclassed model, a custom layer, a wrapper.
     """
+    check_is_model(model)
     if not _inside(model):
         raise ValueError(f"model {model.name!r} has no BatchNormalization to replace")
     pairs: list[tuple[tf_keras.layers.Layer, tf_keras.layers.Layer]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +39,27 @@ def here(variable: tf.Variable) -> tf.Variable:
 def first(value: Any) -> Any:
     """The first local replica's value of what is the same on all."""
     return tf.distribute.get_strategy().experimental_local_results(value)[0]
+
+
+def strategy_outside_replicas(variable: tf.Variable | None) -> tf.distribute.Strategy | None:
+    """Return the strategy of a variable, or None inside one of its replicas.
+
+    Code outside `strategy.scope()` is outside all replicas, too, and only the variable knows the
+    strategy there.
+    """
+    present = tf.distribute.get_strategy()
+    if tf.distribute.in_cross_replica_context():
+        return present
+    own = getattr(variable, "distribute_strategy", present)
+    return None if own is present else own
+
+
+def run_on_all(
+    strategy: tf.distribute.Strategy, function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Call a function on all replicas, and return the results of the first local one."""
+    results = strategy.run(function, args=arguments)
+    return tf.nest.map_structure(lambda r: strategy.experimental_local_results(r)[0], results)
 
 
 def replicas_in_sync() -> int:

@@ -9,8 +9,20 @@ import tf_keras
 
 
 def resolved(optimizer: Any) -> Any:
-    """The optimizer that a name or a config means; an optimizer is returned as it is."""
-    return tf_keras.optimizers.get(optimizer) if isinstance(optimizer, str | dict) else optimizer
+    """Return the optimizer that a name or a config stands for, and an optimizer as it is."""
+    if isinstance(optimizer, dict):
+        return to_optimizer(optimizer, None)
+    return tf_keras.optimizers.get(optimizer) if isinstance(optimizer, str) else optimizer
+
+
+def to_optimizer(config: dict[str, Any], custom_objects: Any) -> Any:
+    """Return the optimizer that a config describes."""
+    # tf_keras' own table of optimizers lacks Lion and Adafactor.
+    known = vars(tf_keras.optimizers) | (custom_objects or {})
+    legacy = "module" not in config
+    found = tf_keras.optimizers.deserialize(dict(config), known, use_legacy_format=legacy)
+    # For a class that it does not know, tf_keras returns the name.
+    return revived(config, custom_objects) if isinstance(found, str) else found
 
 
 def to_config(optimizer: Any) -> dict[str, Any]:
@@ -31,9 +43,7 @@ def to_arguments(config: dict[str, Any], custom_objects: Any) -> dict[str, Any]:
     """The reverse of `to_config`."""
     arguments = dict(config)
     if isinstance(config["optimizer"], dict):
-        arguments["optimizer"] = tf_keras.optimizers.deserialize(
-            config["optimizer"], custom_objects
-        )
+        arguments["optimizer"] = to_optimizer(config["optimizer"], custom_objects)
     for key in {"accumulation_steps", "gradient_transform"} & config.keys():
         arguments[key] = revived(config[key], custom_objects)
     return arguments
@@ -52,12 +62,13 @@ def plain_function(function: Any) -> Any:
 
 
 def revived(value: Any, custom_objects: Any) -> Any:
-    """The object that a config is of; other values are returned as they are."""
+    """Return the object that a config describes, and any other value as it is."""
     if not isinstance(value, dict):
         return value
-    # In .h5 files tf_keras looks for nothing but what it is given.
-    known = {**vars(tf_keras.optimizers.schedules), **(custom_objects or {})}
-    return tf_keras.saving.deserialize_keras_object(value, known)
+    # In .h5 files tf_keras looks up `class_name` alone, and only among what it is given.
+    known = vars(tf_keras.optimizers.schedules) | (custom_objects or {})
+    name = value.get("registered_name") or value["class_name"]
+    return tf_keras.saving.deserialize_keras_object(value | {"class_name": name}, known)
 
 
 def described(kind: type, config: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,14 @@ import tensorflow as tf
 import tf_keras
 
 
+def _of_inner(name: str) -> property:
+    """Return a property that reads and writes an attribute of the optimizer that updates."""
+    return property(
+        lambda self: getattr(self._innermost, name),
+        lambda self, value: setattr(self._innermost, name, value),
+    )
+
+
 class OptimizerWrapper(tf_keras.optimizers.Optimizer):
     """A Keras optimizer that stands for its `inner` one, and has variables of its own.
 
@@ -43,9 +51,18 @@ class OptimizerWrapper(tf_keras.optimizers.Optimizer):
         self.inner.learning_rate = learning_rate
 
     @property
-    def use_ema(self) -> bool:
-        """Whether the inner optimizer keeps a moving average of the weights."""
-        return self.inner.use_ema
+    def _innermost(self) -> tf_keras.optimizers.Optimizer:
+        """The optimizer that changes the variables, also where a loss scale is around it."""
+        return self.inner
+
+    clipnorm = _of_inner("clipnorm")
+    clipvalue = _of_inner("clipvalue")
+    global_clipnorm = _of_inner("global_clipnorm")
+    weight_decay = _of_inner("weight_decay")
+    use_ema = _of_inner("use_ema")
+    ema_momentum = _of_inner("ema_momentum")
+    ema_overwrite_frequency = _of_inner("ema_overwrite_frequency")
+    jit_compile = _of_inner("jit_compile")
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
         """Called by `fit` at its end: the inner optimizer may put averages in the weights."""

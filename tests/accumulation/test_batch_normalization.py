@@ -479,6 +479,13 @@ def test_replacing_refuses_what_it_cannot_copy(parts: Any, message: str) -> None
         replace_batch_normalization(tf_keras.Sequential(parts(), name="chain"), 4)
 
 
+def test_replacing_refuses_what_is_no_model_of_tf_keras() -> None:
+    keras3 = tf.keras.Sequential([tf.keras.layers.BatchNormalization()])
+    for model in (keras3, layers.BatchNormalization()):
+        with pytest.raises(TypeError, match="is not a tf_keras model"):
+            replace_batch_normalization(model, 4)
+
+
 def test_replacing_refuses_a_subclassed_model() -> None:
     with pytest.raises(ValueError, match="Subclassed 'own' has"):
         replace_batch_normalization(Subclassed(), 4)

@@ -190,11 +190,37 @@ def test_misuse_under_a_strategy_says_what_to_do() -> None:
         optimizer = AccumulatingOptimizer("adam")
         with pytest.raises(ValueError, match=r"outside the scope.*with strategy.scope\(\)"):
             outside.build([variable])
-        with pytest.raises(ValueError, match=r"replica context: call it in strategy.run"):
+        built = AccumulatingOptimizer("sgd")
+        built.build([variable])
+        with pytest.raises(ValueError, match=r"replica context, in a function given to Mirrored"):
             optimizer.apply_gradients([(tf.constant(1.0), variable)])
+    for give in (built.apply_gradients, built.accumulate, lambda pairs: built.apply_sums(pairs, 1)):
+        with pytest.raises(ValueError, match=r"replica context, in a function given to Mirrored"):
+            give([(tf.constant(1.0), variable)])
+    assert variable.numpy() == 1 and not built.pending
     for reduced in ({"skip_gradients_aggregation": True}, {"experimental_aggregate_gradients": 0}):
         with pytest.raises(ValueError, match="each replica's own gradients"):
             AccumulatingOptimizer("adam").apply_gradients([(1.0, tf.Variable(1.0))], **reduced)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("end", ["apply", "flush", "traced_flush", "drop"])
+def test_a_window_may_end_outside_the_scope_of_the_strategy(end: str, traced: bool) -> None:
+    """Once: it used to move the weights, fail, and count the sums again at the next try."""
+    strategy = STRATEGIES["mirrored on one device"]()
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0])
+        optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0, momentum=0.5))
+        optimizer.build([variable])
+    for gradient in ([1.0, 2.0], [3.0, 2.0]):
+        pairs = [(tf.constant(gradient), variable)]
+        strategy.run(lambda pairs=pairs: optimizer.accumulate(pairs))
+    ending = getattr(optimizer, end)
+    applied = (tf.function(ending) if traced else ending)()
+    assert bool(applied) == (end != "drop")
+    np.testing.assert_array_equal(variable.numpy(), [1, 2] if end == "drop" else [-1, 0])
+    assert not optimizer.pending
+    assert int(optimizer.iterations.numpy()) == (end != "drop")
 
 
 def test_another_models_variables_are_refused() -> None:
@@ -318,6 +344,46 @@ def test_an_overflow_drops_the_window_as_the_big_batch_would(scale: str, bad: se
     inner = getattr(accumulated.optimizer, "inner_optimizer", None)
     counting = accumulated.optimizer if scale == "inner" else inner
     assert int(counting.skipped_windows.numpy()) == 1
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_loss_scale_warns_only_if_the_loss_was_not_scaled(
+    scaled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer = AccumulatingOptimizer(fitting.LossScale(tf_keras.optimizers.SGD(0.1)), 2)
+    variable = tf.Variable(1.0)
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = optimizer.scale_loss(2 * variable) if scaled else 2 * variable
+            optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+    forgotten = [record for record in caplog.records if "You forgot to call" in record.message]
+    assert len(forgotten) == (not scaled)
+    assert scaled or "forgot to call LossScaleOptimizer.get_scaled_loss()" in caplog.text
+    assert float(variable.numpy()) == pytest.approx(0.8 if scaled else 1.0, abs=1e-4)
+
+
+HYPERPARAMETERS = {
+    "clipnorm": 0.5,
+    "clipvalue": 0.25,
+    "global_clipnorm": 2.0,
+    "weight_decay": 0.125,
+    "use_ema": True,
+    "ema_momentum": 0.75,
+    "ema_overwrite_frequency": 3,
+    "jit_compile": True,
+}
+
+
+@pytest.mark.parametrize("name", HYPERPARAMETERS)
+def test_hyperparameters_are_those_of_the_inner_optimizer(name: str) -> None:
+    inner, value = tf_keras.optimizers.SGD(), HYPERPARAMETERS[name]
+    plain = AccumulatingOptimizer(inner)
+    scaled = AccumulatingOptimizer(fitting.LossScale(inner))
+    setattr(inner, name, value)
+    assert getattr(plain, name) == getattr(scaled, name) == value
+    setattr(scaled, name, None)
+    assert getattr(inner, name) is getattr(plain, name) is None
 
 
 def test_the_loss_scale_changes_only_between_windows() -> None:
@@ -480,10 +546,6 @@ MISUSE = {
     "twice with a scale": (
         lambda: AccumulatingOptimizer(fitting.LossScale(AccumulatingOptimizer("adam"))),
         "accumulates already",
-    ),
-    "legacy": (
-        lambda: AccumulatingOptimizer(tf_keras.optimizers.legacy.Adam()),
-        "use tf_keras.optimizers.Adam instead",
     ),
     "keras 3": (
         lambda: AccumulatingOptimizer(tf.keras.optimizers.Adam()),

@@ -1,0 +1,108 @@
+"""Legacy tf_keras optimizers behind the interface of the new ones.
+
+The optimizers of tf-models-official (AdamWeightDecay, LAMB, LARS) are of the legacy class.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.accumulation import serialization
+from bertaccum.accumulation.wrapper import OptimizerWrapper
+
+Legacy = tf_keras.optimizers.legacy.Optimizer
+LossScale = tf_keras.mixed_precision.LossScaleOptimizer
+
+
+class LegacyOptimizer(OptimizerWrapper):
+    """A legacy optimizer that an `AccumulatingOptimizer` can call like a new one.
+
+    Gradients arrive already summed over replicas. The optimizer therefore sums nothing, and its
+    clipping acts on the mean gradient of the whole window, whatever the number of replicas.
+
+    Args:
+      optimizer: of a subclass of `tf_keras.optimizers.legacy.Optimizer`.
+    """
+
+    use_ema = False
+
+    def __init__(self, optimizer: Any) -> None:
+        self.inner = optimizer
+        self.name = optimizer._name
+        _stop_summing(optimizer)
+        # Legacy optimizers create this variable when it is first read, which may be while a
+        # function is traced; new ones create it with the optimizer, in the strategy's scope.
+        _ = optimizer.iterations
+
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        """Create the optimizer's slots and hyperparameters."""
+        self.inner._create_all_weights(var_list)
+        self._built = True
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[Any], name: str | None = None, **kwargs: Any
+    ) -> tf.Variable:
+        """Update the variables; `kwargs` only say that the gradients are summed, as they are."""
+        self.inner.apply_gradients(list(grads_and_vars), name)
+        return self.iterations
+
+    def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
+        """Do nothing: legacy optimizers leave the weights alone when `fit` ends."""
+
+    def _own_variables(self) -> list[tf.Variable]:
+        return list(self.inner.weights)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The legacy optimizer's variables."""
+        return self._own_variables()
+
+    _variables = variables
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the legacy optimizer's config, completed.
+
+        Some optimizers leave out arguments of theirs: AdamWeightDecay does not say which weights
+        it excludes from decay, and would decay them after reloading.
+        """
+        config = tf_keras.optimizers.serialize(self.inner)
+        for name in inspect.signature(type(self.inner).__init__).parameters:
+            value = getattr(self.inner, name, getattr(self.inner, f"_{name}", None))
+            if name not in config["config"] and isinstance(value, int | float | str | list):
+                config["config"][name] = value
+        return {"optimizer": config}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> LegacyOptimizer:
+        """The reverse of `get_config`."""
+        legacy = vars(tf_keras.optimizers.legacy)
+        return cls(serialization.revived(config["optimizer"], {**(custom_objects or {}), **legacy}))
+
+
+# The older formats know only the name of the class.
+tf_keras.saving.get_custom_objects()[LegacyOptimizer.__name__] = LegacyOptimizer
+
+
+def adapted(optimizer: Any) -> Any:
+    """Return a legacy optimizer as a `LegacyOptimizer`, and any other object as it is."""
+    if not isinstance(optimizer, Legacy):
+        return optimizer
+    if not isinstance(optimizer, LossScale):
+        return LegacyOptimizer(optimizer)
+    scale = {"initial_scale": optimizer.initial_scale}
+    if optimizer.dynamic:
+        scale["dynamic_growth_steps"] = optimizer.dynamic_growth_steps
+    return LossScale(LegacyOptimizer(optimizer.inner_optimizer), optimizer.dynamic, **scale)
+
+
+def _stop_summing(optimizer: Any) -> None:
+    """Make this optimizer, and one that it wraps, take gradients as they are."""
+    optimizer.gradient_aggregator = list
+    for part in list(vars(optimizer).values()):
+        if isinstance(part, Legacy):
+            _stop_summing(part)

@@ -1,0 +1,172 @@
+"""Legacy tf_keras optimizers, those of tf-models-official among them, equal their big batch.
+
+As a program it compares, on two replicas over logical CPUs, one of them with its big batch on one
+device, and ends windows outside of the strategy's scope. It prints the largest differences.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fitting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from official.modeling.optimization.ema_optimizer import ExponentialMovingAverage
+from official.modeling.optimization.lars import LARS
+from official.nlp.optimization import AdamWeightDecay, create_optimizer
+
+from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
+
+legacy = tf_keras.optimizers.legacy
+
+
+def schedule() -> tf_keras.optimizers.schedules.LearningRateSchedule:
+    return tf_keras.optimizers.schedules.PolynomialDecay(0.05, 20, 0.0)
+
+
+def clipped_adamw() -> AdamWeightDecay:
+    options = {"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]}
+    return AdamWeightDecay(schedule(), gradient_clip_norm=0.1, **options)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "create_optimizer": lambda: create_optimizer(0.05, 20, 3),
+    "create_optimizer, LAMB": lambda: create_optimizer(0.05, 20, 3, optimizer_type="lamb"),
+    "AdamWeightDecay that clips": clipped_adamw,
+    "LARS": lambda: LARS(0.05, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]),
+    "SGD": lambda: legacy.SGD(schedule(), momentum=0.9, global_clipnorm=0.1),
+    "Adam": lambda: legacy.Adam(0.05, decay=0.1, clipnorm=0.1),
+    "Adadelta": lambda: legacy.Adadelta(1.0),
+    "Adagrad": lambda: legacy.Adagrad(0.05),
+    "Adamax": lambda: legacy.Adamax(0.05),
+    "Ftrl": lambda: legacy.Ftrl(0.05),
+    "Nadam": lambda: legacy.Nadam(0.05),
+    "RMSprop": lambda: legacy.RMSprop(0.05, clipvalue=0.1),
+}
+QUICK = ("create_optimizer", "create_optimizer, LAMB", "AdamWeightDecay that clips", "LARS")
+
+
+def flat(variables: list[tf.Variable]) -> np.ndarray:
+    return np.concatenate([v.numpy().ravel() for v in variables])
+
+
+@pytest.mark.parametrize("face", ["optimizer", pytest.param("model", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS]
+)
+def test_every_legacy_optimizer_equals_its_big_batch(name: str, face: str) -> None:
+    make = OPTIMIZERS[name]
+    whole, _ = fitting.fit(make, fitting.WINDOW)
+    if face == "model":
+        network = lambda: accumulate_gradients(fitting.model(), 4)  # noqa: E731
+        cut, trained = fitting.fit(make, fitting.WINDOW // 4, network=network)
+    else:
+        optimizer = lambda: AccumulatingOptimizer(make(), 4)  # noqa: E731
+        cut, trained = fitting.fit(optimizer, fitting.WINDOW // 4)
+    assert np.abs(whole - flat(fitting.model().trainable_variables)).max() > 1e-3
+    np.testing.assert_allclose(cut, whole, rtol=0, atol=1e-6)
+    updates = fitting.EPOCHS * fitting.EXAMPLES // fitting.WINDOW
+    assert int(trained.optimizer.iterations.numpy()) == updates
+
+
+def averaged(accumulate: bool) -> np.ndarray:
+    """The moving averages of `ExponentialMovingAverage`, which counts updates, too."""
+    network = fitting.model()
+    average = ExponentialMovingAverage(clipped_adamw(), average_decay=0.5)
+    average.shadow_copy(network)
+    optimizer = AccumulatingOptimizer(average, 4) if accumulate else average
+    network.compile(optimizer, "mse")
+    size = fitting.WINDOW // 4 if accumulate else fitting.WINDOW
+    network.fit(*fitting.data(), batch_size=size, shuffle=False, verbose=0)
+    averages = [average.get_slot(v, "average") for v in network.trainable_variables]
+    return flat([*averages, *network.trainable_variables])
+
+
+def test_the_moving_average_of_tf_models_equals_that_of_the_big_batch() -> None:
+    np.testing.assert_allclose(averaged(True), averaged(False), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("face", ["optimizer", "model"])
+def test_an_overflow_lowers_the_scale_of_a_legacy_optimizer(face: str) -> None:
+    """Its loss scale belongs to the legacy class; the same settings go on in the new one."""
+    scaled = fitting.LossScale(legacy.SGD(0.1), initial_scale=64, dynamic_growth_steps=100)
+    assert isinstance(scaled, legacy.Optimizer)
+    network = fitting.model()
+    if face == "model":
+        accumulate_gradients(network, 4).compile(scaled, "mse")
+    else:
+        network.compile(AccumulatingOptimizer(scaled, 4), "mse")
+    network.fit(*fitting.data(overflow=True), batch_size=4, shuffle=False, verbose=0)
+    assert float(network.optimizer.loss_scale) == 32
+    assert network.optimizer.dynamic_growth_steps == 100
+    assert np.isfinite(flat(network.trainable_variables)).all()
+
+
+def test_the_learning_rate_and_clipping_are_the_legacy_optimizers() -> None:
+    optimizer = AccumulatingOptimizer(legacy.SGD(0.5, clipnorm=0.25))
+    optimizer.learning_rate = 0.125
+    assert float(optimizer.inner.inner.learning_rate) == float(optimizer.learning_rate) == 0.125
+    assert optimizer.clipnorm == 0.25
+    assert not hasattr(optimizer, "weight_decay")
+
+
+# --- Two replicas ---------------------------------------------------------------------
+
+
+def fit_on_replicas(strategy: tf.distribute.Strategy) -> float:
+    """The difference to the big batch on one device, with clipping that acts."""
+    whole, _ = fitting.fit(clipped_adamw, fitting.WINDOW)
+    with strategy.scope():
+        cut, _ = fitting.fit(lambda: AccumulatingOptimizer(clipped_adamw(), 4), fitting.WINDOW // 4)
+    return float(np.abs(whole - cut).max())
+
+
+def end_windows_outside(strategy: tf.distribute.Strategy) -> list[float]:
+    """What is left of a weight of 8 after one update outside the scope, per way to end a window."""
+    left = []
+    for name, traced in (("apply", False), ("apply", True), ("flush", False), ("flush", True)):
+        with strategy.scope():
+            weight = tf.Variable(8.0)
+            optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0))
+            optimizer.build([weight])
+
+        def micro_step(optimizer: Any = optimizer, weight: Any = weight) -> None:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            optimizer.accumulate([(tf.cast(1 + 2 * replica, tf.float32), weight)])
+
+        strategy.run(micro_step)
+        end = getattr(optimizer, name)
+        assert (tf.function(end) if traced else end)()
+        left.append(float(weight.numpy()))
+        assert not optimizer.pending
+    return left
+
+
+def main() -> None:
+    strategy = fitting.make_strategy(2)
+    results = {"legacy": fit_on_replicas(strategy), "left": end_windows_outside(strategy)}
+    print(json.dumps(results))
+
+
+@pytest.mark.slow
+def test_two_replicas_equal_one_and_windows_end_outside_the_scope() -> None:
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    command = [sys.executable, __file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert results["legacy"] <= 1e-6
+    assert results["left"] == [6.0] * 4  # The mean of 1 and 3, once.
+
+
+if __name__ == "__main__":
+    main()
