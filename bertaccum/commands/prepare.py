@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow, tables
+from bertaccum.commands.common import tables
 from bertaccum.commands.options import json_option, options, shown
 from bertaccum.config import PrepareConfig
 from bertaccum.display import text
@@ -30,7 +30,6 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --source sample
       bertaccum prepare --source csv --train-file mine.csv --text-column body --label-column stars
     """
-    quiet_tensorflow()
     with view:
         done = api.prepare(progress=view, **values)
         if doubt := text.small_dev(done.manifest):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow
 from bertaccum.commands.options import options, shown
 from bertaccum.config import ReportConfig
 from bertaccum.display import text
@@ -32,7 +31,6 @@ def make_page(view: View, run: str, **values: Any) -> None:
       bertaccum report runs/20260102-030405 --split test
       bertaccum report runs/latest --out latest.html
     """
-    quiet_tensorflow()
     with view:
         page = api.report(run, progress=view, **values)
     text.result(f"{page}: written")

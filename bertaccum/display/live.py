@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+import os
+import sys
+
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live as RichLive
 from rich.progress import (
     BarColumn,
@@ -24,14 +27,27 @@ from bertaccum.training.events import Event
 _TRAINING = "training"
 
 
+class _Terminal(Console):
+    """A console as wide as the terminal that it writes to; rich asks fd 2, which is captured."""
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        try:
+            return ConsoleDimensions(*os.get_terminal_size(self.file.fileno()))
+        except (OSError, ValueError):
+            return super().size
+
+
 class Live(View):
     """Shows phases as bars, and how training goes as figures.
 
     Args:
       console: of the terminal; that of stderr by default.
+      verbose: As for `View`.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
+        super().__init__(verbose)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -42,12 +58,19 @@ class Live(View):
         self._tasks: dict[str, TaskID] = {}
         self._track: Track | None = None
         self._live = RichLive(
-            console=console or Console(stderr=True),
+            console=console or _Terminal(stderr=True),
             get_renderable=self._render,
             refresh_per_second=4,
+            # Results that go to a file or a pipe are not for the terminal.
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=False,
         )
+        self._own_console = console is None
 
     def __enter__(self) -> Live:
+        super().__enter__()
+        if self._own_console:
+            self._live.console.file = self.stderr
         self._live.start()
         return self
 
@@ -69,8 +92,15 @@ class Live(View):
         if self._track is not None:
             self(_TRAINING, self._track.done, self._track.total)
 
-    def stop(self) -> None:
+    def log(self, line: str) -> None:
+        self.note(line)
+
+    def stop(self) -> str:
         self._live.stop()
+        held = super().stop()
+        if self._own_console:
+            self._live.console.file = self.stderr
+        return held
 
     def _render(self) -> Group:
         return Group(self._bars, *([_figures(self._track)] if self._track else []))
