@@ -16,15 +16,18 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column
 
 from bertaccum.display import text
+from bertaccum.display.fitting import fitted
 from bertaccum.display.track import Track, follow
 from bertaccum.display.view import View
 from bertaccum.sizes import format_size
 from bertaccum.training.events import Event
 
 _TRAINING = "training"
+# On narrower terminals the numbers beside a bar need its place.
+_WITH_BARS = 60
 
 
 class _Terminal(Console):
@@ -48,29 +51,24 @@ class Live(View):
 
     def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
         super().__init__(verbose)
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
         self._tasks: dict[str, TaskID] = {}
         self._track: Track | None = None
+        self._is_own_console = console is None
+        self._console = console or _Terminal(stderr=True, emoji=False)
+        self._bars = _bars(self._console.width)
         self._live = RichLive(
-            console=console or _Terminal(stderr=True),
+            console=self._console,
             get_renderable=self._render,
             refresh_per_second=4,
             # Results that go to a file or a pipe are not for the terminal.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=False,
         )
-        self._own_console = console is None
 
     def __enter__(self) -> Live:
         super().__enter__()
-        if self._own_console:
-            self._live.console.file = self.stderr
+        if self._is_own_console:
+            self._console.file = self.stderr
         self._live.start()
         return self
 
@@ -85,7 +83,7 @@ class Live(View):
         self._bars.update(task, completed=done, total=total, visible=visible)
 
     def note(self, line: str) -> None:
-        self._live.console.print(line, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
@@ -98,16 +96,29 @@ class Live(View):
     def stop(self) -> str:
         self._live.stop()
         held = super().stop()
-        if self._own_console:
-            self._live.console.file = self.stderr
+        if self._is_own_console:
+            self._console.file = self.stderr
         return held
 
     def _render(self) -> Group:
-        return Group(self._bars, *([_figures(self._track)] if self._track else []))
+        width = self._console.width
+        return Group(self._bars, *([_figures(self._track, width)] if self._track else []))
 
 
-def _figures(track: Track) -> RenderableType:
-    """A row of names above a row of values; empty ones are left out."""
+def _bars(width: int) -> Progress:
+    """Return a bar a phase: what has too long a name folds, and numbers stay whole."""
+    whole = Column(no_wrap=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+        *([BarColumn()] if width >= _WITH_BARS else []),
+        MofNCompleteColumn(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        TimeRemainingColumn(table_column=whole),
+    )
+
+
+def _figures(track: Track, width: int) -> RenderableType:
+    """A row of names above a row of values; empty ones are left out, and the last without room."""
     last, evaluated = track.last, track.evaluated
     if last is None:
         return "" if track.over else text.TRACING
@@ -124,6 +135,6 @@ def _figures(track: Track) -> RenderableType:
         "skipped": str(track.skipped or ""),
     }
     shown = {name: value for name, value in values.items() if value}
-    table = Table(*shown, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_row(*shown.values())
+    table, _ = fitted([*shown], [[*shown.values()]], width, boxed=False)
+    table.header_style = "dim"
     return table

@@ -149,7 +149,7 @@ def test_a_terminal_shows_no_line_of_others_and_results_go_where_stdout_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    then = "view('tokenizing', 1, 2); print('a result'); print(view._live.console.width)"
+    then = "view('tokenizing', 1, 2); print('a result'); print(view._console.width)"
     seen = on_a_terminal(
         "import fcntl, struct, termios\n"
         "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 20, 57, 0, 0))\n" + program(then),
