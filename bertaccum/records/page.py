@@ -16,7 +16,7 @@ from bertaccum import __version__
 from bertaccum.errors import ConfigError
 from bertaccum.files import write_text
 from bertaccum.records import facts
-from bertaccum.records.html import element, pairs, scrolling, section, table
+from bertaccum.records.html import element, pairs, section, table
 from bertaccum.records.inline_svg import accuracy_curve, learning_rate_curve, loss_curve
 from bertaccum.records.record import RUNNING, Record, undamaged
 from bertaccum.records.scores import scores
@@ -117,11 +117,11 @@ def _curves(series: Series) -> Markup:
     rows = [facts.shown_point(point) for point in facts.points(series, span)]
     along = table(rows[0], [list(row.values()) for row in rows], "along the run")
     numbers = element("details", element("summary", "The curves in numbers"), along)
-    return section("Curves", *drawn, numbers)
+    return section("Curves", element("div", *drawn, class_="curves"), numbers)
 
 
 def _figure(caption: str, drawing: Markup) -> Markup:
-    return element("figure", element("figcaption", caption), scrolling(drawing))
+    return element("figure", element("figcaption", caption), drawing)
 
 
 def _plan(record: Record) -> Markup:
