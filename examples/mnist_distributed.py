@@ -49,6 +49,7 @@ from bertaccum.accumulation import accumulate_gradients
 
 LIMIT = 1e-5
 TEST_BATCH = 500
+RAISED = 0.5  # each run's losses above those of the run before, in the figure
 Results = dict[int, dict[str, np.ndarray]]  # of each run, by name: what its workers measured
 
 
@@ -228,16 +229,20 @@ def table(results: Results, apart: dict[int, np.ndarray]) -> str:
 
 
 def draw(results: Results, apart: dict[int, np.ndarray]) -> Figure:
-    """The losses of all runs, and how far their weights are apart."""
-    figure = Figure(figsize=(8, 6), layout="constrained")
+    """The losses of all runs, each raised a little, and how far their weights are apart."""
+    figure = Figure(figsize=(8, 7.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    for width, (number, result) in zip((7, 5, 3, 1), results.items(), strict=False):
+    for above_first, (number, result) in enumerate(results.items()):
+        raised = RAISED * above_first  # They would hide each other.
         label = f"run {number}: " + " x ".join(map(str, RUNS[number]))
-        above.plot(result["losses"], linewidth=width, label=label)
-        below.semilogy(np.where(apart[number] > 0, apart[number], np.nan))
+        label += f", raised by {raised:g}" if raised else ""
+        losses = np.add(result["losses"], raised)
+        style: Any = {"linewidth": 6 - 1.5 * above_first, "color": f"C{above_first}"}
+        above.plot(losses, linewidth=1.2, color=style["color"], label=label)
+        below.semilogy(np.where(apart[number] > 0, apart[number], np.nan), **style)
     below.axhline(LIMIT, color="gray", linestyle=":")
     above.set(ylabel="loss of an update's 200 examples")
-    below.set(xlabel="updates", ylabel="largest difference of a weight to the first")
+    below.set(xlabel="updates", ylabel="largest difference\nof a weight to the first run")
     above.legend(title="workers x batch x accumulation_steps")
     return figure
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import name_run, name_split, quiet_tensorflow, tables
+from bertaccum.commands.common import name_run, name_split, tables
 from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import EvalConfig
 from bertaccum.display import text
@@ -36,7 +36,6 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
       bertaccum eval --file mine.csv --text-column body --label-column stars --json
       bertaccum eval --split dev --results eval_results.txt
     """
-    quiet_tensorflow()
     from bertaccum.display.run_classifier import results_file, write_evaluation
 
     with view, results_file(results) as file:

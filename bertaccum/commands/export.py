@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertaccum import api
-from bertaccum.commands.common import name_run, quiet_tensorflow
+from bertaccum.commands.common import name_run
 from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import ExportConfig
 from bertaccum.display import text
@@ -27,7 +27,6 @@ def export(view: View, as_json: bool, **values: Any) -> None:
       bertaccum export --format huggingface
       bertaccum export --run runs/20260102-030405 --out model
     """
-    quiet_tensorflow()
     with view:
         name_run(view, values["run"])
         view.note("loading and tracing the model")

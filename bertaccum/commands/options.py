@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from bertaccum.commands.common import quiet_tensorflow
 from bertaccum.commands.config_file import read_config_file
 from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO
@@ -18,7 +19,7 @@ from bertaccum.settings import AUTO
 _COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 # Of commands, and not of their configuration.
 OWN_OPTIONS = frozenset(
-    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds"}
+    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
 )
 
 
@@ -208,6 +209,12 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--quiet", "-q", is_flag=True, help="Show errors and results only.")
     @click.option(
+        "--verbose",
+        "-v",
+        is_flag=True,
+        help="Show what TensorFlow logs and Python warns of; otherwise only if the run fails.",
+    )
+    @click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
@@ -227,6 +234,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         ctx: click.Context,
         quiet: bool,
+        verbose: bool,
         log_format: str,
         log_every: float,
         *arguments: Any,
@@ -234,7 +242,11 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         from bertaccum.display.view import make_view
 
-        view = make_view(quiet, log_format, log_every)
+        if quiet and verbose:
+            raise click.UsageError("--quiet and --verbose contradict each other; drop one")
+        if not verbose:
+            quiet_tensorflow()
+        view = make_view(quiet, log_format, log_every, verbose)
         ctx.obj.append(view)  # Errors are shown by it, too.
         return command(*arguments, view=view, **options)
 

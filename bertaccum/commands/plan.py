@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow, tables
+from bertaccum.commands.common import tables
 from bertaccum.commands.options import command, config_option, json_option, options, shown
 from bertaccum.config import PlanConfig, StepConfig, TrainConfig
 from bertaccum.display import text
@@ -35,7 +35,6 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
       bertaccum plan --model bert-base --max-seq-length 512 --device-memory 4GiB
       bertaccum plan --config configs/bert-base-4gb.yaml --device-memory 4GiB --json
     """
-    quiet_tensorflow()
     with view:
         found = api.plan(progress=view, **values)
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import name_run, quiet_tensorflow
+from bertaccum.commands.common import name_run
 from bertaccum.commands.options import command, options, shown
 from bertaccum.config import PredictConfig
 from bertaccum.display import text
@@ -51,7 +51,6 @@ def predict(
         if values["file"] is None and sys.stdin.isatty():
             raise ConfigError("there is no text", "give some, name a --file, or pipe them in")
         values["file"] = "-"
-    quiet_tensorflow()
     from bertaccum.display.run_classifier import results_file, write_predictions
 
     with view, results_file(results) as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertaccum import api
-from bertaccum.commands.common import quiet_tensorflow, tables
+from bertaccum.commands.common import tables
 from bertaccum.commands.options import command, json_option, options, shown
 from bertaccum.config import PrepareConfig
 from bertaccum.display import text
@@ -31,7 +31,6 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --source csv --train-file all.csv --test-fraction 0.1 --dev-fraction 0.1
       bertaccum prepare --source csv --train-file aclImdb/train --test-file aclImdb/test
     """
-    quiet_tensorflow()
     with view:
         done = api.prepare(progress=view, note=view.note, **values)
         for line in notes(done.manifest):

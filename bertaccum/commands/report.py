@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertaccum import api
-from bertaccum.commands.common import name_run, name_split, quiet_tensorflow
+from bertaccum.commands.common import name_run, name_split
 from bertaccum.commands.options import command, options, run_argument, shown
 from bertaccum.config import ReportConfig
 from bertaccum.display import text
@@ -30,7 +30,6 @@ def make_page(view: View, **values: Any) -> None:
       bertaccum report --run runs/20260102-030405 --split dev
       bertaccum report --out latest.html
     """
-    quiet_tensorflow()
     with view:
         record = name_run(view, values["run"])
         if record.best is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from bertaccum import api
-from bertaccum.commands.common import fail, quiet_tensorflow, tables
+from bertaccum.commands.common import fail, tables
 from bertaccum.commands.options import command, config_option, json_option, options, shown
 from bertaccum.config import TrainConfig
 from bertaccum.display import text
@@ -63,7 +63,6 @@ def train(
     named = {name: value for name, value in values.items() if _is_named(ctx, name)}
     if resume is None:
         TrainConfig(**named)  # What is wrong with it is said at once.
-    quiet_tensorflow()
     from bertaccum.training import events
 
     start, summaries = None, []

@@ -7,7 +7,6 @@ import datetime
 import json
 import math
 import re
-import sys
 import time
 from typing import Any
 
@@ -37,9 +36,11 @@ class Lines(View):
 
     Args:
       seconds: between lines of progress.
+      verbose: As for `View`.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, verbose: bool = False) -> None:
+        super().__init__(verbose)
         self._interval = _Interval(seconds)
         self._track: Track | None = None
         # When each was first reported, and how much of it was done by then; and now.
@@ -62,7 +63,7 @@ class Lines(View):
         self.note("  ".join(parts))
 
     def note(self, line: str) -> None:
-        text.note(line)
+        text.note(line, self.stderr)
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
@@ -78,9 +79,11 @@ class Records(View):
 
     Args:
       seconds: between those.
+      verbose: As for `View`.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, verbose: bool = False) -> None:
+        super().__init__(verbose)
         self._interval = _Interval(seconds)
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
@@ -95,10 +98,13 @@ class Records(View):
             name = re.sub("(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
             self._write(name, dataclasses.asdict(event))
 
+    def log(self, line: str) -> None:
+        self._write("log", {"text": line})
+
     def error(self, message: str, exit_code: int) -> None:
         self._write("error", {"message": message, "exit_code": exit_code})
 
     def _write(self, event: str, values: dict[str, Any]) -> None:
         now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
         record = {"time": now, "event": event} | finite(values)
-        print(json.dumps(record, default=str), file=sys.stderr, flush=True)
+        text.note(json.dumps(record, default=str), self.stderr)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+import os
+import sys
+
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live as RichLive
 from rich.progress import (
     BarColumn,
@@ -13,9 +16,10 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column
 
 from bertaccum.display import text
+from bertaccum.display.fitting import fitted
 from bertaccum.display.track import Track, follow
 from bertaccum.display.view import View
 from bertaccum.metrics import LABELS, shown
@@ -23,6 +27,19 @@ from bertaccum.sizes import format_size
 from bertaccum.training.events import Event
 
 _TRAINING = "training"
+# On narrower terminals the numbers beside a bar need its place.
+_WITH_BARS = 60
+
+
+class _Terminal(Console):
+    """A console as wide as the terminal that it writes to; rich asks fd 2, which is captured."""
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        try:
+            return ConsoleDimensions(*os.get_terminal_size(self.file.fileno()))
+        except (OSError, ValueError):
+            return super().size
 
 
 class Live(View):
@@ -30,25 +47,29 @@ class Live(View):
 
     Args:
       console: of the terminal; that of stderr by default.
+      verbose: As for `View`.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
+    def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
+        super().__init__(verbose)
         self._tasks: dict[str, TaskID] = {}
         self._track: Track | None = None
+        self._is_own_console = console is None
+        self._console = console or _Terminal(stderr=True, emoji=False)
+        self._bars = _bars(self._console.width)
         self._live = RichLive(
-            console=console or Console(stderr=True),
+            console=self._console,
             get_renderable=self._render,
             refresh_per_second=4,
+            # Results that go to a file or a pipe are not for the terminal.
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=False,
         )
 
     def __enter__(self) -> Live:
+        super().__enter__()
+        if self._is_own_console:
+            self._console.file = self.stderr
         self._live.start()
         return self
 
@@ -63,22 +84,42 @@ class Live(View):
         self._bars.update(task, completed=done, total=total, visible=visible)
 
     def note(self, line: str) -> None:
-        self._live.console.print(line, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
         if self._track is not None:
             self(_TRAINING, self._track.done, self._track.total)
 
-    def stop(self) -> None:
+    def log(self, line: str) -> None:
+        self.note(line)
+
+    def stop(self) -> str:
         self._live.stop()
+        held = super().stop()
+        if self._is_own_console:
+            self._console.file = self.stderr
+        return held
 
     def _render(self) -> Group:
-        return Group(self._bars, *([_figures(self._track)] if self._track else []))
+        width = self._console.width
+        return Group(self._bars, *([_figures(self._track, width)] if self._track else []))
 
 
-def _figures(track: Track) -> RenderableType:
-    """A row of names above a row of values; empty ones are left out."""
+def _bars(width: int) -> Progress:
+    """Return a bar a phase: what has too long a name folds, and numbers stay whole."""
+    whole = Column(no_wrap=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+        *([BarColumn()] if width >= _WITH_BARS else []),
+        MofNCompleteColumn(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        TimeRemainingColumn(table_column=whole),
+    )
+
+
+def _figures(track: Track, width: int) -> RenderableType:
+    """A row of names above a row of values; empty ones are left out, and the last without room."""
     last, evaluated = track.last, track.evaluated
     if last is None:
         return "" if track.over else text.TRACING
@@ -95,6 +136,6 @@ def _figures(track: Track) -> RenderableType:
         "skipped": str(track.skipped or ""),
     }
     known = {name: value for name, value in values.items() if value}
-    table = Table(*known, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_row(*known.values())
+    table, _ = fitted([*known], [[*known.values()]], width, boxed=False)
+    table.header_style = "dim"
     return table

@@ -2,51 +2,82 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertaccum.display.fitting import (
+    is_limited,
+    layout,
+    show,
+    show_side_by_side,
+    stdout_console,
+    without_common_folder,
+)
 from bertaccum.display.text import duration, from_here
 from bertaccum.metrics import LABELS, METRICS, baseline, one_class, outcome, shown
 from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from bertaccum.training.planner import Report
 
-# Where there is no terminal, whose width would matter.
-_LOG_WIDTH = 200
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else _LOG_WIDTH
-    return Console(file=sys.stdout, highlight=False, markup=False, width=width)
+# Rows of classes, or of pairs of classes, that a terminal shows.
+_MOST_ROWS = 20
 
 
 def evaluation(values: dict[str, Any]) -> None:
     """Prints the tables of `bertaccum eval`."""
-    from rich.table import Table
-
-    console = _console()
+    console = stdout_console()
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
     console.print(f"{values['examples']:,} examples of {data}{update}", soft_wrap=True)
     for name, fact in _scores(values).items():
         console.print(f"{name:22}{fact}", soft_wrap=True)
-    scores = Table("class", "precision", "recall", "F1", "examples")
-    for row in values["classes"]:
-        figures = (f"{row[key]:.4f}" for key in ("precision", "recall", "f1"))
-        scores.add_row(row["name"], *figures, f"{row['examples']:,}")
-    console.print(scores)
-    names = [row["name"] for row in values["classes"]]
-    confusion = Table("label \\ predicted", *names)
-    for name, counts in zip(names, values["confusion_matrix"], strict=True):
-        confusion.add_row(name, *(f"{count:,}" for count in counts))
-    console.print(confusion)
+    _class_scores(console, values["classes"])
+    _confusion(console, [row["name"] for row in values["classes"]], values["confusion_matrix"])
+
+
+def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
+    """Prints a row for each class; on a terminal, of many classes those with the lowest F1."""
+    lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
+    left_out = len(classes) - len(lowest) if is_limited(console) else 0
+    rows = [
+        [
+            row["name"],
+            *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")),
+            f"{row['examples']:,}",
+        ]
+        for row in (lowest if left_out else classes)
+    ]
+    head = ("class", "precision", "recall", "F1", "examples")
+    show(console, head, rows, least=("precision", "recall"))
+    if left_out:
+        console.print(f"… {left_out:,} more classes with a higher F1; --json has all")
+
+
+def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> None:
+    """Prints the confusion matrix, or the most frequent mistakes if the matrix has no room."""
+    head = ["label \\ predicted", *names]
+    rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
+    if matrix := layout(head, rows, console.width):
+        console.print(matrix)
+        return
+    mistakes = [
+        (count, label, predicted)
+        for label, row in zip(names, counts, strict=True)
+        for predicted, count in zip(names, row, strict=True)
+        if count and label != predicted
+    ]
+    mistakes.sort(key=lambda mistake: -mistake[0])
+    first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
+    console.print("most frequent mistakes:" if mistakes else "There is no mistake.")
+    if mistakes:
+        show(console, ("label", "predicted", "examples"), first)
+    left_out = len(mistakes) - len(first)
+    more = f"… {left_out:,} more; " if left_out else ""
+    console.print(f"{more}--json has the confusion matrix")
 
 
 def _scores(values: dict[str, Any]) -> dict[str, str]:
@@ -62,34 +93,35 @@ def _scores(values: dict[str, Any]) -> dict[str, str]:
 
 def planned(found: Report, path: str) -> None:
     """Prints what `bertaccum plan` found."""
-    from rich.table import Table
-
     values = found.values
-    console = _console()
+    console = stdout_console()
     for line in plan_heading(values):
-        console.print(line, soft_wrap=True)
-    table = Table(
+        console.print(line)
+    head = (
         "micro-batch x steps x replicas", "recompute", "predicted", "measured", "examples/s", "fits"
-    )
-    for row in values["candidates"]:
-        taken = all(row[key] == values[key] for key in ("micro_batch", "recompute"))
-        table.add_row(
-            f"{row['micro_batch']} x {row['accumulation_steps']} x {row['replicas']}"
-            f" = {row['target_batch']}" + (" *" if taken else ""),
-            row["recompute"],
-            format_size(row["predicted_peak_bytes"]),
-            format_size(row["measured_peak_bytes"]) if row["measured_peak_bytes"] else "",
-            f"{row['examples_per_second']:.1f}" if row["examples_per_second"] else "",
-            "yes" if row["fits"] else "no",
-        )
-    console.print(table)
-    console.print(f"examples/s: of {found.timed_on}", soft_wrap=True)
+    )  # fmt: skip
+    rows = [_candidate(row, values) for row in values["candidates"]]
+    show(console, head, rows, least=("predicted", "recompute", "measured"))
+    console.print(f"examples/s: of {found.timed_on}")
     kept = ", measured before" if found.cached else f", {values['planning_seconds']:.0f} s"
     if found.plan is not None:
-        console.print(f"* {found.plan}: {values['why']}", soft_wrap=True)
+        console.print(f"* {found.plan}: {values['why']}")
         if values["peak_memory_bytes"]:
             console.print(f"peak of its real update: {format_size(values['peak_memory_bytes'])}")
     console.print(f"{path}: written{kept}", soft_wrap=True)
+
+
+def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
+    taken = all(row[key] == values[key] for key in ("micro_batch", "recompute"))
+    return [
+        f"{row['micro_batch']} x {row['accumulation_steps']} x {row['replicas']}"
+        f" = {row['target_batch']}" + (" *" if taken else ""),
+        row["recompute"],
+        format_size(row["predicted_peak_bytes"]),
+        format_size(row["measured_peak_bytes"]) if row["measured_peak_bytes"] else "",
+        f"{row['examples_per_second']:.1f}" if row["examples_per_second"] else "",
+        "yes" if row["fits"] else "no",
+    ]
 
 
 def plan_heading(values: dict[str, Any]) -> list[str]:
@@ -111,45 +143,66 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
 
 def prepared(folder: str, manifest: dict[str, Any], unchanged: bool) -> None:
     """Prints what `bertaccum prepare` wrote."""
-    from rich.table import Table
-
-    console = _console()
+    console = stdout_console()
     done = "is there already, unchanged" if unchanged else "written"
     console.print(f"{folder}: {done}", soft_wrap=True)
     console.print(f"source: {manifest['source']}", soft_wrap=True)
-    table = Table("split", "rows", *manifest["labels"])
-    for split, counts in manifest["counts"].items():
-        per_class = (f"{count:,}" for count in counts["classes"].values())
-        table.add_row(split, f"{counts['rows']:,}", *per_class)
-    console.print(table)
+    head = ["split", "rows", *manifest["labels"]]
+    counts: Mapping[str, Any] = manifest["counts"]
+    rows = [
+        [split, *(f"{count:,}" for count in (of["rows"], *of["classes"].values()))]
+        for split, of in counts.items()
+    ]
+    if table := layout(head, rows, console.width):
+        console.print(table)
+    else:
+        _classes_in_splits(console, manifest["labels"], counts)
+
+
+def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[str, Any]) -> None:
+    """Prints a row for each class, the most frequent first."""
+    per_class = [[of["classes"][label] for of in counts.values()] for label in labels]
+    found = sorted(zip(labels, per_class, strict=True), key=lambda row: -row[1][0])
+    rows = [("all classes", [of["rows"] for of in counts.values()]), *found[:_MOST_ROWS]]
+    cells = [[label, *(f"{number:,}" for number in numbers)] for label, numbers in rows]
+    show(console, ["class", *counts], cells)
+    if (left_out := len(found) - _MOST_ROWS) > 0:
+        console.print(f"… {left_out:,} more classes with fewer rows; --json has all")
 
 
 def runs(outlines: list[dict[str, Any]]) -> None:
     """Prints what `bertaccum runs` found."""
-    from rich.table import Table
+    console = stdout_console()
+    metrics = {row["best_by"] for row in outlines}
+    mixed = len(metrics) != 1
+    metric = f"best dev {'metric' if mixed else LABELS[metrics.pop()]}"
+    head = ("run", "status", "model", "batch", "updates", metric, "at", "time")
+    rows = [_outline(row, mixed) for row in outlines]
+    if is_limited(console):
+        names = _below_common_folder(console, [row[0] for row in rows])
+        rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
+    show(console, head, rows, least=("at", "time", "model", "batch", "updates", "status"))
 
-    names = {row["best_by"] for row in outlines}
-    metric = f"best dev {LABELS[names.pop()] if len(names) == 1 else 'metric'}"
-    table = Table("run", "status", "model", "batch", "updates", metric, "at", "time")
-    for row in outlines:
-        best = row["best_metric"]
-        named = f" {LABELS[row['best_by']]}" if metric == "best dev metric" else ""
-        table.add_row(
-            row["run"],
-            row["status"],
-            row["model"],
-            f"{row['target_batch']} by {row['micro_batch']}",
-            f"{row['updates']:,}",
-            "" if best is None else f"{shown(best, 'value')}{named}",
-            "" if best is None else f"{best['update']:,}",
-            duration(row["seconds"]),
-        )
-    _console().print(table)
+
+def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
+    """Return a run's row; its metric is named if the runs decide by different ones."""
+    best = row["best_metric"]
+    named = f" {LABELS[row['best_by']]}" if mixed else ""
+    return [
+        row["run"],
+        row["status"],
+        row["model"],
+        f"{row['target_batch']} by {row['micro_batch']}",
+        f"{row['updates']:,}",
+        "" if best is None else f"{shown(best, 'value')}{named}",
+        "" if best is None else f"{best['update']:,}",
+        duration(row["seconds"]),
+    ]
 
 
 def run(found: dict[str, Any]) -> None:
     """Prints what `bertaccum show` found."""
-    console = _console()
+    console = stdout_console()
     last, summary = found["last_update"], found["summary"]
     facts = {
         "run": f"{found['run']}, {found['status']}",
@@ -170,34 +223,40 @@ def run(found: dict[str, Any]) -> None:
             console.print(f"{name:{width}}{fact}", soft_wrap=True)
     metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
     if found["evaluations"]:
-        console.print(_while_training(found["evaluations"], metrics))
+        _while_training(console, found["evaluations"], metrics)
     if found["evaluated"]:
-        console.print(_evaluated(found["evaluated"], metrics))
+        _evaluated(console, found["evaluated"], metrics)
     _print_options(console, found["config"], found["resolved"])
 
 
-def _while_training(evaluations: list[dict[str, Any]], metrics: list[str]) -> Table:
-    """The evaluations on dev.tsv."""
-    from rich.table import Table
+def _while_training(
+    console: Console, evaluations: list[dict[str, Any]], metrics: list[str]
+) -> None:
+    """Prints the evaluations on dev.tsv."""
+    head = ["update", *(f"dev {LABELS[metric]}" for metric in metrics), ""]
+    rows = [
+        [f"{row['update']:,}", *(shown(row, metric) for metric in metrics), _remark(row)]
+        for row in evaluations
+    ]
+    show(console, head, rows, least=[*reversed(head[2:-1])])
 
-    table = Table("update", *(f"dev {LABELS[metric]}" for metric in metrics), "")
-    for row in evaluations:
-        scores = (shown(row, metric) for metric in metrics)
-        table.add_row(f"{row['update']:,}", *scores, _remark(row))
-    return table
 
-
-def _evaluated(evaluations: dict[str, dict[str, Any]], metrics: list[str]) -> Table:
-    """What `bertaccum eval` found, a row for each split or file."""
-    from rich.table import Table
-
-    heads = (LABELS[metric] for metric in metrics)
-    table = Table("evaluated on", "update", "examples", *heads, "")
-    for name, row in evaluations.items():
-        update = "" if row.get("update") is None else f"{row['update']:,}"
-        scores = (shown(row, metric) for metric in metrics)
-        table.add_row(name, update, f"{row['examples']:,}", *scores, _remark(row))
-    return table
+def _evaluated(
+    console: Console, evaluations: dict[str, dict[str, Any]], metrics: list[str]
+) -> None:
+    """Prints what `bertaccum eval` found, a row for each split or file."""
+    head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
+    rows = [
+        [
+            name,
+            "" if row.get("update") is None else f"{row['update']:,}",
+            f"{row['examples']:,}",
+            *(shown(row, metric) for metric in metrics),
+            _remark(row),
+        ]
+        for name, row in evaluations.items()
+    ]
+    show(console, head, rows, least=["update", *reversed(head[4:-1])])
 
 
 def _print_options(
@@ -229,14 +288,13 @@ def _remark(row: dict[str, Any]) -> str:
 
 def spread(found: dict[str, Any]) -> None:
     """Prints what `bertaccum train --seeds` found."""
-    from rich.table import Table
-
     head = f"{found['runs']} runs, best checkpoints by dev {LABELS[found['best_by']]}"
-    table = Table(head, "mean", "spread", "least", "most")
-    for name, label in _SPREAD.items():
-        if name in found:
-            table.add_row(label, *(f"{v:.4f}" for v in found[name].values()))
-    _console().print(table)
+    rows = [
+        [label, *(f"{v:.4f}" for v in found[name].values())]
+        for name, label in _SPREAD.items()
+        if name in found
+    ]
+    show(stdout_console(), (head, "mean", "spread", "least", "most"), rows)
 
 
 _SPREAD = {
@@ -254,27 +312,37 @@ def _peak(values: dict[str, Any] | None) -> str:
 
 def compared(values: dict[str, Any]) -> None:
     """Prints what `bertaccum compare` found: a column a run."""
-    from rich.table import Table
-
-    console = _console()
-    names = [row["run"] for row in values["runs"]]
+    console = stdout_console()
     columns = [compared_run(row, values) for row in values["runs"]]
-    table = Table("run", *names)
-    for fact in columns[0]:
-        table.add_row(fact, *(column[fact] for column in columns))
-    console.print(table)
+    rows = [[fact, *(column[fact] for column in columns)] for fact in columns[0]]
+    names = [row["run"] for row in values["runs"]]
+    if is_limited(console):
+        names = _below_common_folder(console, names)
+    show_side_by_side(console, ["run", *names], rows)
     console.print(
         f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
-        " deviation of the loss around its running mean over as many",
-        soft_wrap=True,
+        " deviation of the loss around its running mean over as many"
     )
     if values["differences"]:
-        table = Table("differs", *names)
-        for option, each in values["differences"].items():
-            table.add_row(option, *("" if value is None else str(value) for value in each))
-        console.print(table)
+        differing = [_differing(console, *of) for of in values["differences"].items()]
+        show_side_by_side(console, ["differs", *names], differing)
     for path in values["figures"]:
         console.print(f"{path}: written", soft_wrap=True)
+
+
+def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
+    """Return an option's row; on a terminal, the folder that all values share stands once."""
+    cells = ["" if value is None else str(value) for value in values]
+    folder, below = without_common_folder(cells) if is_limited(console) else ("", cells)
+    return [f"{option} in {folder}" if folder else option, *below]
+
+
+def _below_common_folder(console: Console, runs: Sequence[str]) -> list[str]:
+    """Print the folder that the runs share, and return their paths from there."""
+    folder, names = without_common_folder(runs)
+    if folder:
+        console.print(f"in {folder}", soft_wrap=True)
+    return names
 
 
 def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bertaccum import metrics
 from bertaccum.files import json_text
@@ -34,9 +34,10 @@ def from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def note(text: str) -> None:
-    """A line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+def note(text: str, stream: TextIO | None = None) -> None:
+    """Write a line to stderr, or to the stream that stands in for it."""
+    # A single write, so that lines of different threads do not mix.
+    print(f"{text}\n", end="", file=stream or sys.stderr, flush=True)
 
 
 def result(text: str) -> None:

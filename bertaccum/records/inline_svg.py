@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from bertaccum.metrics import LABELS
 from bertaccum.records.figures import (
     STYLE,
+    Look,
     as_bytes,
     draw_loss,
     draw_scores,
@@ -27,6 +28,8 @@ _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 # What matplotlib draws in these colours, the page draws in its own.
 _INK, _ACCENT, _GRID = "#010203", "#040506", "#070809"
 _COLOURS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
+# On a phone of 390 pixels a chart is about 340 wide, and its letters are as large as drawn.
+_INCHES = (4.6, 2.7)
 _PAGE_STYLE = STYLE | {
     "text.color": _INK,
     "axes.edgecolor": _GRID,
@@ -42,7 +45,7 @@ _PAGE_STYLE = STYLE | {
 def loss_curve(series: Series, span: int) -> Markup:
     """Loss against examples seen: every update's, and their running mean."""
     label = f"Training loss over {series.total:,} examples, raw and as a mean over {span:,}"
-    return _svg("loss", label, series, lambda axes: draw_loss(axes, series, span, _ACCENT))
+    return _svg("loss", label, series, lambda axes: draw_loss(axes, series, span, Look(_ACCENT)))
 
 
 def learning_rate_curve(series: Series) -> Markup:
@@ -58,13 +61,13 @@ def learning_rate_curve(series: Series) -> Markup:
 def score_curve(series: Series) -> Markup:
     """Return the metric of dev.tsv against examples seen."""
     label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
-    return _svg("score", label, series, lambda axes: draw_scores(axes, series, _ACCENT))
+    return _svg("score", label, series, lambda axes: draw_scores(axes, series, Look(_ACCENT)))
 
 
 def _svg(name: str, label: str, series: Series, draw: Callable[[Axes], None]) -> Markup:
     """An SVG element without anything that is fetched or that another one on the page has."""
     with matplotlib.rc_context(_PAGE_STYLE | {"svg.hashsalt": name}):
-        figure = Figure(figsize=(7.2, 3), layout="constrained")
+        figure = Figure(figsize=_INCHES, layout="constrained")
         axes = figure.subplots()
         draw(axes)
         axes.grid()

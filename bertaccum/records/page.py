@@ -17,7 +17,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.files import write_text
 from bertaccum.metrics import LABELS
 from bertaccum.records import facts
-from bertaccum.records.html import element, pairs, scrolling, section, table
+from bertaccum.records.html import element, pairs, section, table
 from bertaccum.records.inline_svg import learning_rate_curve, loss_curve, score_curve
 from bertaccum.records.record import RUNNING, Record, undamaged
 from bertaccum.records.scores import scores
@@ -119,11 +119,11 @@ def _curves(series: Series) -> Markup:
     caption = f"along the run; training loss: mean over the last {span:,} examples"
     along = table(rows[0], [list(row.values()) for row in rows], caption)
     numbers = element("details", element("summary", "The curves in numbers"), along)
-    return section("Curves", *drawn, numbers)
+    return section("Curves", element("div", *drawn, class_="curves"), numbers)
 
 
 def _figure(caption: str, drawing: Markup) -> Markup:
-    return element("figure", element("figcaption", caption), scrolling(drawing))
+    return element("figure", element("figcaption", caption), drawing)
 
 
 def _plan(record: Record) -> Markup:

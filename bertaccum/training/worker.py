@@ -117,16 +117,14 @@ class Worker:
         except BrokenPipeError:
             pass
         code = process.wait()
-        reason = self._last_words()
+        self._errors.seek(0)
+        written = self._errors.read()
         self.end()
         if code == -signal.SIGKILL:  # What the system does when its memory is used up.
             return {"out_of_memory": True}
+        sys.stderr.write(written)
+        reason = (written.strip() or f"exit code {code}").splitlines()[-1]
         raise RunError(f"the process that measures training steps failed ({reason})")
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        return lines[-1] if lines else "without a word"
 
 
 def _error(answer: dict[str, Any]) -> BertAccumError:

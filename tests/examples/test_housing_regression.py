@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from click.testing import CliRunner, Result
+from figure_checks import check_texts
 
 EPOCHS = 2
 # 53 of the 66 rows are to train on: windows of 32 and 21 = 8 + 8 + 5.
@@ -113,7 +114,9 @@ def test_the_old_train_op_applies_after_one_micro_batch(
 def test_draws_what_it_found(done) -> None:
     picture = done[2].read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 20_000  # A blank one has 3 kB.
-    above, below = housing.draw(done[1]).axes
+    figure = housing.draw(done[1])
+    check_texts(figure)
+    above, below = figure.axes
     drawn = [len(line.get_xdata()) for line in above.lines]
     assert drawn == [4, 4, 3, 4]  # Of the 14 updates in batches of 8 every fourth.
     assert max(below.lines[1].get_ydata()) <= 1e-6 < 1e-3 < min(below.lines[3].get_ydata())

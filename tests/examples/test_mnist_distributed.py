@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from click.testing import CliRunner
+from figure_checks import check_texts, pixels
 
 Results = dict[int, dict[str, np.ndarray]]
 EXAMPLES = 800
@@ -213,3 +214,18 @@ def test_bad_input_is_one_line(
         assert done.exit_code == 2, done.output
         assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
         assert message in done.stderr
+
+
+def test_the_figure_shows_four_runs_that_are_the_same() -> None:
+    losses = 2 / (1 + np.arange(300) / 50)
+    results = {
+        number: {"losses": losses, "weights": np.full((300, 5), 1e-8 * (number > 1))}
+        for number in module.RUNS
+    }
+    figure = module.draw(results, module.differences(results))
+    check_texts(figure)
+    assert all(pixels(figure, f"C{number}") > 400 for number in range(4))
+    above = figure.axes[0]
+    assert [line.get_ydata()[0] for line in above.lines] == [2.0, 2.5, 3.0, 3.5]
+    said = [text.get_text() for text in above.get_legend().get_texts()]
+    assert ["raised by" in text for text in said] == [False, True, True, True]

@@ -106,8 +106,8 @@ def test_two_runs_of_one_name_are_told_apart(run) -> None:
 
 def test_names_mean_nothing_in_the_figure(run) -> None:
     names = ("_first", "$a_$b$^$", "<b>&[red]")
-    for name in names:
-        write_run(Path(name), [0.7, 0.6])
+    for number, name in enumerate(names):
+        write_run(Path(name), [0.7, 0.6 + number])
     done = run("compare", *names)
     assert (done.code, done.err) == (0, "")
     assert all(name in done.out for name in names)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,20 @@ def test_a_workers_error_is_ours(tmp_path: Path) -> None:
         worker.build(job(tsvs=[str(train)], vocabulary=words))
     assert "row 3: label '7' is unknown" in str(error.value)
     assert error.value.exit_code == 2
+
+
+def test_what_a_failed_worker_wrote_is_shown_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(
+        "#!/bin/sh\nread job\necho a warning >&2\necho a failed check >&2\nexit 134\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with Worker(silent, {}) as worker, pytest.raises(RunError, match=r"failed \(a failed check\)"):
+        worker.build(job())
+    assert capsys.readouterr().err == "a warning\na failed check\n"
 
 
 @pytest.mark.slow

@@ -1,0 +1,106 @@
+"""Holds back what the process writes on stderr, so that it cannot break what a view shows.
+
+TensorFlow's C++ runtime writes to file descriptor 2, past `sys.stderr`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import TextIO
+
+_STDERR = 2
+_POLL_SECONDS = 0.2
+# Waits until the other end of a pipe is closed, then copies the rest of a file to stderr.
+_HEIR = """
+import os, sys
+pipe, log = map(int, sys.argv[1:])
+os.read(pipe, 1)
+while text := os.read(log, 65536):
+    os.write(2, text)
+"""
+
+
+class Capture:
+    """Everything that is written to file descriptor 2 until `close`, in any language.
+
+    The text goes to a temporary file. A failed check in C++ aborts the process before Python can
+    show it, so a small second process waits for the end of this one and then shows what nobody
+    has read. Both share one read position, so no line is shown twice. (In a container whose first
+    process is this one, the system ends the second process with it.)
+
+    Attributes:
+      stderr: The stream that still reaches the user.
+
+    Args:
+      show: Called in another thread with each line soon after it is written.
+
+    Raises:
+      OSError: There is no stderr or no temporary folder.
+    """
+
+    def __init__(self, show: Callable[[str], None] | None = None) -> None:
+        _flush_stderr()
+        encoding = sys.stderr.encoding if sys.stderr is not None else None
+        self._terminal = os.fdopen(os.dup(_STDERR), "w", 1, encoding, "backslashreplace")
+        captured = sys.stderr is None or _is_captured(sys.stderr)
+        self.stderr: TextIO = self._terminal if captured else sys.stderr
+        with tempfile.NamedTemporaryFile() as file:
+            log = os.open(file.name, os.O_WRONLY | os.O_APPEND)
+            self._log = os.open(file.name, os.O_RDONLY)
+        pipe, self._alive = os.pipe()
+        self._heir = _start_heir(pipe, self._log)
+        os.dup2(log, _STDERR)
+        os.close(log)
+        os.close(pipe)
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._follow, args=(show,), daemon=True)
+        if show is not None:
+            self._reader.start()
+
+    def close(self) -> str:
+        """Give stderr back to the process, and return the text that was not shown yet."""
+        _flush_stderr()
+        os.dup2(self._terminal.fileno(), _STDERR)
+        self._closing.set()
+        if self._reader.is_alive():
+            self._reader.join()
+        text = self._read().decode(errors="replace")
+        os.close(self._alive)
+        os.close(self._log)
+        self._terminal.close()
+        self._heir.wait()
+        return text
+
+    def _follow(self, show: Callable[[str], None]) -> None:
+        while not self._closing.wait(_POLL_SECONDS):
+            text = self._read()
+            whole = text.rfind(b"\n") + 1
+            os.lseek(self._log, whole - len(text), os.SEEK_CUR)
+            for line in text[:whole].decode(errors="replace").splitlines():
+                show(line)
+
+    def _read(self) -> bytes:
+        return b"".join(iter(lambda: os.read(self._log, 1 << 16), b""))
+
+
+def _start_heir(pipe: int, log: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-IS", "-c", _HEIR, str(pipe), str(log)]
+    # In a session of its own, Ctrl-C does not reach it.
+    return subprocess.Popen(command, pass_fds=(pipe, log), start_new_session=True)
+
+
+def _is_captured(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == _STDERR
+    except (OSError, ValueError):  # A stream of a test or a notebook has no file descriptor.
+        return False
+
+
+def _flush_stderr() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()

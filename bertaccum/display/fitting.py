@@ -1,0 +1,161 @@
+"""Tables as wide as the terminal. Names fold onto further lines; numbers stay whole."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+# A pipe or a file has no width: every row is one line, and nothing is left out.
+_NO_LIMIT = 1_000_000
+# Names fold, but not to fewer cells than this.
+_NARROWEST_NAME = 12
+# Numbers with their units, sizes such as 8 x 4, times and dates.
+_NUMBER = re.compile(r"(?:[-+?\d.,:%*=/ ]|x|by|e)+(?: [A-Za-z/]+)?")
+_BORDERS, _GAP = 3, 2
+
+Row = Sequence[str]
+
+
+def stdout_console() -> Console:
+    """Return a console as wide as the terminal, or without limit where stdout is none."""
+    width = None if sys.stdout.isatty() else _NO_LIMIT
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
+
+
+def is_limited(console: Console) -> bool:
+    """Return whether lines of this console have an end."""
+    return console.width < _NO_LIMIT
+
+
+def layout(head: Row, rows: Sequence[Row], width: int, boxed: bool = True) -> Table | None:
+    """Return a table that is at most `width` cells wide, or None if there is none.
+
+    Without a box the columns have more room; with one they are easier to tell apart.
+
+    Args:
+      head: The columns' names.
+      rows: Their cells.
+      width: In terminal cells.
+      boxed: Draw a box if there is room for it.
+    """
+    columns = list(zip(head, *rows, strict=True))
+    if boxed and (widths := _widths(columns, width - _BORDERS * len(columns) - 1)):
+        return _table(Table(), head, rows, widths)
+    if widths := _widths(columns, width - _GAP * (len(columns) - 1)):
+        return _table(_plain(), head, rows, widths)
+    return None
+
+
+def fitted(
+    head: Row, rows: Sequence[Row], width: int, least: Sequence[str] = (), boxed: bool = True
+) -> tuple[Table, list[str]]:
+    """Return a table without the columns that do not fit, and the names of those columns.
+
+    Args:
+      head: The columns' names. The first column always stays.
+      rows: Their cells.
+      width: In terminal cells.
+      least: The columns to leave out first, in this order; the others follow from the right.
+      boxed: Draw a box if there is room for it.
+    """
+    others = [name for name in reversed(head[1:]) if name not in least]
+    first_out = [name for name in (*least, *others) if name in head]
+    for count in range(len(first_out) + 1):
+        kept = [i for i, name in enumerate(head) if name not in first_out[:count]]
+        if found := layout(_pick(head, kept), [_pick(row, kept) for row in rows], width, boxed):
+            return found, [name for name in head if name in first_out[:count]]
+    return _table(_plain(), head[:1], [row[:1] for row in rows], [width]), [*head[1:]]
+
+
+def show(
+    console: Console,
+    head: Row,
+    rows: Sequence[Row],
+    least: Sequence[str] = (),
+    rest: str = "--json has all columns",
+) -> None:
+    """Print a table as `fitted` makes it, and say which columns are left out.
+
+    Args:
+      console: To print on.
+      head: The columns' names.
+      rows: Their cells.
+      least: The columns to leave out first.
+      rest: Says where those are.
+    """
+    table, left_out = fitted(head, rows, console.width, least)
+    console.print(table)
+    if left_out:
+        console.print(f"no room for: {', '.join(left_out)}; {rest}")
+
+
+def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
+    """Print all columns, in as many tables as it takes; each begins with the first column."""
+    left = list(range(1, len(head)))
+    while left:
+        for count in range(len(left), 0, -1):
+            kept = [0, *left[:count]]
+            part = _pick(head, kept), [_pick(row, kept) for row in rows]
+            if (table := layout(*part, console.width)) or count == 1:
+                console.print(table or fitted(*part, console.width)[0])
+                left = left[count:]
+                break
+
+
+def without_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the folder that all paths are in, with a final slash, and the paths from there.
+
+    The folder is empty if they share none.
+    """
+    parents = [Path(path).parents for path in paths]
+    shared = [folder for folder in parents[0] if all(folder in others for others in parents)]
+    if len(paths) < 2 or not shared or str(shared[0]) in (".", "/"):
+        return "", list(paths)
+    return f"{shared[0]}/", [str(Path(path).relative_to(shared[0])) for path in paths]
+
+
+def _pick(cells: Row, kept: Sequence[int]) -> list[str]:
+    return [cells[number] for number in kept]
+
+
+def _plain() -> Table:
+    return Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+
+
+def _table(table: Table, head: Row, rows: Sequence[Row], widths: Sequence[int]) -> Table:
+    for name, width in zip(head, widths, strict=True):
+        table.add_column(name, width=width, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
+    """Return each column's width if all fit into the room: the widest names are folded first."""
+    widths = [max(map(cell_len, column)) for column in columns]
+    least = [_least_width(column) for column in columns]
+    if sum(least) > room:
+        return None
+    while (excess := sum(widths) - room) > 0:
+        loose = [i for i, width in enumerate(widths) if width > least[i]]
+        widest, *others = sorted(loose, key=lambda i: -widths[i])
+        next_width = widths[others[0]] - 1 if others else 0
+        widths[widest] = max(widths[widest] - excess, next_width, least[widest])
+    return widths
+
+
+def _least_width(column: Row) -> int:
+    """Return the width at which the numbers of a column are whole, and names can be read."""
+    head, *cells = column
+    words = [min(cell_len(word), _NARROWEST_NAME) for word in head.split()]
+    return max([*words, *map(_least_cell, cells)], default=0)
+
+
+def _least_cell(cell: str) -> int:
+    return cell_len(cell) if _NUMBER.fullmatch(cell) else min(cell_len(cell), _NARROWEST_NAME)
