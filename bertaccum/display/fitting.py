@@ -91,8 +91,8 @@ def show(
     """
     table, left_out = fitted(head, rows, console.width, least)
     console.print(table)
-    if left_out:
-        console.print(f"no room for: {', '.join(left_out)}; {rest}")
+    if named := [name for name in left_out if name]:
+        console.print(f"no room for: {', '.join(named)}; {rest}")
 
 
 def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:

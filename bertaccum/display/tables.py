@@ -32,9 +32,8 @@ def evaluation(values: dict[str, Any]) -> None:
     console = stdout_console()
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
-    console.print(f"{values['examples']:,} examples of {data}{update}", soft_wrap=True)
-    for name, fact in _scores(values).items():
-        console.print(f"{name:22}{fact}", soft_wrap=True)
+    console.print(f"{values['examples']:,} examples of {data}{update}")
+    _facts(console, _scores(values))
     _class_scores(console, values["classes"])
     _confusion(console, [row["name"] for row in values["classes"]], values["confusion_matrix"])
 
@@ -88,7 +87,7 @@ def _scores(values: dict[str, Any]) -> dict[str, str]:
         if metric == "accuracy":
             facts["majority baseline"] = baseline(values)
     facts["note"] = one_class(values)
-    return {name: fact for name, fact in facts.items() if fact}
+    return facts
 
 
 def planned(found: Report, path: str) -> None:
@@ -217,16 +216,21 @@ def run(found: dict[str, Any]) -> None:
     }
     if found["best"]:
         facts |= outcome(found["best"], found["best_by"])
-    width = max(map(len, facts)) + 2
-    for name, fact in facts.items():
-        if fact:
-            console.print(f"{name:{width}}{fact}", soft_wrap=True)
+    _facts(console, facts)
     metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
     if found["evaluations"]:
         _while_training(console, found["evaluations"], metrics)
     if found["evaluated"]:
         _evaluated(console, found["evaluated"], metrics)
     _print_options(console, found["config"], found["resolved"])
+
+
+def _facts(console: Console, facts: dict[str, str]) -> None:
+    """Prints a line for each fact that is known; long ones wrap between words."""
+    known = {name: fact for name, fact in facts.items() if fact}
+    width = min(max(map(len, known)) + 1, console.width // 2)
+    for name, fact in known.items():
+        console.print(f"{name:{width}} {fact}")
 
 
 def _while_training(
@@ -270,7 +274,7 @@ def _print_options(
         if options:
             console.print(heading)
         for name, value in options.items():
-            console.print(f"  {name}: {value}", soft_wrap=True)
+            console.print(f"  {name}: {value}")
 
 
 def _training_loss(found: dict[str, Any] | None) -> str:

@@ -13,7 +13,7 @@ from figure_checks import check_texts, pixels
 from writing import write_run
 
 from bertaccum.records.figures import STYLE, draw_runs
-from bertaccum.records.inline_svg import accuracy_curve, learning_rate_curve, loss_curve
+from bertaccum.records.inline_svg import learning_rate_curve, loss_curve, score_curve
 from bertaccum.records.record import read_record
 from bertaccum.records.series import Series, read_series
 
@@ -62,7 +62,7 @@ def test_labels_of_a_comparison_keep_to_their_places(tmp_path: Path, names: list
 def test_a_chart_of_the_page_can_be_read_on_a_phone(tmp_path: Path) -> None:
     """Of 390 pixels of width, margins leave 340; the SVG is scaled to that."""
     found = series(tmp_path / "r", LOSSES, batch=40_000)
-    for chart in (loss_curve(found, 400_000), learning_rate_curve(found), accuracy_curve(found)):
+    for chart in (loss_curve(found, 400_000), learning_rate_curve(found), score_curve(found)):
         root = ElementTree.fromstring(str(chart))
         scale = 340 / float(root.attrib["viewBox"].split()[2])
         texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
