@@ -1,13 +1,14 @@
 """How far is accumulation from the big batch? Every tf_keras optimizer, and what fit can do.
 
     python benchmarks/exactness.py --out build/exactness           # about 10 minutes on 2 cores
-    python benchmarks/exactness.py --out build/exactness --peers   # about 20, and 4 GB on disk
+    python benchmarks/exactness.py --out build/exactness --peers   # about 35, and 6 GB on disk
 
 Writes exactness.json and exactness.md, whose first table also comes on stdout.
-With `--peers` the same is done with Keras 3 and with gradient-accumulator, each in an environment
-of its own under the folder `peers` of --out, installed from `benchmarks/peers` if it is not there:
-they need Python 3.11 and, once, a package index. A crash is a result, and a result here never
-fails the run. What the trainings printed is in the *.log files.
+With `--peers` the same is done with Keras 3, gradient-accumulator and Hugging Face's Trainer and
+Accelerate, each in an environment of its own under the folder `peers` of --out, installed from
+`benchmarks/peers` if it is not there: they need Python 3.11 and, once, a package index.
+`--only TEXT` measures only the columns with this text in their title. A crash is a result, and a
+result here never fails the run. What the trainings printed is in the *.log files.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def train(columns: list[Column], pythons: dict[str, str], folder: Path) -> Train
 def write(cells: list[tables.Cell], out: Path) -> None:
     """Both files, and the summary on stdout."""
     (out / "exactness.json").write_text(json.dumps(cells, indent=1) + "\n")
-    peers = any(c["column"] == PEERS[0].title for c in cells)
+    peers = {c["column"] for c in cells} & {p.title for p in PEERS}
     notes = f"{tables.NOTES}\n{tables.PEER_NOTES}" if peers else tables.NOTES
     summary = tables.summary(cells)
     parts = [
@@ -67,16 +68,19 @@ def main() -> None:
     parser.add_argument(
         "--peers-python", default=sys.executable, help="a Python 3.11 for their environments"
     )
+    parser.add_argument("--only", default="", help="columns with this text in their title")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     for log in out.glob("*.log"):
         log.unlink()
-    columns, pythons = list(OWN), {"with_bertaccum": sys.executable}
-    if arguments.peers:
-        columns += PEERS
-        for framework, name in ENVIRONMENTS.items():
-            pythons[framework] = environment_python(name, arguments.peers_python, out / "peers")
+    columns = [c for c in (*OWN, *PEERS) if arguments.only in c.title]
+    if not arguments.peers:
+        columns = [c for c in columns if c in OWN]
+    pythons = {"with_bertaccum": sys.executable}
+    for framework in {c.framework for c in columns} & ENVIRONMENTS.keys():
+        name = ENVIRONMENTS[framework]
+        pythons[framework] = environment_python(name, arguments.peers_python, out / "peers")
     trained = train(columns, pythons, out)
     cases = all_cases()
     write([cell(trained, c, cases, n) for n in range(len(cases)) for c in columns], out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -110,6 +111,59 @@ def test_every_flag_of_run_classifier_has_its_counterpart() -> None:
     for called in named:
         command, *words = called.replace("`", "").removeprefix("bertaccum ").split()
         assert {w.rstrip(",") for w in words if w.startswith("--")} <= known[command], called
+
+
+# Of transformers 5.23.0: [field.name for field in dataclasses.fields(TrainingArguments)].
+TRAINING_ARGUMENTS = re.findall(
+    r"\w+",
+    """
+output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type
+lr_scheduler_kwargs warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon
+optim_target_modules gradient_accumulation_steps average_tokens_across_devices max_grad_norm
+label_smoothing_factor bf16 fp16 bf16_full_eval fp16_full_eval tf32 activation_checkpointing
+activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs torch_compile
+torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config use_cache
+neftune_noise_alpha torch_empty_cache_steps auto_find_batch_size logging_strategy logging_steps
+logging_first_step log_on_each_node logging_nan_inf_filter include_num_input_tokens_seen log_level
+log_level_replica disable_tqdm report_to run_name project trackio_space_id trackio_bucket_id
+trackio_static_space_id eval_strategy eval_steps eval_delay per_device_eval_batch_size
+prediction_loss_only eval_on_start eval_do_concat_batches eval_use_gather_object
+eval_accumulation_steps include_for_metrics batch_eval_metrics save_only_model save_strategy
+save_steps save_on_each_node save_total_limit enable_jit_checkpoint push_to_hub hub_token
+hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision load_best_model_at_end
+metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint
+full_determinism seed data_seed use_cpu accelerator_config parallelism_config dataloader_drop_last
+dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
+dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order
+remove_unused_columns label_names train_sampling_strategy length_column_name
+ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
+ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics do_train do_eval do_predict
+resume_from_checkpoint local_rank
+""",
+)
+
+
+def test_every_field_of_training_arguments_has_its_counterpart() -> None:
+    """Where it has none, the page says why; what it calls an option of a command is one."""
+    page = (ROOT / "docs/from-huggingface.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]+) \|([^|]*)\|$", page, re.MULTILINE)
+    named = [field for fields, *_ in rows for field in re.findall(r"\w+", fields)]
+    assert sorted(named) == sorted(TRAINING_ARGUMENTS)
+    assert all(ours != "none" or reason.strip() for _, ours, reason in rows)
+    known = {name: _options(command) for name, command in cli.commands.items()}
+    assert set(re.findall(r"--[a-z][\w-]*", page)) <= set().union(*known.values())
+    called = [ours for _, ours, _ in rows if ours != "none"]
+    called += re.findall(r"^bertaccum (?:.*\\\n)*.*$", page, re.MULTILINE)
+    assert len(called) > 25
+    for line in called:
+        command, *words = line.replace("`", "").removeprefix("bertaccum ").split()
+        assert {word for word in words if word.startswith("--")} <= known[command], line
+
+
+def test_its_list_of_training_arguments_is_complete() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    fields = dataclasses.fields(transformers.TrainingArguments)
+    assert sorted(field.name for field in fields) == sorted(TRAINING_ARGUMENTS)
 
 
 def _options(command: click.Command) -> set[str]:

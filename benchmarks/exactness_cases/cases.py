@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+STOP_AFTER = 6  # micro-steps: in the middle of the second window
 FEATURES, WORDS, TOKENS = 6, 10, 5
 POSITIONS = (1, 2, 3, 4)
 
@@ -35,6 +36,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "per-variable clip": {"options": {"clipnorm": 0.1}},
     "EMA": {"options": {"use_ema": True, "ema_momentum": 0.9}},
 }
+
+
+class NotSupportedError(Exception):
+    """An optimizer that is not there, or an argument that it refuses."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Column:
       framework: the module of this package that trains.
       training: its name in that module's TRAININGS.
       dtype: of the model.
+      reference: the training that its differences are to.
       legacy: the training to turn to where the first crashes; its reference is `legacy big batch`.
     """
 
@@ -33,10 +34,11 @@ class Column:
     training: str
     dtype: str = "float32"
     legacy: str = ""
+    reference: str = "big batch"
 
     def references(self, case: Case) -> list[str]:
         """The trainings on one device that this column's are compared with."""
-        names = ["big batch"]
+        names = [self.reference]
         names += ["legacy big batch"] if self.legacy else []
         return names + (["float32 big batch"] if self.controls and case.mixed else [])
 
@@ -70,6 +72,21 @@ PEERS = [
         legacy="legacy optimizer",
     ),
     Column("gradient-accumulator 0.5.2 model", "with_gradient_accumulator", "model"),
+    Column("Hugging Face Trainer 5.23.0", "with_trainer", "trainer"),
+    Column(
+        "Hugging Face Trainer 5.23.0, label smoothing",
+        "with_trainer",
+        "smoothed trainer",
+        reference="smoothed big batch",
+    ),
+    Column("Hugging Face Accelerate 1.15.0", "with_accelerate", "accelerate"),
 ]
 # The environments' names, in the folder peers beside this one.
-ENVIRONMENTS = {"with_keras": "keras", "with_gradient_accumulator": "gradient-accumulator"}
+ENVIRONMENTS = {
+    "with_keras": "keras",
+    "with_gradient_accumulator": "gradient-accumulator",
+    "with_trainer": "huggingface",
+    "with_accelerate": "huggingface",
+}
+# Those whose requirements name every package; PyTorch's differ from machine to machine.
+COMPLETE = {"keras", "gradient-accumulator"}

@@ -43,7 +43,7 @@ def cell(trained: Trained, column: Column, cases: list[Case], number: int) -> di
         return trained[column.framework, column.dtype, training, number]
 
     note: dict[str, Any] = {}
-    result, reference = of(column.training), of("big batch")
+    result, reference = of(column.training), of(column.reference)
     if column.legacy and "error" in result and of(column.legacy) != {"not_supported": "not there"}:
         result, reference = of(column.legacy), of("legacy big batch")
         note |= {"note": "legacy optimizer: the new one crashed"}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from exactness_cases.columns import Job
+from exactness_cases.columns import COMPLETE, Job
 
 Result = dict[str, Any]
 BENCHMARKS = Path(__file__).resolve().parents[1]
@@ -133,8 +133,8 @@ def merged(parts: tuple[Result, ...]) -> Result:
 def environment_python(name: str, python: str, folder: Path) -> str:
     """The interpreter of a peer's own environment, which is made where it is not there.
 
-    Its requirements are complete and exact, so that nothing has to be resolved. That also makes
-    gradient-accumulator installable, which asks for a numpy too old for its TensorFlow.
+    The requirements of most are complete and exact, so that nothing has to be resolved. That also
+    makes gradient-accumulator installable, which asks for a numpy too old for its TensorFlow.
     """
     requirements = BENCHMARKS / "peers" / f"{name}.txt"
     installed = folder / name / "bin" / "python"
@@ -142,6 +142,7 @@ def environment_python(name: str, python: str, folder: Path) -> str:
     if not installed.exists():
         subprocess.run([python, "-m", "venv", str(folder / name)], check=True)
     # Also finishes what was interrupted; if nothing is missing, it asks no index.
-    pip = [str(installed), "-m", "pip", "install", "--quiet", "--no-deps", "-r"]
-    subprocess.run([*pip, str(requirements)], check=True, stdout=sys.stderr)
+    pip = [str(installed), "-m", "pip", "install", "--quiet"]
+    pip += ["--no-deps"] if name in COMPLETE else []
+    subprocess.run([*pip, "-r", str(requirements)], check=True, stdout=sys.stderr)
     return str(installed)

@@ -12,7 +12,8 @@ NOT_APPLICABLE = "not applicable"
 TITLE = """\
 # How exact accumulation is
 
-Written by `python benchmarks/exactness.py`, with `--peers` for the other packages."""
+Written by `python benchmarks/exactness.py`, with `--peers` for the other packages, and with
+`--only "Hugging Face"` for those of PyTorch alone."""
 NOTES = """\
 Largest relative difference of a weight to the big batch in the same framework, after at least
 eight updates: the first six rows are the worst of the eleven optimizers of tf_keras, the others
@@ -30,7 +31,16 @@ PEER_NOTES = """\
 - gradient-accumulator, optimizer: with legacy optimizers, as it asks for (with new ones it crashes;
   AdamW, Adafactor and Lion are only there as new ones). Between updates it calls them with zero
   gradients, so that whatever remembers gradients, as Adam in most rows, is off. Model: with new
-  ones; it says that it is for one device."""
+  ones; it says that it is for one device.
+- Hugging Face: a small `BertForSequenceClassification`, whose big batch is that of Trainer, and for
+  Accelerate that of a plain PyTorch loop. PyTorch has no Ftrl and no Lion ("not there"); overflows
+  and several replicas need a GPU; with Trainer a run can only be stopped between updates.
+  Trainer: `gradient_accumulation_steps`. It leaves dividing by the window to the model, which
+  divides by the micro-batch: the gradient is the sum of the means. Optimizers that look at the size
+  of a gradient, and clipping, see that; with label smoothing Trainer divides by itself.
+  Accelerate: the loop of its guide, `with accelerator.accumulate(model)`. It takes the mean of the
+  micro-batches' means, and divides a shorter last window by the full number of steps; the
+  1e-06 of its global clip, of RMSprop, is rounding."""
 
 
 def summary(cells: list[Cell]) -> str:

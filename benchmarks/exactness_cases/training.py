@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,19 +13,15 @@ import tensorflow as tf
 from exactness_cases.cases import (
     FEATURES,
     LEARNING_RATES,
+    STOP_AFTER,
     TOKENS,
     WORDS,
     Case,
+    NotSupportedError,
     data,
     start_weights,
     windows,
 )
-
-STOP_AFTER = 6  # micro-steps: in the middle of the second window
-
-
-class NotSupportedError(Exception):
-    """An optimizer that is not there, or an argument that it refuses."""
 
 
 def make_model(keras: Any, case: Case) -> Any:
@@ -158,3 +155,32 @@ def restored(model: Any, fresh: Any, path: str) -> Any:
 def weights_of(model: Any) -> list[list[float]]:
     """Each trainable variable's values, flat."""
     return [v.numpy().astype(np.float64).ravel().tolist() for v in model.trainable_variables]
+
+
+def start(
+    keras: Any, trainings: dict[str, Callable[[Case], Any]], placement: str, dtype: str
+) -> Callable[[str, Case], list[list[float]]]:
+    """Set up devices and precision; return what trains a case and gives its weights."""
+    strategy = make_strategy(placement)
+    keras.backend.set_floatx(dtype)
+
+    def train(name: str, case: Case) -> list[list[float]]:
+        keras.backend.clear_session()  # takes the policy of Keras 3 with it
+        keras.mixed_precision.set_global_policy("mixed_float16" if case.mixed else dtype)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            return weights_of(trainings[name](case))
+
+    return train
+
+
+def make_strategy(placement: str) -> Any:
+    """The strategy, or None on one device."""
+    count, _, of = placement.partition(" ")
+    if of == "workers":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if of != "replicas":
+        return None
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration()] * int(count)
+    tf.config.set_logical_device_configuration(cpu, logical)
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(count))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -92,3 +93,4 @@ TRAININGS = {
     "optimizer": optimizer,
     "model": model,
 }
+start = functools.partial(training.start, keras, TRAININGS)

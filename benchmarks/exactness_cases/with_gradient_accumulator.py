@@ -9,6 +9,7 @@ is recommended.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -77,3 +78,4 @@ TRAININGS = {
     "legacy optimizer": legacy_optimizer,
     "model": model,
 }
+start = functools.partial(training.start, keras, TRAININGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -28,3 +29,4 @@ def with_optimizer(case: Case) -> Any:
 
 
 TRAININGS = {"big batch": big_batch, "optimizer": optimizer}
+start = functools.partial(training.start, keras, TRAININGS)

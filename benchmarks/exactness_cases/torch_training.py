@@ -1,0 +1,136 @@
+"""The small BERT of Hugging Face and its optimizers, for every peer on PyTorch.
+
+The model is `BertForSequenceClassification` with two classes, as its users have it. Its data are
+the token ids of the grid; the class is whether the grid's target is positive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from exactness_cases.cases import (
+    LEARNING_RATES,
+    TOKENS,
+    WORDS,
+    Case,
+    NotSupportedError,
+    data,
+    start_weights,
+    windows,
+)
+
+torch.set_num_threads(1)  # More threads wait for each other longer than so small a model computes.
+NAMES = {"Nadam": "NAdam"}
+WORKERS = "2 workers"
+
+
+def check(case: Case) -> None:
+    """Raise NotSupportedError for what no peer on PyTorch offers here."""
+    missing = {
+        "no such option": case.accumulator_dtype
+        or case.model == "regularised"
+        or case.sample_weights
+        or {"clipnorm", "use_ema"} & case.options.keys(),
+        "needs a GPU": case.loss_scale or case.mixed or "replicas" in case.placement,
+    }
+    for reason, applies in missing.items():
+        if applies:
+            raise NotSupportedError(reason)
+
+
+def make_model() -> torch.nn.Module:
+    """Without dropout, and with the start weights of the grid."""
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=TOKENS,
+        type_vocab_size=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=2,
+    )
+    model = BertForSequenceClassification(config)
+    for name, parameter in model.named_parameters():
+        # Attention does not depend on this bias: its gradient is rounding, which Adam magnifies.
+        parameter.requires_grad = not name.endswith("key.bias")
+    chosen = trainable(model)
+    with torch.no_grad():
+        for parameter, values in zip(chosen, start_weights([p.shape for p in chosen]), strict=True):
+            parameter.copy_(torch.from_numpy(values))
+    return model
+
+
+def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def make_optimizer(case: Case, model: torch.nn.Module) -> tuple[Any, Any]:
+    """The case's optimizer, and its schedule: one step an update, constant unless it decays."""
+    kind = getattr(torch.optim, NAMES.get(case.optimizer, case.optimizer), None)
+    if kind is None:
+        raise NotSupportedError("not there")
+    decay = {key: case.options[key] for key in {"weight_decay"} & case.options.keys()}
+    optimizer = kind(trainable(model), lr=LEARNING_RATES[case.optimizer], **decay)
+    rate = 0.7 if case.schedule else 1.0
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: rate ** (n / 2))
+
+
+def clip_norm(case: Case) -> float:
+    return case.options.get("global_clipnorm", 0.0)
+
+
+def examples(case: Case) -> list[dict[str, torch.Tensor]]:
+    """Those of an epoch."""
+    tokens, targets, _ = data(dataclasses.replace(case, model="embedding"), "float32")
+    labels = (targets[:, 0] > 0).astype("int64")
+    return [
+        {"input_ids": torch.tensor(ids, dtype=torch.long), "labels": torch.tensor(label)}
+        for ids, label in zip(tokens, labels, strict=True)
+    ]
+
+
+class Batches(list):
+    """Each batch's rows, with what Accelerate asks of a batch sampler."""
+
+    drop_last = False
+
+    @property
+    def batch_size(self) -> int:
+        return len(self[0])
+
+
+def loader(case: Case, accumulate: bool) -> torch.utils.data.DataLoader:
+    """An epoch in micro-batches, or in whole windows; each process gets every second half."""
+    cuts = [rows for window in windows(case) for rows in window]
+    if not accumulate:
+        cuts = [slice(window[0].start, window[-1].stop) for window in windows(case)]
+    elif case.placement == WORKERS:
+        middles = [(cut.start + cut.stop) // 2 for cut in cuts]
+        pairs = zip(cuts, middles, strict=True)
+        cuts = [s for c, m in pairs for s in (slice(c.start, m), slice(m, c.stop))]
+    indices = [list(range(cut.start, cut.stop)) for cut in cuts]
+    return torch.utils.data.DataLoader(examples(case), batch_sampler=Batches(indices))
+
+
+def weights_of(model: torch.nn.Module) -> list[list[float]]:
+    """Each trainable parameter's values, flat."""
+    return [p.detach().double().ravel().tolist() for p in trainable(model)]
+
+
+def join_cluster() -> None:
+    """Set what PyTorch reads of a cluster, from the TF_CONFIG that the runner sets."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    address, port = config["cluster"]["worker"][0].split(":")
+    rank = str(config["task"]["index"])
+    count = str(len(config["cluster"]["worker"]))
+    os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": port, "RANK": rank}
+    os.environ |= {"WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count}

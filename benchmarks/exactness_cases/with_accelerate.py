@@ -1,0 +1,100 @@
+"""Hugging Face Accelerate: the loop of its guide to gradient accumulation.
+
+https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.state import AcceleratorState, GradientState
+
+from exactness_cases import torch_training
+from exactness_cases.cases import STOP_AFTER, Case, NotSupportedError
+
+
+def big_batch(case: Case) -> list[list[float]]:
+    """Plain PyTorch, without Accelerate."""
+    torch_training.check(case)
+    model = torch_training.make_model()
+    optimizer, schedule = torch_training.make_optimizer(case, model)
+    for _ in range(case.epochs):
+        for batch in torch_training.loader(case, accumulate=False):
+            model(**batch).loss.backward()
+            if norm := torch_training.clip_norm(case):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    return torch_training.weights_of(model)
+
+
+@dataclass
+class Prepared:
+    """What `Accelerator.prepare` returns for a case, and the loop over it."""
+
+    accelerator: Accelerator
+    model: Any
+    optimizer: Any
+    schedule: Any
+    loader: Any
+    clip_norm: float
+
+    def train(self, batches: Iterable[dict[str, torch.Tensor]]) -> None:
+        for batch in batches:
+            with self.accelerator.accumulate(self.model):
+                self.accelerator.backward(self.model(**batch).loss)
+                if self.accelerator.sync_gradients and self.clip_norm:
+                    self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+                self.optimizer.step()
+                self.schedule.step()
+                self.optimizer.zero_grad()
+
+
+def prepared(case: Case) -> Prepared:
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=len(case.micro))
+    model = torch_training.make_model()
+    optimizer, schedule = torch_training.make_optimizer(case, model)
+    loader = torch_training.loader(case, accumulate=True)
+    parts = accelerator.prepare(model, optimizer, schedule, loader)
+    return Prepared(accelerator, *parts, torch_training.clip_norm(case))
+
+
+def accumulated(case: Case) -> list[list[float]]:
+    torch_training.check(case)
+    if case.stop == "save":
+        raise NotSupportedError("no such option")
+    run, remaining = prepared(case), case.epochs
+    if case.stop:
+        run, remaining = resumed(case, run), case.epochs - 1
+    for _ in range(remaining):
+        run.train(run.loader)
+    return torch_training.weights_of(run.accelerator.unwrap_model(run.model))
+
+
+def resumed(case: Case, run: Prepared) -> Prepared:
+    """Stops in mid-window, and goes on to the end of the epoch with what was saved."""
+    run.train(itertools.islice(run.loader, STOP_AFTER))
+    with tempfile.TemporaryDirectory() as folder:
+        run.accelerator.save_state(folder)
+        run = prepared(case)
+        run.accelerator.load_state(folder)
+    run.train(skip_first_batches(run.loader, STOP_AFTER))
+    return run
+
+
+TRAININGS = {"big batch": big_batch, "accelerate": accumulated}
+
+
+def start(placement: str, dtype: str) -> Callable[[str, Case], list[list[float]]]:
+    if placement == torch_training.WORKERS:
+        torch_training.join_cluster()
+    return lambda name, case: TRAININGS[name](case)
