@@ -43,7 +43,7 @@ MAX_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class PrepareConfig:
-    """Where reviews come from, how they are split and where they are written."""
+    """Where texts come from, how they are split and where they are written."""
 
     source: str = setting(
         "yelp",
@@ -182,7 +182,7 @@ class StepConfig:
         path=True,
     )
     max_seq_length: int = setting(
-        128, "Tokens a review is cut to, [CLS] and [SEP] included.", minimum=3
+        128, "Maximum tokens of a text, [CLS] and [SEP] included; longer texts are truncated.", minimum=3
     )
     target_batch: int = setting(32, "Examples in one optimizer update.", minimum=1)
     micro_batch: int | str = setting(

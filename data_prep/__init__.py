@@ -1,1 +1,1 @@
-"""Raw reviews in, validated TSVs and a manifest out: the work behind `bertaccum prepare`."""
+"""Raw texts in, validated TSVs and a manifest out: the work behind `bertaccum prepare`."""

@@ -1,4 +1,4 @@
-"""`bertaccum prepare`: a source's reviews, split, written and vouched for in one folder."""
+"""`bertaccum prepare`: a source's texts, split, written and vouched for in one folder."""
 
 from __future__ import annotations
 

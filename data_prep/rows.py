@@ -19,7 +19,7 @@ class Rows:
 
     Args:
       texts: cleaned, UTF-8. Bytes, not str: a single character above U+00FF
-        doubles a str, and 560,000 reviews must fit in small machines.
+        doubles a str, and 560,000 texts must fit in small machines.
       codes: each row's class, as its position in `classes`.
       classes: source labels, each with the row where it first appears.
       numbers: each row's number in its source.
@@ -57,10 +57,10 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
         rows.codes.append(codes.setdefault(label, len(codes)))
         rows.classes.setdefault(label, row)
         if done % _ROWS_A_REPORT == 0:
-            progress(f"reading {what} reviews", done, part.total)
+            progress(f"reading {what} texts", done, part.total)
     if not rows.texts:
-        raise InputError("has no rows", "give at least one review of each class", path=part.where)
-    progress(f"reading {what} reviews", len(rows.texts), len(rows.texts))
+        raise InputError("has no rows", "give at least one text of each class", path=part.where)
+    progress(f"reading {what} texts", len(rows.texts), len(rows.texts))
     return rows
 
 

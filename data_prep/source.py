@@ -1,4 +1,4 @@
-"""What a source of reviews hands over, whichever it is."""
+"""What a source of labelled texts hands over, whichever it is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 
 class Example(NamedTuple):
-    """One review as its source spells it.
+    """One labelled text as its source spells it.
 
     Args:
       row: 1-based row of the file or stream it comes from, for messages.
       label: the class as the source names it, stripped, never empty.
-      text: the review, not cleaned yet.
+      text: not cleaned yet.
     """
 
     row: int
@@ -42,7 +42,7 @@ class Source:
     """Everything there is to prepare.
 
     Args:
-      description: what the reviews are, for the manifest.
+      description: what the texts are, for the manifest.
       train: the rows that train.tsv and dev.tsv share.
       test: the rows of test.tsv, if there are any.
       names: readable class names by source label, where those differ.

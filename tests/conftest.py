@@ -21,7 +21,17 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may read or write the user's cache."""
-    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(scope="session")
+def transformers_python() -> Path:
+    """The interpreter of an environment with transformers; skips where it was not made."""
+    root = Path(__file__).resolve().parents[1]
+    python = root / "build/peers/environments/huggingface/bin/python"
+    if not python.exists():
+        pytest.skip(f"no transformers (make {python.parents[1].relative_to(root)})")
+    return python
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test may read or write the user's cache, nor may a fixture of a module."""
+    os.environ["BERTACCUM_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")

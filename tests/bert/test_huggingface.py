@@ -40,7 +40,6 @@ SMALL = EncoderConfig(
     max_position_embeddings=16,
 )
 NAMES = ["negative", "none", "positive"]
-TRANSFORMERS = Path(__file__).resolve().parents[2] / "build/peers/environments/huggingface"
 
 
 def scattered(config: EncoderConfig) -> tf_keras.Model:
@@ -271,10 +270,10 @@ def test_without_safetensors_the_extra_is_named(
 
 
 @pytest.fixture(scope="module")
-def from_transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def from_transformers(
+    tmp_path_factory: pytest.TempPathFactory, transformers_python: Path
+) -> Iterator[Path]:
     """Random models that transformers made, and what it computes by them and by one of ours."""
-    if not (TRANSFORMERS / "bin/python").exists():
-        pytest.skip(f"no transformers (make {TRANSFORMERS.relative_to(TRANSFORMERS.parents[3])})")
     work = tmp_path_factory.mktemp("transformers")
     for act in ("gelu", "gelu_erf"):
         config = dataclasses.replace(SMALL, hidden_act=act)
@@ -284,7 +283,7 @@ def from_transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
     script = Path(__file__).with_name("transformers_side.py")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     subprocess.run(
-        [TRANSFORMERS / "bin/python", script, work],
+        [transformers_python, script, work],
         check=True,
         env=environment | {"HF_HUB_OFFLINE": "1"},
     )

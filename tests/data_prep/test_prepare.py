@@ -245,5 +245,5 @@ def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_progress_counts_to_the_end(options: dict[str, Any]) -> None:
     seen: dict[str, tuple[int, int | None]] = {}
     prepare(PrepareConfig(**options), lambda *told: seen.update({told[0]: told[1:]}), words)
-    assert seen["reading training reviews"] == (300, 300)
+    assert seen["reading training texts"] == (300, 300)
     assert seen["writing train.tsv"] == (270, 270)
