@@ -182,7 +182,9 @@ class StepConfig:
         path=True,
     )
     max_seq_length: int = setting(
-        128, "Maximum tokens of a text, [CLS] and [SEP] included; longer texts are truncated.", minimum=3
+        128,
+        "Maximum tokens of a text, [CLS] and [SEP] included; longer texts are truncated.",
+        minimum=3,
     )
     target_batch: int = setting(32, "Examples in one optimizer update.", minimum=1)
     micro_batch: int | str = setting(

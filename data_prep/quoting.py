@@ -10,7 +10,8 @@ consistently:
   those, and the ones with a comma (as Excel does it); or those of whole columns.
 
 If a quoted field runs over several lines that have the right number of columns without quoting,
-it is a stray quote. With other delimiters quotes always enclose fields, and such a file is refused.
+it is a stray quote. With other delimiters quotes always enclose fields; such a file is refused if
+one of these lines looks like a row: it has a value that other rows have in the same column.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ TAB = "\t"
 Lines = Iterable[tuple[int, str]]
 _STRAY = "a quoted field runs over several lines and holds the delimiter"
 _CLOSE = "close or remove the quote"
+# A column of more different values is no column of classes.
+_MOST_CLASSES = 1000
 
 
 def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -80,12 +83,34 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
         return True
     found = _survey(lines, delimiter, path)
     if delimiter != TAB:
-        _refuse(found.swallowing if found else None, path)
+        rows = found.swallowed if found else {}
+        _refuse(_first_that_looks_like_a_row(rows, plain_records(lines(), delimiter)), path)
         return True
     if found is None or (even and (found.spans or not found.is_written_so)):
         return False
-    _refuse(found.swallowing, path)
+    _refuse(next(iter(found.swallowed.values()), None), path)
     return True
+
+
+def _first_that_looks_like_a_row(
+    swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
+) -> int | None:
+    """Return where the first field begins that has swallowed what looks like a row."""
+    cells: dict[int, set[str]] = {}
+    suspects = []
+    for row, fields in records:
+        if row in swallowed:
+            suspects.append((row, fields))
+            continue
+        for column, cell in enumerate(fields):
+            known = cells.setdefault(column, set())
+            if len(known) <= _MOST_CLASSES:
+                known.add(cell)
+    classes = {column: known for column, known in cells.items() if len(known) <= _MOST_CLASSES}
+    for row, fields in suspects:
+        if any(fields[column] in known for column, known in classes.items()):
+            return swallowed[row]
+    return None
 
 
 def _refuse(row: int | None, path: Path) -> None:
@@ -100,12 +125,13 @@ class _Survey:
 
     Args:
       spans: a field runs over several lines.
-      swallowing: the row of the first such field that also holds the delimiter.
+      swallowed: the further rows of such fields that also hold the delimiter, and where each
+        field begins.
     """
 
     delimiter: str
     spans: bool = False
-    swallowing: int | None = None
+    swallowed: dict[int, int] = field(default_factory=dict)
     _columns: list[bool] | None = None
     _styles: set[str] = field(default_factory=lambda: {"needed", "commas", "columns"})
 
@@ -117,8 +143,8 @@ class _Survey:
     def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:
         for value in fields:
             self.spans |= "\n" in value
-            if "\n" in value and self.delimiter in value and self.swallowing is None:
-                self.swallowing = row
+            if "\n" in value and self.delimiter in value:
+                self.swallowed |= dict.fromkeys(range(row + 1, row + 1 + value.count("\n")), row)
         needed = [any(c in value for c in f'{self.delimiter}\n\r"') for value in fields]
         commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
         if enclosed != needed:

@@ -100,6 +100,7 @@ def wait_for(process: subprocess.Popen, run: Path, updates: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_any_topology_gives_the_same_updates(folder: Path, start: Start) -> None:
     alone, mirrored = start("alone"), start("mirrored", replicas=2, micro_batch=3)
     assert ended(alone) == (0, "")
@@ -223,6 +224,7 @@ def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start)
     assert not (folder / "in-eval/eval.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> None:
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
     processes = [

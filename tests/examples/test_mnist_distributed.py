@@ -45,6 +45,7 @@ def run(*arguments: Any) -> Any:
     return CliRunner().invoke(module.main, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_two_workers_that_accumulate_make_the_updates_of_one_batch(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

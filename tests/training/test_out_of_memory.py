@@ -133,6 +133,7 @@ def test_where_nothing_helps_it_says_what_would(
         run(config(4, "cut"))
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_does_not_fit_is_cut_smaller(
     config: Callable[..., TrainConfig], fail: Callable[..., Any]
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> No
         list(loop.resume(run, {}, silent))
 
 
+@pytest.mark.slow
 def test_the_state_that_is_offered_can_be_resumed_also_before_the_last_best_model(
     config: Make, whole: dict[str, Any]
 ) -> None:
@@ -287,6 +288,7 @@ def test_the_state_that_is_offered_can_be_resumed_also_before_the_last_best_mode
     assert result(run) == whole
 
 
+@pytest.mark.slow
 def test_a_state_of_another_run_is_named(config: Make) -> None:
     run_config, foreign = config("run", max_updates=1), config("other", max_updates=1, seed=1)
     list(loop.train(run_config, silent))
@@ -298,6 +300,7 @@ def test_a_state_of_another_run_is_named(config: Make) -> None:
         list(loop.resume(run, {}, silent))
 
 
+@pytest.mark.slow
 def test_latest_may_move_on_meanwhile(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run_config = config("runs/one", max_updates=3)
     monkeypatch.chdir(Path(str(run_config.out)).parents[1])
@@ -450,6 +453,7 @@ def test_where_it_cannot_save_what_was_saved_is_whole(
     assert result(run) == whole
 
 
+@pytest.mark.slow
 def test_a_first_checkpoint_that_cannot_be_saved_promises_no_earlier_one(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
