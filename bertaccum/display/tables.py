@@ -318,7 +318,8 @@ def compared(values: dict[str, Any]) -> None:
     """Prints what `bertaccum compare` found: a column a run."""
     console = stdout_console()
     columns = [compared_run(row, values) for row in values["runs"]]
-    rows = [[fact, *(column[fact] for column in columns)] for fact in columns[0]]
+    facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
+    rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
     names = [row["run"] for row in values["runs"]]
     if is_limited(console):
         names = _below_common_folder(console, names)
@@ -361,6 +362,11 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
     score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
     if metric is None and best is not None:
         score = f"{LABELS[best['name']]} {score}"
+    others = {
+        f"dev {LABELS[name]} of the best checkpoint": number(f"best_dev_{name}")
+        for name in ("accuracy", "macro_f1", "loss")
+        if name != metric
+    }
     return {
         "status": row["status"],
         "model": row["model"],
@@ -372,10 +378,8 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         "noise": number("noise"),
         f"noise of means over {size:,}": number("noise_of_equal_means"),
         f"best dev {LABELS[metric] if metric else 'metric'}": score,
-        "dev accuracy of the best checkpoint": number("best_dev_accuracy"),
         "majority baseline": number("majority_accuracy"),
-        "dev macro-F1 of the best checkpoint": number("best_dev_macro_f1"),
-        "dev loss of the best checkpoint": number("best_dev_loss"),
+        **others,
         "final dev accuracy": number("final_dev_accuracy"),
         "time": f"{row['seconds']:,.0f} s",
         "peak memory": format_size(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else "",
