@@ -38,7 +38,7 @@ from bertaccum.memory.search import Task, search
 from bertaccum.memory.trial import Trial
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
-from bertaccum.training.dataset import read_labels
+from bertaccum.training.data_folder import read_labels
 from bertaccum.training.planner import make_report
 from bertaccum.training.rehearsal import Subject, worker_job
 from bertaccum.training.worker import Worker

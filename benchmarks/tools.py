@@ -18,7 +18,8 @@ from bertaccum.bert.source import ModelSource
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.progress import silent
-from bertaccum.training.dataset import Labels, TokenStore, open_store, read_labels
+from bertaccum.training.data_folder import Labels, read_labels
+from bertaccum.training.dataset import TokenStore, open_store
 from bertaccum.training.rehearsal import Subject, worker_job
 
 Results = list[dict[str, Any]]
