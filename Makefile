@@ -29,7 +29,7 @@ examples: $(INSTALLED)
 test: lint types pytest
 
 test-slow: $(INSTALLED)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --numprocesses 2 --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -101,8 +101,9 @@ def test_killed_at_random_it_ends_as_if_it_never_had_been(
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
+@pytest.mark.slow
 def test_a_signal_stops_a_long_window_saves_and_says_how_to_go_on(
     start: Start, tmp_path: Path, number: int, code: int
 ) -> None:

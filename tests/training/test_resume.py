@@ -230,6 +230,7 @@ def test_what_changes_the_updates_is_refused(config: Make) -> None:
     assert result(run) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> None:
     run_config = config("run", max_updates=2)
     list(loop.train(run_config, silent))
@@ -348,6 +349,7 @@ def test_a_run_folder_that_goes_away(config: Make, whole: dict[str, Any]) -> Non
     assert result(run) == whole
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_becomes_read_only(
     config: Make, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -427,10 +429,11 @@ def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
     "places",
     [
         [(checkpoints, "write_text")],
-        pytest.param([(files, "sync"), (files, "put_folder")], marks=pytest.mark.slow),
+        [(files, "sync"), (files, "put_folder")],
     ],
     ids=["while a file is written", "while files are put on the disk"],
 )
+@pytest.mark.slow
 def test_where_it_cannot_save_what_was_saved_is_whole(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch, places: list[Any]
 ) -> None:
