@@ -87,7 +87,7 @@ def killed_until_through(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kills", "updates"), [(2, 20), (25, 200)])
+@pytest.mark.parametrize(("kills", "updates"), [(2, 20), (10, 80)])
 def test_killed_at_random_it_ends_as_if_it_never_had_been(
     start: Start, tmp_path: Path, kills: int, updates: int
 ) -> None:
