@@ -26,15 +26,15 @@ import numpy as np
 from speed import PRECISIONS, TARGET, build, full_window, interleaved
 from tools import random_store, run_part, table
 
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.recompute import recompute_layers
-from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
-from bertaccum.training import model as model_module
-from bertaccum.training.model import build_model
+from bertaccum.data.windows import make_window, window_rows
+from bertaccum.training import initial_model
+from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.update import make_update
-from bertaccum.training.windows import make_window, window_rows
+from bertaccum.training.step import make_update
 
 UPDATES, EXAMPLES, LENGTH = 10, 320, 64
 CUTS = {
@@ -48,7 +48,7 @@ CUTS = {
 @contextmanager
 def drawn_anew() -> Iterator[None]:
     """Inside, models are built with Keras' own dropout: masks of micro-batches."""
-    with mock.patch.object(model_module, "seed_dropout"):
+    with mock.patch.object(initial_model, "seed_dropout"):
         yield
 
 

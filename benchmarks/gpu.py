@@ -27,11 +27,11 @@ from memory import errors_table, predicted
 from tools import Results, preset_job, table
 
 from bertaccum.config import PRECISIONS, TrainConfig
-from bertaccum.memory import device
-from bertaccum.memory.trial import Trial
+from bertaccum.planning import device_memory
+from bertaccum.planning.measurement import Trial
+from bertaccum.planning.measurement_process import Worker
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
-from bertaccum.training.worker import Worker
 
 MODELS = ("bert-small", "bert-base", "bert-large")
 LENGTHS = (128, 512)
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--on-cpu", action="store_true")
     arguments = parser.parse_args()
-    here = device.device_name()
+    here = device_memory.device_name()
     if here == "CPU" and not arguments.on_cpu:
         sys.exit("there is no GPU here; --on-cpu runs it all the same")
     limit = parse_size("8GiB") if here == "CPU" else None

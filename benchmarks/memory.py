@@ -30,18 +30,18 @@ if __name__ == "__main__":
 import numpy as np
 from tools import prepared_yelp, preset_job, run_part, say, table, train_command, vocabulary_file
 
-from bertaccum.bert.source import find_model
+from bertaccum.bert.model_source import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
-from bertaccum.memory.cut import make_cut
-from bertaccum.memory.plan import even_micro_batches
-from bertaccum.memory.search import Task, search
-from bertaccum.memory.trial import Trial
+from bertaccum.data.data_folder import read_labels
+from bertaccum.planning.batch_plan import even_micro_batches
+from bertaccum.planning.measurement import Trial
+from bertaccum.planning.measurement_process import Worker
+from bertaccum.planning.planner import make_report
+from bertaccum.planning.rehearsal import Subject, worker_job
+from bertaccum.planning.search import Task, search
+from bertaccum.planning.window_cuts import make_cut
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
-from bertaccum.training.data_folder import read_labels
-from bertaccum.training.planner import make_report
-from bertaccum.training.rehearsal import Subject, worker_job
-from bertaccum.training.worker import Worker
 
 MIB = 2**20
 TARGET = 32

@@ -25,9 +25,9 @@ from pathlib import Path
 from unittest import mock
 
 from bertaccum.config import PrepareConfig
-from data_prep.prepare import prepare
+from data_prep.preparation import prepare
+from data_prep.raw_rows import Example, Part, Source
 from data_prep.sample import sample_source
-from data_prep.source import Example, Part, Source
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN_ROWS, TEST_ROWS = 560_000, 38_000
@@ -57,7 +57,7 @@ def measure() -> dict[str, object]:
     before = peak_mib()
     with tempfile.TemporaryDirectory() as folder:
         config = PrepareConfig(source="yelp", out=f"{folder}/out")
-        with mock.patch("data_prep.prepare._opened", lambda *_: synthesised(texts)):
+        with mock.patch("data_prep.preparation._opened", lambda *_: synthesised(texts)):
             start = time.perf_counter()
             manifest = prepare(config, lambda *_: None, lambda _: []).manifest
             seconds = time.perf_counter() - start

@@ -147,7 +147,7 @@ def on_core(number: int) -> list[str]:
 
 def launched(command: list[str], workers: int) -> None:
     """As `bertaccum launch`, which does not pin, but each on its core."""
-    from bertaccum.distribution.launch import _environment, _free_ports
+    from bertaccum.distribution.launcher import _environment, _free_ports
 
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
     processes = []

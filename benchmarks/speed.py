@@ -34,14 +34,14 @@ from tools import run_part, table, yelp_stores
 
 from bertaccum.accumulation.sums import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
-from bertaccum.bert.source import ModelSource
 from bertaccum.config import TrainConfig
-from bertaccum.memory.cut import make_cut
-from bertaccum.training.model import build_model
+from bertaccum.data.windows import Window, make_window, window_rows
+from bertaccum.planning.window_cuts import make_cut
+from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.update import make_update, micro_step
-from bertaccum.training.windows import Window, make_window, window_rows
+from bertaccum.training.step import make_update, micro_step
 
 TARGET, MICRO_BATCH = 32, 8
 ON_GPU = bool(tf.config.list_physical_devices("GPU"))

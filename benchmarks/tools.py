@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.bert.source import ModelSource
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
+from bertaccum.data.data_folder import Labels, read_labels
+from bertaccum.data.token_store import TokenStore, open_store
+from bertaccum.planning.rehearsal import Subject, worker_job
 from bertaccum.progress import silent
-from bertaccum.training.data_folder import Labels, read_labels
-from bertaccum.training.dataset import TokenStore, open_store
-from bertaccum.training.rehearsal import Subject, worker_job
 
 Results = list[dict[str, Any]]
 # From the shared data and the folder to write to, to the results and their table.

@@ -1,5 +1,5 @@
 """`python -m bertaccum`."""
 
-from bertaccum.cli import main
+from bertaccum.cli.program import main
 
 main()

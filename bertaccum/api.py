@@ -28,10 +28,10 @@ from bertaccum.settings import AUTO, delimiter_character, field_names
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
+    from bertaccum.inference.predict import Prediction
+    from bertaccum.planning.planner import Report
     from bertaccum.training.events import Event
-    from bertaccum.training.planner import Report
-    from bertaccum.training.predicting import Prediction
-    from data_prep.prepare import PrepareResult
+    from data_prep.preparation import PrepareResult
 
 _Config = TypeVar(
     "_Config",
@@ -71,7 +71,7 @@ def prepare(
     """
     config = _configured(PrepareConfig, config, options)
     from bertaccum.bert.vocabulary import learn_vocabulary
-    from data_prep.prepare import prepare as run
+    from data_prep.preparation import prepare as run
 
     return run(config, progress, learn_vocabulary, note)
 
@@ -93,7 +93,7 @@ def plan(
     from bertaccum.training.preflight import check_plan
 
     check_plan(config, progress)
-    from bertaccum.training.planner import plan as run
+    from bertaccum.planning.planner import plan as run
 
     return run(config, progress)
 
@@ -140,14 +140,14 @@ def train(
         check_seeds(whole, seeds, progress)
     else:
         check_run(whole, progress)
-    from bertaccum.training import loop
-    from bertaccum.training.seeds import train_seeds
+    from bertaccum.training import train as training
+    from bertaccum.training.seed_sweep import train_seeds
 
     if resume is not None:
-        return loop.resume(Path(resume), options, progress, stopping)
+        return training.resume(Path(resume), options, progress, stopping)
     if seeds is not None:
         return train_seeds(whole, seeds, progress, stopping, options if config is None else None)
-    return loop.train(whole, progress, stopping, options if config is None else None)
+    return training.train(whole, progress, stopping, options if config is None else None)
 
 
 def evaluate(
@@ -178,7 +178,7 @@ def evaluate(
     from bertaccum.training.preflight import evaluated_table
 
     evaluated_table(config)
-    from bertaccum.training.evaluation import evaluate as run
+    from bertaccum.inference.evaluate import evaluate as run
 
     result = run(config, progress, note)
     if keep:
@@ -188,7 +188,7 @@ def evaluate(
 
 def keep_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
     """Writes what `evaluate` returned into the run folder, and into its model card."""
-    from bertaccum.training.evaluation import write_evaluation
+    from bertaccum.inference.evaluate import write_evaluation
 
     write_evaluation(config, result)
 
@@ -207,7 +207,7 @@ def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]
     from bertaccum.training.preflight import check_export
 
     check_export(config)
-    from bertaccum.training.export import export as run
+    from bertaccum.inference.export import export as run
 
     return run(config)
 
@@ -233,8 +233,8 @@ def report(
     """
     named = {} if run is None else {"run": str(run)}
     config = _configured(ReportConfig, config, options | named)
-    from bertaccum.records.page import write_page
-    from bertaccum.records.record import read_record
+    from bertaccum.reporting.report_page import write_page
+    from bertaccum.reporting.run_record import read_record
 
     record = read_record(Path(config.run))
     out = Path(config.out) if config.out else record.paths.page
@@ -242,7 +242,7 @@ def report(
         raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
     if standing(record.paths.best).is_dir():
-        from bertaccum.training.evaluation import evaluation, most_wrong, predictions
+        from bertaccum.inference.evaluate import evaluation, most_wrong, predictions
 
         found = predictions(EvalConfig(run=config.run, split=config.split), progress)
         judged = evaluation(found), most_wrong(found, _MISTAKES)
@@ -282,7 +282,7 @@ def predict(
     from bertaccum.training.preflight import check_predict
 
     check_predict(config)
-    from bertaccum.training.predicting import predict as run
+    from bertaccum.inference.predict import predict as run
     from data_prep.table import Reading
     from data_prep.texts import read_texts
 

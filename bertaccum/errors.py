@@ -1,7 +1,7 @@
 """Errors that the library raises and the command line reports.
 
 Every error is one line for a person: what was wrong, where, and what to do
-about it. `bertaccum.cli` prints that line and leaves with the error's exit
+about it. `bertaccum.cli.program` prints that line and leaves with the error's exit
 code: 2 for usage, configuration and input, 1 for a run that failed.
 """
 

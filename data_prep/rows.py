@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from bertaccum.errors import InputError
 from bertaccum.progress import Progress
-from data_prep.source import Part
-from data_prep.text import clean
+from data_prep.raw_rows import Part
+from data_prep.text_cleaning import clean
 
 _ROWS_A_REPORT = 500
 

@@ -20,7 +20,7 @@ from bertaccum.files import sha256
 from bertaccum.progress import Progress
 from data_prep.archive import DATASET, Download, recorded_download, rewrite
 from data_prep.bars import ReportingBar
-from data_prep.source import Example, Part, Source
+from data_prep.raw_rows import Example, Part, Source
 
 _NAMES = {"1": "negative", "2": "positive"}
 # What tensorflow-datasets' bars count, by how their descriptions start.

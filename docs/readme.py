@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bertaccum.cli import cli
+from bertaccum.cli.program import cli
 from bertaccum.config import (
     CompareConfig,
     EvalConfig,

@@ -110,7 +110,7 @@ def test_nothing_loads_pickles() -> None:
 
 def test_the_command_line_starts_without_tensorflow_and_pandas() -> None:
     code = (
-        "import sys, bertaccum, bertaccum.cli\n"
+        "import sys, bertaccum, bertaccum.cli.program\n"
         "print([m for m in ('tensorflow', 'tf_keras', 'pandas', 'numpy', 'rich', 'yaml')"
         " if m in sys.modules])"
     )

@@ -14,7 +14,7 @@ import click
 import pytest
 import yaml
 
-from bertaccum.cli import cli
+from bertaccum.cli.program import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SNIPPETS = {

@@ -15,7 +15,7 @@ import pytest
 from small import write_small_model
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.cli import main
+from bertaccum.cli.program import main
 
 Run = Callable[..., tuple[int, str]]
 

@@ -22,10 +22,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertaccum.bert.checkpoint import load_google_checkpoint
-from bertaccum.bert.classifier import build_classifier, build_encoder
 from bertaccum.bert.download import unpack
-from bertaccum.bert.huggingface import (
+from bertaccum.bert.encoder import build_classifier, build_encoder
+from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.huggingface_folder import (
     check_folder,
     read_huggingface_config,
     read_words,
@@ -34,15 +34,15 @@ from bertaccum.bert.huggingface import (
 from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
 from bertaccum.bert.presets import EncoderConfig, read_bert_config
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
-from bertaccum.cli import cli
+from bertaccum.cli.program import cli
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import BertAccumError
 from bertaccum.progress import silent
-from bertaccum.records.record import read_run_config
+from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.checkpoints import read_position
 from bertaccum.training.run_folder import ModelFiles
 from data_prep.csv_source import read_examples
-from data_prep.prepare import prepare
+from data_prep.preparation import prepare
 from data_prep.table import Reading
 from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv

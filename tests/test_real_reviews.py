@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertaccum.cli import main
+from bertaccum.cli.program import main
 
 
 def bertaccum(*arguments: object) -> None:

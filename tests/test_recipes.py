@@ -9,7 +9,7 @@ import pytest
 import yaml
 from small import write_small_task
 
-from bertaccum.cli import main
+from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]

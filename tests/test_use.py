@@ -19,7 +19,7 @@ import pytest
 from small import write_small_task
 
 import bertaccum
-from bertaccum.cli import main
+from bertaccum.cli.program import main
 from bertaccum.config import PredictConfig, ReportConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.training.events import Evaluated, Finished, Updated
@@ -156,8 +156,8 @@ def test_results_that_cannot_be_written_are_refused_at_once(
     def never(*_: object) -> None:
         raise AssertionError("it was computed first")
 
-    monkeypatch.setattr("bertaccum.training.evaluation.load_best", never)
-    monkeypatch.setattr("bertaccum.training.predicting.load_best", never)
+    monkeypatch.setattr("bertaccum.inference.evaluate.load_best", never)
+    monkeypatch.setattr("bertaccum.inference.predict.load_best", never)
     if path == "pipe":
         os.mkfifo(path)
     for command in (["eval"], ["predict", "some text"]):

@@ -5,9 +5,9 @@ from pathlib import Path
 import tensorflow as tf
 from turns import Turns, job, reviews
 
-from bertaccum.bert.tokenization import Tokenizer
+from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import read_vocabulary
-from bertaccum.training.dataset import tokenized
+from bertaccum.data.token_store import tokenized
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from turns import Turns, job
 
 from bertaccum.config import TrainConfig
 from bertaccum.training.events import Updated
-from bertaccum.training.loop import train
+from bertaccum.training.train import train
 
 
 def main() -> None:

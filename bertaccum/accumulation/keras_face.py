@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from bertaccum.accumulation import loss_parts, micro_batch
 from bertaccum.accumulation.checks import check_in_replica
-from bertaccum.accumulation.one_update import OneUpdate
 from bertaccum.accumulation.overflow import overflow_anywhere, poisoned, take_back_update
 from bertaccum.accumulation.replicas import (
     first,
@@ -19,6 +18,7 @@ from bertaccum.accumulation.replicas import (
     strategy_outside_replicas,
 )
 from bertaccum.accumulation.sums import Gradient, GradientSums, after, times
+from bertaccum.accumulation.window_update import OneUpdate
 
 GradsAndVars = Iterable[tuple[Gradient, tf.Variable]]
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import networks
 
-from bertaccum.bert.checkpoint import original_shape, refuse_misfit
-from bertaccum.bert.huggingface import (
+from bertaccum.bert.google_checkpoint import original_shape, refuse_misfit
+from bertaccum.bert.huggingface_folder import (
     CONFIG,
     POOLER,
     PREFIX,

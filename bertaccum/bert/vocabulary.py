@@ -54,7 +54,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
     import tensorflow as tf
     from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset
 
-    from bertaccum.bert.tokenization import normalize
+    from bertaccum.bert.tokenizer import normalize
 
     batches = tf.data.Dataset.from_tensor_slices(list(texts)).batch(1024).map(normalize)
     return bert_vocab_from_dataset.bert_vocab_from_dataset(

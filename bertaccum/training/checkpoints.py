@@ -19,8 +19,8 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
-from bertaccum.bert.classifier import build_classifier, build_encoder
-from bertaccum.bert.source import RUN_PREFIX
+from bertaccum.bert.encoder import build_classifier, build_encoder
+from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, first_line

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertaccum.memory.plan import Plan
+from bertaccum.data.truncation import Truncation
 from bertaccum.metrics import is_worse
-from bertaccum.records.truncation import Truncation
+from bertaccum.planning.batch_plan import Plan
 
 
 @dataclass(frozen=True)

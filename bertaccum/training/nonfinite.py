@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bertaccum.bert.precision import resolved_precision
+from bertaccum.data.windows import Window
 from bertaccum.errors import RunError
 from bertaccum.training.checkpoints import Position
-from bertaccum.training.precision import resolved_precision
-from bertaccum.training.windows import Window
 from data_prep.tsv import read_tsv
 
 # So many rows of a micro-batch are named.

@@ -8,16 +8,16 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bertaccum.bert.huggingface import safetensors
-from bertaccum.bert.source import find_dimensions, find_model
+from bertaccum.bert.huggingface_folder import safetensors
+from bertaccum.bert.model_source import find_dimensions, find_model
 from bertaccum.config import EvalConfig, ExportConfig, PlanConfig, PredictConfig, TrainConfig
+from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import beside
 from bertaccum.progress import Progress
-from bertaccum.records.paths import RunPaths
-from bertaccum.records.record import read_run_config
-from bertaccum.training.data_folder import read_labels, tsvs_to_plan_with, tsvs_to_train_on
+from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.run_folder import RunFolder
 from data_prep.tsv import default_split
 

@@ -9,9 +9,9 @@ from official.modeling.optimization import lr_schedule
 from official.nlp.optimization import WarmUp
 
 from bertaccum.accumulation import AccumulatingOptimizer, ClipByGlobalNorm
+from bertaccum.accumulation.adamw import InPlaceAdamW, OffloadedAdamW
+from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
-from bertaccum.training.adamw import InPlaceAdamW, OffloadedAdamW
-from bertaccum.training.precision import resolved_precision
 
 # Parts of the names of the variables that do not decay.
 NO_DECAY = ("bias", "layer_norm")

@@ -16,10 +16,14 @@ import tf_keras
 
 from bertaccum import __version__
 from bertaccum.config import EvalConfig
+from bertaccum.data.windows import updates_between, updates_per_epoch
 from bertaccum.errors import InputError, RunError
+from bertaccum.inference.evaluate import scores
+from bertaccum.inference.predictor import Predictor
 from bertaccum.metrics import metric_of
+from bertaccum.planning.planner import learned_limits
 from bertaccum.progress import Progress
-from bertaccum.records.record import read_record
+from bertaccum.reporting.run_record import read_record
 from bertaccum.settings import save_interval
 from bertaccum.stopping import StoppedEarlyError, Stopping
 from bertaccum.training.checkpoints import (
@@ -30,7 +34,6 @@ from bertaccum.training.checkpoints import (
     save_best,
     state_of,
 )
-from bertaccum.training.evaluation import scores
 from bertaccum.training.events import (
     Evaluated,
     Event,
@@ -41,14 +44,11 @@ from bertaccum.training.events import (
     Updated,
 )
 from bertaccum.training.nonfinite import remedy
-from bertaccum.training.parts import Parts
-from bertaccum.training.planner import learned_limits
-from bertaccum.training.prediction import Predictor
-from bertaccum.training.resuming import inputs_of, resolved_config
+from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.run_folder import ModelFiles, RunFolder
-from bertaccum.training.tensorboard import EventFiles
-from bertaccum.training.updates import Updates
-from bertaccum.training.windows import updates_between, updates_per_epoch
+from bertaccum.training.run_plan import Parts
+from bertaccum.training.tensorboard_log import EventFiles
+from bertaccum.training.updater import Updates
 
 
 class Run:

@@ -22,6 +22,7 @@ import yaml
 from bertaccum.bert.presets import EncoderConfig, read_bert_config, write_bert_config
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
+from bertaccum.data.data_folder import Labels
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.files import (
     beside,
@@ -34,10 +35,9 @@ from bertaccum.files import (
     sync,
     write_text,
 )
-from bertaccum.records.card import write_card
-from bertaccum.records.paths import LATEST, RUNS, RunPaths
-from bertaccum.records.record import whole_lines
-from bertaccum.training.data_folder import Labels
+from bertaccum.reporting.model_card import write_card
+from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
+from bertaccum.reporting.run_record import whole_lines
 
 # So often, and so long in between, a lock is tried.
 _LOOKS, _LOOK_SECONDS = 3, 0.1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.config import PrepareConfig
-from data_prep.prepare import PrepareResult, prepare
+from data_prep.preparation import PrepareResult, prepare
 
 YELP_FOLDER = "yelp_review_polarity_csv"
 

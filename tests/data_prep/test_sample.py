@@ -8,8 +8,8 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from data_prep.raw_rows import Example
 from data_prep.sample import MAX_WORDS, MIN_WORDS, sample_source
-from data_prep.source import Example
 
 
 @pytest.fixture(scope="module")

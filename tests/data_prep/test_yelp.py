@@ -20,10 +20,9 @@ from preparing import run, words, write_archive, yelp_lines
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import BertAccumError, InputError
 from data_prep import archive as archive_module
-from data_prep import prepare as prepare_module
-from data_prep import yelp
+from data_prep import preparation, yelp
 from data_prep.archive import Download
-from data_prep.text import clean
+from data_prep.text_cleaning import clean
 from data_prep.tsv import read_tsv
 
 FILENAME = "yelp_review_polarity_csv.tgz"
@@ -53,7 +52,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Any:
     def recorded(path: Path, url: str) -> None:
         digest, size = hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size
         download = Download(url, size, digest, FILENAME)
-        for module in (archive_module, prepare_module, yelp):
+        for module in (archive_module, preparation, yelp):
             monkeypatch.setattr(module, "recorded_download", lambda: download)
         infos = {url: UrlInfo(tfds.core.utils.Size(size), digest, FILENAME)}
         monkeypatch.setattr(yelp_polarity, "_DOWNLOAD_URL", url)
@@ -99,7 +98,7 @@ def test_unverified_archive(
     config = PrepareConfig(
         archive=str(archive), allow_unverified_archive=True, out=str(tmp_path / "out")
     )
-    result = prepare_module.prepare(config, lambda what, done, _: told.update({what: done}), words)
+    result = preparation.prepare(config, lambda what, done, _: told.update({what: done}), words)
     assert [counts["rows"] for counts in result.manifest["counts"].values()] == [39, 1, 10]
     assert (result.manifest["labels"], result.manifest["source_labels"]) == (
         ["negative", "positive"],

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 from small import write_small_model, write_small_task
 
-from bertaccum.distribution.launch import _free_ports
+from bertaccum.distribution.launcher import _free_ports
 from bertaccum.training.checkpoints import saved_states
 
 Start = Callable[..., subprocess.Popen]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertaccum.training.dataset import TokenStore
+from bertaccum.data.token_store import TokenStore
 
 WORDS = 50
 

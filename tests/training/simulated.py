@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from bertaccum.memory.trial import Ran, Trial
+from bertaccum.planning.measurement import Ran, Trial
 
 MIB = 2**20
 

@@ -17,15 +17,15 @@ from small import write_small_task
 
 from bertaccum import api
 from bertaccum.config import TrainConfig
+from bertaccum.data.windows import updates_between
 from bertaccum.errors import ConfigError
 from bertaccum.progress import silent
 from bertaccum.stopping import Stopping
-from bertaccum.training import loop
 from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
-from bertaccum.training.seeds import train_seeds, write_spread
-from bertaccum.training.updates import Updates
-from bertaccum.training.windows import updates_between
+from bertaccum.training.seed_sweep import train_seeds, write_spread
+from bertaccum.training.train import resume, train
+from bertaccum.training.updater import Updates
 
 # What each evaluation in turn is to say.
 ACCURACIES = [0.5, 0.9, 0.9, 0.7, 0.8, 0.99]
@@ -49,7 +49,7 @@ def config(tmp_path: Path) -> Any:
 def scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations that say what a list has, by the update that they are after."""
     evaluate = iter(ACCURACIES)
-    monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(evaluate))
+    monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(evaluate))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_patience_ends_with_an_evaluation_that_is_no_better(
     config: Any, scores: None, patience: int, updates: int
 ) -> None:
     run = config("run", patience=patience)
-    *_, last = loop.train(run, silent)
+    *_, last = train(run, silent)
     assert isinstance(last, Finished)
     # An equally good one is not worse: the third of them is the best.
     assert last.summary["best_update"] == (6 if updates == 6 else 3)
@@ -78,24 +78,24 @@ def test_patience_ends_with_an_evaluation_that_is_no_better(
 def test_patience_counts_on_over_a_crash(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def saying(accuracies: list[float]) -> None:
         evaluate = iter(accuracies)
-        monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(evaluate))
+        monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(evaluate))
 
     saying(ACCURACIES)
-    list(loop.train(config("whole", patience=2), silent))
+    list(train(config("whole", patience=2), silent))
     saying(ACCURACIES)
     cut = config("cut", patience=2)
-    events: Iterator[Any] = loop.train(cut, silent)
+    events: Iterator[Any] = train(cut, silent)
     for event in events:
         if isinstance(event, Updated) and event.update == 5:
             break
     events.close()
     saying(ACCURACIES[3:])  # The fourth update's evaluation, which saved nothing, is repeated.
-    *_, last = loop.resume(Path(cut.out), {}, silent)
+    *_, last = resume(Path(cut.out), {}, silent)
     assert (last.summary["updates"], last.summary["stopped_early"]) == (5, True)
     assert result(cut.out) == result(config("whole").out)
     # More patience, and it goes on: the sixth is the best.
     saying(ACCURACIES[4:])
-    *_, last = loop.resume(Path(cut.out), {"patience": 3}, silent)
+    *_, last = resume(Path(cut.out), {"patience": 3}, silent)
     assert (last.summary["updates"], last.summary["best_update"]) == (6, 6)
 
 
@@ -106,8 +106,8 @@ def test_what_is_best_is_decided_by_a_metric(
 ) -> None:
     for name, values in (("accuracy", [0.5, 0.9, 0.7]), ("mean_loss", [0.7, 0.9, 0.5])):
         evaluate = iter(values)
-        monkeypatch.setattr(f"bertaccum.training.evaluation.{name}", lambda *_, e=evaluate: next(e))
-    *_, last = loop.train(config("run", best_by=metric, max_updates=3), silent)
+        monkeypatch.setattr(f"bertaccum.inference.evaluate.{name}", lambda *_, e=evaluate: next(e))
+    *_, last = train(config("run", best_by=metric, max_updates=3), silent)
     assert (last.summary["best_update"], last.summary["best_by"]) == (best, metric)
 
 
@@ -118,7 +118,7 @@ def test_every_so_many_updates_or_epochs() -> None:
 
 @pytest.mark.slow
 def test_half_epochs_are_evaluated(config: Any) -> None:
-    events = list(loop.train(config("run", eval_every=0.5, epochs=2.0), silent))
+    events = list(train(config("run", eval_every=0.5, epochs=2.0), silent))
     assert [e.update for e in events if isinstance(e, Evaluated)] == [1, 2, 3, 4]
 
 
@@ -140,7 +140,7 @@ def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
     summaries = [e.summary for e in train_seeds(asked, 3, silent) if isinstance(e, Finished)]
     assert (len(summaries), summaries[-1]) == (3, last.summary)
     for seed, summary in zip((5, 6, 7), summaries, strict=True):
-        *_, alone = loop.train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
+        *_, alone = train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
         assert alone.summary["final_loss"] == summary["final_loss"]
     with pytest.raises(ConfigError, match=r"would be another run with --dropout 0.3 \(was 0.1\)"):
         list(train_seeds(dataclasses.replace(asked, dropout=0.3), 3, silent))
@@ -173,7 +173,7 @@ def test_seeds_need_a_folder_and_a_process_of_their_own(
 @pytest.mark.slow
 def test_a_run_that_is_over_is_forgotten_by_who_listens(config: Any) -> None:
     stopping = Stopping()
-    list(loop.train(config("run", max_updates=1), silent, stopping))
+    list(train(config("run", max_updates=1), silent, stopping))
     gc.collect()
     assert not [found for found in gc.get_objects() if type(found) is Updates]
 

@@ -11,19 +11,19 @@ import pytest
 import tf_keras
 from small import scatter, write_small_task
 
-from bertaccum.bert.source import ModelSource, find_model
+from bertaccum.bert.model_source import ModelSource, find_model
 from bertaccum.config import TrainConfig
+from bertaccum.data.token_store import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
+from bertaccum.planning.rehearsal import Subject
 from bertaccum.progress import silent
-from bertaccum.training import loop
 from bertaccum.training.checkpoints import save_best
-from bertaccum.training.dataset import Labels
 from bertaccum.training.events import Evaluated, Started
-from bertaccum.training.model import build_model
-from bertaccum.training.rehearsal import Subject
-from bertaccum.training.resuming import inputs_of, resolved_config
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.train import resume, train
 
 LABELS = Labels(["0", "1"], ["bad", "good"])
 
@@ -117,9 +117,9 @@ def test_training_begins_there_and_can_be_resumed(begun: Begun) -> None:
     options = {"target_batch": 8, "micro_batch": 8, "max_updates": 1, "save_every": "1"}
     config = config_of(begun, out=str(begun.path.parent / "second"), **options)
     (begun.path / "best/labels.json").write_text('{"values": ["0", "1"], "names": ["0", "1"]}')
-    events = list(loop.train(config, silent))
+    events = list(train(config, silent))
     start = events[0]
     assert isinstance(start, Started)
     assert (start.pretrained_run, start.pretrained_head) == ("first.v2", True)
-    *_, last = loop.resume(Path(str(config.out)), {"max_updates": 2}, silent)
+    *_, last = resume(Path(str(config.out)), {"max_updates": 2}, silent)
     assert last.summary["updates"] == 2

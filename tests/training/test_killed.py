@@ -19,7 +19,7 @@ from bertaccum.bert.vocabulary import learn_vocabulary
 from bertaccum.config import PrepareConfig
 from bertaccum.files import read_text
 from bertaccum.progress import silent
-from data_prep.prepare import prepare
+from data_prep.preparation import prepare
 
 Start = Callable[..., subprocess.Popen]
 

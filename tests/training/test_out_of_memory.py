@@ -21,11 +21,11 @@ from small import write_small_task
 from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
 from bertaccum.progress import silent
-from bertaccum.training import loop
-from bertaccum.training import update as update_module
+from bertaccum.training import step
 from bertaccum.training.checkpoints import load_best
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
+from bertaccum.training.train import train
 
 UPDATES = 3
 
@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
 
 def run(config: TrainConfig) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
     """The weights at the end, where memory ran out, and the summary."""
-    events = list(loop.train(config, silent))
+    events = list(train(config, silent))
     model, _ = load_best(RunFolder(Path(config.out)))
     shrunk = [event for event in events if isinstance(event, OutOfMemory)]
     return model.get_weights(), shrunk, events[-1].summary
@@ -67,14 +67,14 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
                 raise error
             return np.zeros((), np.float32)
 
-        def logits(model: object, tokens: object, training: bool, plain=update_module.classify):
+        def logits(model: object, tokens: object, training: bool, plain=step.classify):
             if training != wanted:
                 return plain(model, tokens, training)
             with tf.control_dependencies([tf.numpy_function(check, [], tf.float32)]):
                 return tf.identity(plain(model, tokens, training))
 
         wanted = training
-        monkeypatch.setattr(update_module, "classify", logits)
+        monkeypatch.setattr(step, "classify", logits)
         return seen
 
     return install

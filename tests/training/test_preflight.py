@@ -14,7 +14,7 @@ SMALL = {"--bert-config": "reviews/bert_config.json", "--init-checkpoint": "none
 PROGRAM = """
 import contextlib, io, json, sys
 sys.modules["tensorflow"] = None
-from bertaccum.cli import main
+from bertaccum.cli.program import main
 for arguments in json.loads(sys.argv[1]):
     with contextlib.redirect_stderr(io.StringIO()) as errors:
         try:

@@ -24,17 +24,17 @@ from resuming import result
 from small import write_small_task
 
 from bertaccum import files
-from bertaccum.cli import main
+from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.progress import silent
 from bertaccum.settings import save_interval
 from bertaccum.stopping import Stopping
-from bertaccum.training import checkpoints, loop
-from bertaccum.training import update as update_module
+from bertaccum.training import checkpoints, step
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.run_folder import RunFolder
+from bertaccum.training.train import resume, train
 
 # Twenty examples in windows of eight, two epochs: the third and the sixth window are short.
 EXAMPLES, UPDATES = 20, 6
@@ -81,7 +81,7 @@ def config(reviews: Path, tmp_path: Path) -> Make:
 def whole(reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a run leaves that was never stopped."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    list(loop.train(made(reviews, out), silent))
+    list(train(made(reviews, out), silent))
     return result(out)
 
 
@@ -96,7 +96,7 @@ def run_until(events: Any, update: int) -> None:
 def stopped_after(config: TrainConfig, update: int) -> Event:
     """Trains, and asks it to stop when an update is done; what it said last."""
     stopping = Stopping()
-    for event in loop.train(config, silent, stopping):
+    for event in train(config, silent, stopping):
         if isinstance(event, Updated) and event.update == update:
             stopping.requested = signal.SIGTERM
     return event
@@ -117,13 +117,13 @@ def test_killed_after_any_update_it_ends_as_if_it_never_had_been(
 ) -> None:
     if options:
         other = config("whole", **options)
-        list(loop.train(other, silent))
+        list(train(other, silent))
         whole = result(other.out)
     killed = config("killed", **options)
-    run_until(loop.train(killed, silent), kills[0])
+    run_until(train(killed, silent), kills[0])
     for update in kills[1:]:
-        run_until(loop.resume(Path(str(killed.out)), {}, silent), update)
-    *_, last = loop.resume(Path(str(killed.out)), {}, silent)
+        run_until(resume(Path(str(killed.out)), {}, silent), update)
+    *_, last = resume(Path(str(killed.out)), {}, silent)
     assert isinstance(last, Finished)
     assert last.summary["updates"] == UPDATES
     assert last.summary["examples"] == 2 * EXAMPLES
@@ -135,7 +135,7 @@ def test_stopped_it_drops_the_window_saves_and_goes_on(config: Make, whole: dict
     stopped = config("stopped", save_every="100")
     last = stopped_after(stopped, 3)
     assert last == Stopped(3, signal.SIGTERM, Path(str(stopped.out)))
-    *_, last = loop.resume(Path(str(stopped.out)), {}, silent)
+    *_, last = resume(Path(str(stopped.out)), {}, silent)
     assert isinstance(last, Finished)
     assert result(stopped.out) == whole
 
@@ -144,7 +144,7 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request comes while TensorFlow computes the first micro-batch of the third window."""
-    passes, plain = [], update_module.classify
+    passes, plain = [], step.classify
     stopping = Stopping()
 
     def counted() -> float:
@@ -161,13 +161,13 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
         with tf.control_dependencies([tf.numpy_function(counted, [], tf.float64)]):
             return tf.identity(plain(model, tokens, training))
 
-    monkeypatch.setattr(update_module, "classify", logits)
+    monkeypatch.setattr(step, "classify", logits)
     stopped = config("stopped")
-    *_, last = loop.train(stopped, silent, stopping)
+    *_, last = train(stopped, silent, stopping)
     assert len(passes) == 7
     assert last == Stopped(2, signal.SIGINT, Path(str(stopped.out)))
-    monkeypatch.setattr(update_module, "classify", plain)
-    list(loop.resume(Path(str(stopped.out)), {}, silent))
+    monkeypatch.setattr(step, "classify", plain)
+    list(resume(Path(str(stopped.out)), {}, silent))
     assert result(stopped.out) == whole
 
 
@@ -175,14 +175,14 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
 def test_more_updates_than_at_first(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its first end it was evaluated, and was the best: a longer run never would have been."""
     scores = iter([0.9, 0.5, 0.5, 0.9, 0.95, 0.5, 0.5])
-    monkeypatch.setattr("bertaccum.training.evaluation.accuracy", lambda *_: next(scores))
+    monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(scores))
     whole = config("whole")
-    *_, last = loop.train(whole, silent)
+    *_, last = train(whole, silent)
     assert last.summary["best_update"] == 2
     short = config("short", max_updates=3)
-    *_, last = loop.train(short, silent)
+    *_, last = train(short, silent)
     assert last.summary["best_update"] == 3
-    *_, last = loop.resume(Path(str(short.out)), {"max_updates": UPDATES}, silent)
+    *_, last = resume(Path(str(short.out)), {"max_updates": UPDATES}, silent)
     assert last.summary["best_update"] == 2
     assert result(short.out) == result(whole.out)
 
@@ -190,9 +190,9 @@ def test_more_updates_than_at_first(config: Make, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_what_changes_no_update_may_be_changed(config: Make, whole: dict[str, Any]) -> None:
     cut = config("cut")
-    run_until(loop.train(cut, silent), 2)
+    run_until(train(cut, silent), 2)
     asked = {"micro_batch": 8, "keep": 1, "save_every": "10m", "seed": 0}
-    *_, last = loop.resume(Path(str(cut.out)), asked, silent)
+    *_, last = resume(Path(str(cut.out)), asked, silent)
     assert last.summary["micro_batch"] == 8
     mine, theirs = result(cut.out), whole
     assert len(saved_states(RunFolder(Path(str(cut.out))).checkpoints)) == 1
@@ -202,30 +202,30 @@ def test_what_changes_no_update_may_be_changed(config: Make, whole: dict[str, An
 
 def test_what_changes_the_updates_is_refused(config: Make) -> None:
     run_config = config("run")
-    run_until(loop.train(run_config, silent), 3)
+    run_until(train(run_config, silent), 3)
     run = Path(str(run_config.out))
     before = result(run)
     with pytest.raises(ConfigError, match=r"--target-batch 4 \(was 8\), --seed 1 \(was 0\)"):
-        list(loop.resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
+        list(resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
     with pytest.raises(ConfigError, match=r"--optimizer bert-adamw \(was adamw\)"):
-        list(loop.resume(run, {"optimizer": "bert-adamw"}, silent))
+        list(resume(run, {"optimizer": "bert-adamw"}, silent))
     with pytest.raises(ConfigError, match=r"both name the run folder; drop --out"):
-        list(loop.resume(run, {"out": "elsewhere"}, silent))
+        list(resume(run, {"out": "elsewhere"}, silent))
     drawn = config("drawn", dropout_stream="micro-batch")
     RunFolder(Path(str(drawn.out))).create(drawn, {})
     with pytest.raises(ConfigError, match=r"--micro-batch 2 \(was 3\), --cut cost \(was count\)"):
-        list(loop.resume(Path(str(drawn.out)), {"micro_batch": 2, "cut": "cost"}, silent))
+        list(resume(Path(str(drawn.out)), {"micro_batch": 2, "cut": "cost"}, silent))
     data = Path(run_config.data)
     for name, text in (("train.tsv", "1\tbad food\n"), ("dev.tsv", "0\tgood\n")):
         whole = (data / name).read_text()
         (data / name).write_text(whole + text)
         with pytest.raises(InputError, match=rf"run: {name} of this run changed since it began"):
-            list(loop.resume(run, {}, silent))
+            list(resume(run, {}, silent))
         (data / name).write_text(whole)
     vocabulary = (data / "vocab.txt").read_text()
     (data / "vocab.txt").write_text(vocabulary.replace("good", "tasty"))
     with pytest.raises(InputError, match=r"run: vocabulary of this run changed since it began"):
-        list(loop.resume(run, {}, silent))
+        list(resume(run, {}, silent))
     (data / "vocab.txt").write_text(vocabulary)
     assert result(run) == before
 
@@ -233,7 +233,7 @@ def test_what_changes_the_updates_is_refused(config: Make) -> None:
 @pytest.mark.slow
 def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> None:
     run_config = config("run", max_updates=2)
-    list(loop.train(run_config, silent))
+    list(train(run_config, silent))
     run = Path(str(run_config.out))
     expected = result(run)
     first, last = saved_states(run / "checkpoints")
@@ -254,20 +254,20 @@ def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> No
         raw = path.read_bytes()
         path.write_bytes(harm(raw))
         with pytest.raises(InputError, match=f"update-2: .*{message}.*; {hint}"):
-            list(loop.resume(run, {}, silent))
+            list(resume(run, {}, silent))
         path.write_bytes(raw)
     position.rename(run / "away")
     with pytest.raises(InputError, match=f"update-2: .*no such file.*; {hint}"):
-        list(loop.resume(run, {}, silent))
+        list(resume(run, {}, silent))
     shutil.rmtree(last)
-    list(loop.resume(run, {}, silent))
+    list(resume(run, {}, silent))
     (run / "away").unlink()
     assert result(run) == expected
     for state in saved_states(run / "checkpoints"):
         (state / "position.json").unlink()
     shutil.rmtree(first, ignore_errors=True)
     with pytest.raises(InputError, match=r"update-2: .*; remove it, and resuming begins anew"):
-        list(loop.resume(run, {}, silent))
+        list(resume(run, {}, silent))
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_the_state_that_is_offered_can_be_resumed_also_before_the_last_best_mode
     config: Make, whole: dict[str, Any]
 ) -> None:
     run_config = config("run", max_updates=4)
-    list(loop.train(run_config, silent))
+    list(train(run_config, silent))
     run = Path(str(run_config.out))
     lines = (run / "eval.jsonl").read_text().splitlines()
     assert [json.loads(line)["best"] for line in lines] == [True, True], "a test of two bests"
@@ -283,32 +283,32 @@ def test_the_state_that_is_offered_can_be_resumed_also_before_the_last_best_mode
     assert [p.name for p in states] == ["update-2", "update-3", "update-4"]
     (states[-1] / "position.json").write_text("{}")
     with pytest.raises(InputError, match=r"update-4.*goes on from update-3"):
-        list(loop.resume(run, {}, silent))
+        list(resume(run, {}, silent))
     shutil.rmtree(states[-1])
-    list(loop.resume(run, {"max_updates": UPDATES}, silent))
+    list(resume(run, {"max_updates": UPDATES}, silent))
     assert result(run) == whole
 
 
 @pytest.mark.slow
 def test_a_state_of_another_run_is_named(config: Make) -> None:
     run_config, foreign = config("run", max_updates=1), config("other", max_updates=1, seed=1)
-    list(loop.train(run_config, silent))
-    list(loop.train(foreign, silent))
+    list(train(run_config, silent))
+    list(train(foreign, silent))
     run = Path(str(run_config.out))
     shutil.rmtree(run / "checkpoints/update-1")
     shutil.copytree(Path(str(foreign.out)) / "checkpoints/update-1", run / "checkpoints/update-1")
     with pytest.raises(InputError, match=r"update-1: is the state of another run; remove it"):
-        list(loop.resume(run, {}, silent))
+        list(resume(run, {}, silent))
 
 
 @pytest.mark.slow
 def test_latest_may_move_on_meanwhile(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     run_config = config("runs/one", max_updates=3)
     monkeypatch.chdir(Path(str(run_config.out)).parents[1])
-    run_until(loop.train(run_config, silent), 1)
+    run_until(train(run_config, silent), 1)
     link = Path("runs/latest")
     assert link.resolve().name == "one"
-    events = loop.resume(link, {}, silent)
+    events = resume(link, {}, silent)
     assert next(events).folder == Path("runs/one")  # type: ignore[union-attr]
     link.unlink()
     link.symlink_to("two")
@@ -319,10 +319,10 @@ def test_latest_may_move_on_meanwhile(config: Make, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_a_state_of_another_model_is_named(config: Make) -> None:
     both = run_config, foreign = config("run", max_updates=1), config("other", max_updates=1)
-    list(loop.train(run_config, silent))
+    list(train(run_config, silent))
     path = Path(str(foreign.bert_config))
     path.write_text(path.read_text().replace('"intermediate_size": 16', '"intermediate_size": 24'))
-    list(loop.train(foreign, silent))
+    list(train(foreign, silent))
     path.write_text(path.read_text().replace('"intermediate_size": 24', '"intermediate_size": 16'))
     run = Path(str(run_config.out))
     # As if somebody had made it look like one of this run.
@@ -332,12 +332,12 @@ def test_a_state_of_another_model_is_named(config: Make) -> None:
     inputs = run / "inputs.json"
     inputs.write_text(inputs.read_text().replace(*marks))
     with pytest.raises(InputError, match=r"update-1: does not fit this run's model"):
-        list(loop.resume(run, {}, silent))
+        list(resume(run, {}, silent))
 
 
 def test_a_run_folder_that_goes_away(config: Make, whole: dict[str, Any]) -> None:
     run_config = config("run")
-    run, events = Path(str(run_config.out)), loop.train(run_config, silent)
+    run, events = Path(str(run_config.out)), train(run_config, silent)
     for event in events:
         if isinstance(event, Updated) and event.update == 3:
             run.rename(run.with_name("away"))
@@ -345,7 +345,7 @@ def test_a_run_folder_that_goes_away(config: Make, whole: dict[str, Any]) -> Non
     with pytest.raises(RunError, match=r"run/\S+: cannot be \w+ \(No such file or directory\)"):
         list(events)
     run.with_name("away").rename(run)
-    list(loop.resume(run, {}, silent))
+    list(resume(run, {}, silent))
     assert result(run) == whole
 
 
@@ -354,7 +354,7 @@ def test_a_run_folder_that_becomes_read_only(
     config: Make, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_config = config("run")
-    run, events = Path(str(run_config.out)), loop.train(run_config, silent)
+    run, events = Path(str(run_config.out)), train(run_config, silent)
     with contextlib.ExitStack() as stack:
         for event in events:
             if isinstance(event, Updated) and event.update == 3:
@@ -367,7 +367,7 @@ def test_a_run_folder_that_becomes_read_only(
         assert end.value.code == 1
         line = capsys.readouterr().err.splitlines()[-1]
         assert re.fullmatch(rf"error: {run}\S*: .*Read-only file system.*", line), line
-    list(loop.resume(run, {}, silent))
+    list(resume(run, {}, silent))
     assert result(run) == whole
 
 
@@ -400,11 +400,11 @@ def test_a_clock_that_jumps_back(
     monkeypatch.chdir(Path(run_config.data).parent)
     monkeypatch.setattr(datetime, "datetime", Clock)
     monkeypatch.setattr(time, "time", lambda: 2e9 - 3600 * next(hours))
-    list(loop.train(dataclasses.replace(run_config, max_updates=1), silent))
+    list(train(dataclasses.replace(run_config, max_updates=1), silent))
     older = Path("runs/latest").resolve()
-    run_until(loop.train(run_config, silent), 3)
+    run_until(train(run_config, silent), 3)
     assert Path("runs/latest").resolve().name < older.name
-    *updates, _, last = loop.resume(Path("runs/latest"), {}, silent)
+    *updates, _, last = resume(Path("runs/latest"), {}, silent)
     assert min(event.seconds for event in updates if isinstance(event, Updated)) > 0
     assert isinstance(last, Finished)
     assert last.summary["total_seconds"] >= last.summary["training_seconds"] > 0
@@ -413,13 +413,13 @@ def test_a_clock_that_jumps_back(
 
 def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
     run_config = config("run")
-    events = loop.train(run_config, silent)
+    events = train(run_config, silent)
     for event in events:
         if isinstance(event, Updated):
             break
     message = f"process {os.getpid()} is training into this folder; wait for it, or stop it"
     with pytest.raises(InputError, match=message):
-        list(loop.resume(Path(str(run_config.out)), {}, silent))
+        list(resume(Path(str(run_config.out)), {}, silent))
     events.close()
     with RunFolder(Path(str(run_config.out))).locked():
         pass  # The lock went with who had it.
@@ -443,16 +443,16 @@ def test_where_it_cannot_save_what_was_saved_is_whole(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run_config = config("run")
-    run_until(loop.train(run_config, silent), 2)
+    run_until(train(run_config, silent), 2)
     run = Path(str(run_config.out))
     message = r"No space left on device.*--resume; earlier checkpoints are intact"
     for where, what in places:
         with monkeypatch.context() as patch:
             patch.setattr(where, what, full)
             with pytest.raises(BertAccumError, match=message) as error:
-                list(loop.resume(run, {}, silent))
+                list(resume(run, {}, silent))
             assert isinstance(error.value, RunError)
-    list(loop.resume(run, {}, silent))
+    list(resume(run, {}, silent))
     assert result(run) == whole
 
 
@@ -467,29 +467,29 @@ def test_a_first_checkpoint_that_cannot_be_saved_promises_no_earlier_one(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_text", full)
         with pytest.raises(RunError, match=r"run again with --resume; it starts over$"):
-            list(loop.train(run_config, silent))
-    list(loop.resume(Path(str(run_config.out)), {}, silent))
+            list(train(run_config, silent))
+    list(resume(Path(str(run_config.out)), {}, silent))
     assert result(str(run_config.out)) == whole
 
 
 def test_nonfinite_updates_in_a_row_end_the_run(
     config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = update_module.classify
+    plain = step.classify
 
     def logits(model: Any, tokens: Any, training: bool) -> Any:
         # Those of the longest review, which are the last of a window, are not numbers.
         bad = tf.reduce_max(tokens.row_lengths()) >= 8
         return plain(model, tokens, training) + tf.where(bad & training, float("nan"), 0.0)
 
-    monkeypatch.setattr(update_module, "classify", logits)
+    monkeypatch.setattr(step, "classify", logits)
     run_config = config("run", max_nonfinite=2, cut="count")
     message = (
         r"the loss of micro-batch [23] of 3 in update 2 is not finite \(train.tsv, rows"
         r" (\d+(?:, \d+)*)\), for 2 updates in a row; lower --learning-rate$"
     )
     with pytest.raises(RunError, match=message) as error:
-        list(loop.train(run_config, silent))
+        list(train(run_config, silent))
     rows = re.search(message, str(error.value))
     assert rows is not None
     lines = (Path(run_config.data) / "train.tsv").read_text().splitlines()

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from test_planner import job
-from test_update import CONFIG, TINY
+from test_step import CONFIG, TINY
 
 from bertaccum.accumulation import AccumulatingOptimizer
-from bertaccum.bert.source import ModelSource
-from bertaccum.memory.trial import Trial
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import make_window
+from bertaccum.planning.measurement import Trial
+from bertaccum.planning.measurement_process import Worker
 from bertaccum.progress import silent
-from bertaccum.training.dataset import TokenStore
-from bertaccum.training.model import build_model
+from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.update import make_update
-from bertaccum.training.windows import make_window
-from bertaccum.training.worker import Worker
+from bertaccum.training.step import make_update
 
 # Many layers and few words: no variable is a large part of the model.
 WIDE = {
@@ -92,8 +92,8 @@ RESTORING = """
 import itertools, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 from pathlib import Path
-from bertaccum.memory import device
-device.limit_memory(200 * 2**20)
+from bertaccum.planning import device_memory
+device_memory.limit_memory(200 * 2**20)
 import tensorflow as tf, tf_keras
 from bertaccum.config import TrainConfig
 from bertaccum.training.checkpoints import Checkpoints, Position, state_of
@@ -107,19 +107,19 @@ states = Checkpoints(model, optimizer, RunFolder(Path(sys.argv[1])), 1)
 states.save(Position("", 1, "none"))
 def largest():
     # Upwards: what does not fit is waited for.
-    sizes = itertools.takewhile(lambda mib: device._can_have(mib * 2**20), itertools.count(1))
-    return list(sizes)[-1]
-before, used = largest(), device.used_bytes()
+    fitting = lambda mib: device_memory._can_have(mib * 2**20)
+    return list(itertools.takewhile(fitting, itertools.count(1)))[-1]
+before, used = largest(), device_memory.used_bytes()
 states.restore(state_of(Path(sys.argv[1]) / "checkpoints", 0))
-assert device.used_bytes() - used < 2**20, device.used_bytes() - used
+assert device_memory.used_bytes() - used < 2**20, device_memory.used_bytes() - used
 @tf.function
 def read():
     return tf.reduce_sum(tf.gather(model.weights[0].read_value(), [0]))
 read()
-device.reset_peak_memory()
+device_memory.reset_peak_memory()
 read()
-used = device.used_bytes()
-print(before, device.peak_memory_bytes() - used, device._can_have(before * 2**20))
+used = device_memory.used_bytes()
+print(before, device_memory.peak_memory_bytes() - used, device_memory._can_have(before * 2**20))
 """
 
 

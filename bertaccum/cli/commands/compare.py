@@ -1,0 +1,41 @@
+"""`bertaccum compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command, json_option, options
+from bertaccum.cli.shared import tables
+from bertaccum.config import CompareConfig
+
+
+@command()
+@click.argument("runs", type=click.Path(), nargs=-1, required=True)
+@options(CompareConfig)
+@json_option
+def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
+    """Draw the curves of several runs, and say where they differ.
+
+    The loss stands against the examples seen, not against updates, so that runs with different
+    target batches compare. Runs may be under way.
+
+    \b
+    Examples:
+      bertaccum compare runs/batch-8 runs/batch-32
+      bertaccum compare runs/2026* --out figures --smooth 2000
+      bertaccum compare runs/first runs/latest --json
+    """
+    if len(runs) < 2:
+        raise click.UsageError("compare needs two runs or more")
+    config = CompareConfig(**values)
+    from bertaccum.reporting.comparison import compare as run
+
+    result = run(config, [Path(path) for path in runs])
+    if as_json:
+        sentences.result_json(result)
+    else:
+        tables().compared(result)

@@ -1,0 +1,52 @@
+"""`bertaccum eval`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertaccum import api
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command, json_option, options, shown
+from bertaccum.cli.shared import name_run, name_split, tables
+from bertaccum.config import EvalConfig
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command("eval")
+@options(EvalConfig)
+@click.option(
+    "--results",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write eval_results.txt as run_classifier does; its global_step counts updates.",
+)
+@json_option
+@shown
+def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> None:
+    """Evaluate the best model of a run.
+
+    \b
+    Examples:
+      bertaccum eval
+      bertaccum eval --run runs/20260102-030405 --split dev
+      bertaccum eval --file mine.csv --text-column body --label-column stars --json
+      bertaccum eval --split dev --results eval_results.txt
+    """
+    from bertaccum.cli.display.run_classifier_files import results_file, write_evaluation
+
+    with view, results_file(results) as file:
+        record = name_run(view, values["run"])
+        if values["file"] is None:
+            values["split"] = name_split(view, record, values["split"])
+        result = api.evaluate(progress=view, note=view.note, keep=False, **values)
+        if file is not None:
+            write_evaluation(file, result)
+    if as_json:
+        sentences.result_json(result)
+    else:
+        tables().evaluation(result)
+    api.keep_evaluation(EvalConfig(**values), result)

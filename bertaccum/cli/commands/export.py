@@ -1,0 +1,37 @@
+"""`bertaccum export`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bertaccum import api
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command, json_option, options, shown
+from bertaccum.cli.shared import name_run
+from bertaccum.config import ExportConfig
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command()
+@options(ExportConfig)
+@json_option
+@shown
+def export(view: View, as_json: bool, **values: Any) -> None:
+    """Write the best model of a run for others to load.
+
+    \b
+    Examples:
+      bertaccum export
+      bertaccum export --format huggingface
+      bertaccum export --run runs/20260102-030405 --out model
+    """
+    with view:
+        name_run(view, values["run"])
+        view.note("loading and tracing the model")
+        result = api.export(**values)
+    if as_json:
+        sentences.result_json(result)
+    else:
+        sentences.result(sentences.exported(result))

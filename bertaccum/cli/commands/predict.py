@@ -1,0 +1,65 @@
+"""`bertaccum predict`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertaccum import api
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command, options, shown
+from bertaccum.cli.shared import name_run
+from bertaccum.config import PredictConfig
+from bertaccum.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command()
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@options(PredictConfig)
+@click.option(
+    "--results",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write test_results.tsv as run_classifier does: the probabilities of each text, a line"
+    " a text.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each text.")
+@shown
+def predict(
+    view: View, texts: tuple[str, ...], results: str | None, as_json: bool, **values: Any
+) -> None:
+    """Predict the classes of texts, with the best model of a run.
+
+    Texts are arguments, or come from a file, or a line each from stdin. They are predicted as
+    they come. For each a line is printed: class, probability, text.
+
+    \b
+    Examples:
+      bertaccum predict "The food was great." "Never again."
+      bertaccum predict --file reviews.csv --text-column body --json
+      cat reviews.txt | bertaccum predict
+      bertaccum predict --file data/yelp_polarity/test.tsv --results test_results.tsv
+    """
+    if texts and values["file"]:
+        raise ConfigError("texts and --file both say what to predict", "drop one of the two")
+    if not texts and values["file"] in (None, "-"):
+        if values["file"] is None and sys.stdin.isatty():
+            raise ConfigError("there is no text", "give some, name a --file, or pipe them in")
+        values["file"] = "-"
+    from bertaccum.cli.display.run_classifier_files import results_file, write_predictions
+
+    with view, results_file(results) as file:
+        name_run(view, values["run"])
+        found = api.predict(texts or None, note=view.note, **values)
+        if file is None:
+            for one in found:
+                sentences.prediction(one, as_json)
+        else:
+            count = write_predictions(file, found)
+    if results is not None:
+        sentences.result(f"{results}: {count:,} predictions")

@@ -1,0 +1,41 @@
+"""`bertaccum prepare`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bertaccum import api
+from bertaccum.cli.display import sentences
+from bertaccum.cli.display.data_notes import notes
+from bertaccum.cli.options import command, json_option, options, shown
+from bertaccum.cli.shared import tables
+from bertaccum.config import PrepareConfig
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command()
+@options(PrepareConfig)
+@json_option
+@shown
+def prepare(view: View, as_json: bool, **values: Any) -> None:
+    """Write train.tsv, dev.tsv, test.tsv and a manifest.
+
+    \b
+    Examples:
+      bertaccum prepare
+      bertaccum prepare --archive yelp_review_polarity_csv.tgz
+      bertaccum prepare --source sample
+      bertaccum prepare --source csv --train-file mine.csv --text-column body --label-column stars
+      bertaccum prepare --source csv --train-file all.csv --test-fraction 0.1 --dev-fraction 0.1
+      bertaccum prepare --source csv --train-file aclImdb/train --test-file aclImdb/test
+    """
+    with view:
+        done = api.prepare(progress=view, note=view.note, **values)
+        for line in notes(done.manifest):
+            view.note(line)
+    if as_json:
+        sentences.result_json(done.manifest)
+    else:
+        tables().prepared(str(done.folder), done.manifest, done.unchanged)

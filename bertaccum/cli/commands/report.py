@@ -1,0 +1,38 @@
+"""`bertaccum report`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bertaccum import api
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command, options, run_argument, shown
+from bertaccum.cli.shared import name_run, name_split
+from bertaccum.config import ReportConfig
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command("report")
+@run_argument
+@options(ReportConfig)
+@shown
+def make_page(view: View, **values: Any) -> None:
+    """Make a page of a run, with curves, scores and mistakes.
+
+    It is one HTML file that needs no network and no other file. The best model is evaluated for
+    it, on the same split as by `bertaccum eval`. RUN is the same as --run.
+
+    \b
+    Examples:
+      bertaccum report
+      bertaccum report --run runs/20260102-030405 --split dev
+      bertaccum report --out latest.html
+    """
+    with view:
+        record = name_run(view, values["run"])
+        if record.best is not None:
+            values["split"] = name_split(view, record, values["split"])
+        page = api.report(progress=view, **values)
+    sentences.result(f"{page}: written")

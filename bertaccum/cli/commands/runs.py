@@ -1,0 +1,75 @@
+"""`bertaccum runs` and `bertaccum show`: what is in run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command, json_option, options, run_argument
+from bertaccum.cli.shared import tables
+from bertaccum.config import ShowConfig
+from bertaccum.errors import BertAccumError
+from bertaccum.reporting.run_paths import RunPaths
+
+
+@command()
+@click.argument("folder", type=click.Path(), default="runs")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each run.")
+def runs(folder: str, as_json: bool) -> None:
+    """List the runs in a folder: what they were, how far they came, how good they are.
+
+    \b
+    Examples:
+      bertaccum runs
+      bertaccum runs experiments --json
+    """
+    from bertaccum.reporting.run_outline import outline
+    from bertaccum.reporting.run_record import find_records
+
+    found = list(find_records(Path(folder)))
+    records = [one for one in found if not isinstance(one, BertAccumError)]
+    if not found:
+        sentences.note(_none_in(Path(folder)))
+    elif as_json:
+        for record in records:
+            sentences.result_json(outline(record), indent=None)
+    else:
+        tables().runs([outline(record) for record in records])
+    for error in found:
+        if isinstance(error, BertAccumError):
+            sentences.note(f"not listed: {error}")
+
+
+def _none_in(folder: Path) -> str:
+    """What is said of a folder without runs: where some are, if that is near."""
+    if RunPaths(folder).config.is_file():
+        return f"{folder} is a run: `bertaccum show {folder}`"
+    below = RunPaths(folder / "*/*").config.relative_to(folder)
+    near = min((path.parent.parent for path in folder.glob(str(below))), default=None)
+    return f"no runs in {folder}" + (f"; try `bertaccum runs {near}`" if near else "")
+
+
+@command()
+@run_argument
+@options(ShowConfig)
+@json_option
+def show(run: str, as_json: bool) -> None:
+    """Show a run: plan, progress, evaluations, and options.
+
+    RUN is the same as --run.
+
+    \b
+    Examples:
+      bertaccum show
+      bertaccum show --run runs/20260102-030405 --json
+    """
+    from bertaccum.reporting.run_outline import details
+    from bertaccum.reporting.run_record import read_record
+
+    found = details(read_record(Path(run)))
+    if as_json:
+        sentences.result_json(found)
+    else:
+        tables().run(found)

@@ -1,0 +1,118 @@
+"""`bertaccum train`: one run, several seeds, or one that goes on."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from bertaccum import api
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command, config_option, json_option, options, shown
+from bertaccum.cli.shared import fail, tables
+from bertaccum.config import TrainConfig
+from bertaccum.stopping import Stopping
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command()
+@config_option()
+@click.option(
+    "--resume",
+    type=click.Path(),
+    metavar="RUN",
+    help="Run folder to go on with, as it was configured, from the last state that it saved.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    help="Train so many times, with one seed after the other, into folders in --out; print mean and"
+    " spread.",
+)
+@options(TrainConfig)
+@json_option
+@shown
+@click.pass_context
+def train(
+    ctx: click.Context,
+    view: View,
+    as_json: bool,
+    resume: str | None,
+    seeds: int | None,
+    **values: Any,
+) -> None:
+    """Fine-tune a classifier on prepared data.
+
+    \b
+    Examples:
+      bertaccum train --target-batch 32 --micro-batch 8
+      bertaccum train --config configs/yelp.yaml --precision mixed_float16
+      bertaccum train --data data/sample --model bert-tiny --init-checkpoint none
+      bertaccum train --eval-every 0.25 --patience 4
+      bertaccum train --resume runs/latest
+      bertaccum train --config configs/cola.yaml --seeds 3 --out runs/cola
+
+    SIGINT (Ctrl-C) and SIGTERM stop it between two updates, with its state saved; a second one
+    stops it at once.
+    """
+    named = {name: value for name, value in values.items() if _is_named(ctx, name)}
+    if resume is None:
+        TrainConfig(**named)  # What is wrong with it is said at once.
+    from bertaccum.training import events
+
+    start, summaries = None, []
+    with view, Stopping(functools.partial(_leave, view)) as stopping:
+        view.note("loading data and model")
+        for event in api.train(
+            resume=resume, seeds=seeds, progress=view, stopping=stopping, **named
+        ):
+            if isinstance(event, events.Started):
+                start = event
+            elif isinstance(event, events.Finished):
+                summaries.append(event.summary)
+            # The chief says it for all.
+            if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
+                view.event(event)
+    if isinstance(event, events.Stopped):
+        fail(sentences.stopped(event, again=seeds is not None), 128 + event.signal, view)
+    if seeds is not None:
+        _finished_seeds(Path(values["out"]), summaries, as_json)
+    elif start is not None and start.worker == 0:
+        _finished(start.folder, summaries[-1], as_json)
+
+
+def _finished(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        sentences.result_json(summary)
+    else:
+        sentences.result(sentences.finished(summary, str(folder)))
+
+
+def _finished_seeds(out: Path, summaries: list[dict[str, Any]], as_json: bool) -> None:
+    from bertaccum.training.seed_sweep import write_spread
+
+    spread = write_spread(out, summaries)
+    if as_json:
+        sentences.result_json(spread)
+    else:
+        tables().spread(spread)
+
+
+def _is_named(ctx: click.Context, name: str) -> bool:
+    """Whether an option was given, by a flag or a file."""
+    sources = click.core.ParameterSource
+    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
+
+
+def _leave(view: View, number: int) -> NoReturn:
+    """Ends the process while it computes: nothing that is waited for comes back."""
+    try:
+        view.stop()
+        view.error("stopped at once; go on from the last saved state with --resume", 128 + number)
+    finally:
+        os._exit(128 + number)

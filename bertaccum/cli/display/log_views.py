@@ -1,0 +1,110 @@
+"""Views for logs: plain lines for people, records for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import re
+import time
+from typing import Any
+
+from bertaccum.cli.display import sentences
+from bertaccum.cli.display.run_progress import Track, follow
+from bertaccum.cli.display.view import View
+from bertaccum.files import finite
+from bertaccum.training.events import Event, Started, Updated
+
+
+class _Interval:
+    """Whether it is time again."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, -math.inf
+
+    def is_over(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+class Lines(View):
+    """Plain lines: progress now and then, all else as it happens.
+
+    Args:
+      seconds: between lines of progress.
+      verbose: As for `View`.
+    """
+
+    def __init__(self, seconds: float, verbose: bool = False) -> None:
+        super().__init__(verbose)
+        self._interval = _Interval(seconds)
+        self._track: Track | None = None
+        # When each was first reported, and how much of it was done by then; and now.
+        self._first: dict[str, tuple[float, int]] = {}
+        self._done: dict[str, int] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        # What comes again and again, as evaluations do, begins anew.
+        if done <= self._done.get(what, done):
+            self._first[what] = now, done
+        self._done[what] = done
+        start, before = self._first[what]
+        if not self._interval.is_over():
+            return
+        parts = [f"{what}: {done:,}" + (f" of {total:,}" if total else "")]
+        if total is not None and done > before:
+            left = (now - start) / (done - before) * (total - done)
+            parts.append(f"{sentences.duration(left)} left")
+        self.note("  ".join(parts))
+
+    def note(self, line: str) -> None:
+        sentences.note(line, self.stderr)
+
+    def event(self, event: Event) -> None:
+        self._track = follow(self._track, event, self.note)
+        if isinstance(event, Started):
+            if not event.over:
+                self.note(sentences.TRACING)
+        elif isinstance(event, Updated) and self._track and self._interval.is_over():
+            self.note(sentences.progressing(self._track))
+
+
+class Records(View):
+    """Lines of JSON, each with `time` and `event`: progress and updates now and then, else all.
+
+    Args:
+      seconds: between those.
+      verbose: As for `View`.
+    """
+
+    def __init__(self, seconds: float, verbose: bool = False) -> None:
+        super().__init__(verbose)
+        self._interval = _Interval(seconds)
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if self._interval.is_over():
+            self._write("progress", {"what": what, "done": done, "total": total})
+
+    def note(self, line: str) -> None:
+        self._write("note", {"text": line})
+
+    def event(self, event: Event) -> None:
+        if not isinstance(event, Updated) or event.skipped or self._interval.is_over():
+            name = re.sub("(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
+            self._write(name, dataclasses.asdict(event))
+
+    def log(self, line: str) -> None:
+        self._write("log", {"text": line})
+
+    def error(self, message: str, exit_code: int) -> None:
+        self._write("error", {"message": message, "exit_code": exit_code})
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
+        record = {"time": now, "event": event} | finite(values)
+        sentences.note(json.dumps(record, default=str), self.stderr)

@@ -1,0 +1,183 @@
+"""What is said of a run, in sentences, and where lines go."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from bertaccum import metrics
+from bertaccum.files import json_text
+from bertaccum.sizes import format_size
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.run_progress import Track
+    from bertaccum.inference.predict import Prediction
+    from bertaccum.training.events import (
+        Evaluated,
+        OutOfMemory,
+        Started,
+        Stopped,
+        Updated,
+    )
+
+
+# Said before the first update.
+TRACING = "tracing the update, which takes a while, and once"
+
+
+def from_here(path: Path) -> Path:
+    """A path as it is seen from the current folder, if it is in there."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def note(text: str, stream: TextIO | None = None) -> None:
+    """Write a line to stderr, or to the stream that stands in for it."""
+    # A single write, so that lines of different threads do not mix.
+    print(f"{text}\n", end="", file=stream or sys.stderr, flush=True)
+
+
+def result(text: str) -> None:
+    """A line of results on stdout."""
+    print(text, flush=True)
+
+
+def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
+    """Results for machines, on stdout."""
+    result(json_text(values, indent).rstrip())
+
+
+def prediction(found: Prediction, as_json: bool) -> None:
+    """Prints class, probability and text, on a line; or all of it as a record."""
+    if as_json:
+        result_json(dataclasses.asdict(found), indent=None)
+    else:
+        on_a_line = " ".join(found.text.split())
+        result(f"{found.label}\t{found.probabilities[found.label]:.4f}\t{on_a_line}")
+
+
+def started(event: Started) -> str:
+    """What a run is about to do."""
+    resumed = f"going on after update {event.done:,}\n" if event.done else ""
+    if event.over:
+        resumed = f"finished already, at update {event.done:,}; for more, {event.over}\n"
+    cut = event.truncation is not None and event.truncation.longer
+    truncated = f"{event.truncation}\n" if cut else ""
+    return (
+        f"{event.model}: {event.parameters:,} parameters, {_weights(event)}\n"
+        f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
+        f"{truncated}{event.plan}; {event.updates:,} updates\n"
+        f"why so: {event.why}\n"
+        f"{resumed}run folder: {event.folder}"
+    )
+
+
+def _weights(event: Started) -> str:
+    """Return where the first weights come from."""
+    if event.pretrained_run is not None:
+        parts = "encoder and head" if event.pretrained_head else "encoder"
+        head = "" if event.pretrained_head else "; the head is random, because the classes differ"
+        return f"{parts} from the best checkpoint of run {event.pretrained_run}{head}"
+    if not event.pretrained:
+        return "random weights, not pretrained"
+    return "pretrained" + (
+        "" if event.pretrained_pooler else " but for the pooler, which is random"
+    )
+
+
+def progressing(track: Track) -> str:
+    """A line in a log: where a run is."""
+    last = track.last
+    assert last is not None
+    parts = [
+        f"training: {last.update:,} of {track.total:,}",
+        f"loss {last.loss:.4f} ({track.smoothed_loss:.4f} smoothed)",
+        f"lr {last.learning_rate:.2g}",
+        f"{track.examples_per_second:.1f} examples/s",
+        *([format_size(last.peak_memory_bytes)] if last.peak_memory_bytes else []),
+        *([f"{track.skipped} skipped"] if track.skipped else []),
+    ]
+    return "  ".join([*parts, f"{duration(track.seconds_left)} left"])
+
+
+def duration(seconds: float | None) -> str:
+    """As 0:01:04."""
+    return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def skipped(event: Updated) -> str:
+    """That a window was dropped."""
+    return f"update {event.update}: skipped, the gradient was not finite"
+
+
+def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
+    """Return one line for an evaluation.
+
+    Args:
+      event: the evaluation.
+      best_by: the metric that selects the best checkpoint.
+      first: also name the majority baseline, which stays the same for the whole run.
+    """
+    warning = metrics.one_class(vars(event))
+    remarks = [*(["best so far"] if event.best else []), *([warning] if warning else [])]
+    remark = f"  ({', but '.join(remarks)})" if remarks else ""
+    return f"update {event.update}: {metrics.sentence(vars(event), best_by, first)}{remark}"
+
+
+def out_of_memory(event: OutOfMemory) -> str:
+    """That a window did not fit, and what is done about it."""
+    how = "with recomputation, " if event.out_of_memory == event.micro_batch else ""
+    return (
+        f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
+        f" running it again {how}in micro-batches of {event.micro_batch}"
+    )
+
+
+def stopped(event: Stopped, again: bool = False) -> str:
+    """That a run was stopped, and how to go on: `again` by the same command."""
+    if again or event.workers > 1:
+        how = "the same command, started again, goes on from there"
+    else:
+        how = f"go on from there with `bertaccum train --resume {event.folder}`"
+    return f"stopped by a signal after update {event.update:,}; {how}"
+
+
+def finished(s: dict[str, Any], folder: str) -> str:
+    """Return a run's results, out of its summary."""
+    metric, last, peak = s["best_by"], s["last_evaluation"], s["peak_memory_bytes"]
+    early = ", stopped early: it got no better" if s["stopped_early"] else ""
+    facts = {
+        "run folder": folder,
+        "updates": f"{s['updates']:,} ({s['examples']:,} examples){early}",
+        **metrics.outcome(s["best_evaluation"], metric),
+        f"final dev {metrics.LABELS[metric]}": metrics.shown(last, metric),
+        "speed": f"{s['examples_per_second']:.1f} examples/s",
+        "peak memory": format_size(peak) if peak else "",
+        "time": f"{s['total_seconds']:.0f} s",
+    }
+    width = max(map(len, facts)) + 2
+    return "\n".join(f"{name:{width}}{fact}" for name, fact in facts.items() if fact)
+
+
+def run_named(outline: dict[str, Any]) -> str:
+    """Return which run is used, how far it is, and which of its checkpoints is the best."""
+    name, best = from_here(Path(outline["run"]).resolve()), outline["best_update"]
+    place = f"update {outline['updates']:,}"
+    if outline["planned_updates"]:
+        place += f" of {outline['planned_updates']:,}"
+    said = {
+        "running": f"run: {name}, still running ({place})",
+        "stopped": f"run: {name}, stopped at {place}",
+    }.get(outline["status"], f"run: {name}")
+    if best is None:
+        return said
+    so_far = "" if outline["status"] == "finished" else " so far"
+    return f"{said}; its best checkpoint{so_far}: update {best:,}"
+
+
+def exported(values: dict[str, Any]) -> str:
+    """Where a model was written."""
+    return f"{values['folder']}: written, {format_size(values['bytes'])}"

@@ -1,0 +1,386 @@
+"""Tables of results, on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertaccum.cli.display.sentences import duration, from_here
+from bertaccum.cli.display.table_fitting import (
+    is_limited,
+    layout,
+    show,
+    show_side_by_side,
+    stdout_console,
+    without_common_folder,
+)
+from bertaccum.metrics import LABELS, METRICS, baseline, one_class, outcome, shown
+from bertaccum.sizes import format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bertaccum.planning.planner import Report
+
+# Rows of classes, or of pairs of classes, that a terminal shows.
+_MOST_ROWS = 20
+
+
+def evaluation(values: dict[str, Any]) -> None:
+    """Prints the tables of `bertaccum eval`."""
+    console = stdout_console()
+    data = from_here(Path(values["data"]))
+    update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
+    console.print(f"{values['examples']:,} examples of {data}{update}")
+    _facts(console, _scores(values))
+    _class_scores(console, values["classes"])
+    _confusion(console, [row["name"] for row in values["classes"]], values["confusion_matrix"])
+
+
+def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
+    """Prints a row for each class; on a terminal, of many classes those with the lowest F1."""
+    lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
+    left_out = len(classes) - len(lowest) if is_limited(console) else 0
+    rows = [
+        [
+            row["name"],
+            *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")),
+            f"{row['examples']:,}",
+        ]
+        for row in (lowest if left_out else classes)
+    ]
+    head = ("class", "precision", "recall", "F1", "examples")
+    show(console, head, rows, least=("precision", "recall"))
+    if left_out:
+        console.print(f"… {left_out:,} more classes with a higher F1; --json has all")
+
+
+def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> None:
+    """Prints the confusion matrix, or the most frequent mistakes if the matrix has no room."""
+    head = ["label \\ predicted", *names]
+    rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
+    if matrix := layout(head, rows, console.width):
+        console.print(matrix)
+        return
+    mistakes = [
+        (count, label, predicted)
+        for label, row in zip(names, counts, strict=True)
+        for predicted, count in zip(names, row, strict=True)
+        if count and label != predicted
+    ]
+    mistakes.sort(key=lambda mistake: -mistake[0])
+    first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
+    console.print("most frequent mistakes:" if mistakes else "There is no mistake.")
+    if mistakes:
+        show(console, ("label", "predicted", "examples"), first)
+    left_out = len(mistakes) - len(first)
+    more = f"… {left_out:,} more; " if left_out else ""
+    console.print(f"{more}--json has the confusion matrix")
+
+
+def _scores(values: dict[str, Any]) -> dict[str, str]:
+    """All metrics of an evaluation, the majority baseline beside the accuracy."""
+    facts = {}
+    for metric in METRICS:
+        facts[LABELS[metric]] = shown(values, metric)
+        if metric == "accuracy":
+            facts["majority baseline"] = baseline(values)
+    facts["note"] = one_class(values)
+    return facts
+
+
+def planned(found: Report, path: str) -> None:
+    """Prints what `bertaccum plan` found."""
+    values = found.values
+    console = stdout_console()
+    for line in plan_heading(values):
+        console.print(line)
+    head = (
+        "micro-batch x steps x replicas", "recompute", "predicted", "measured", "examples/s", "fits"
+    )  # fmt: skip
+    rows = [_candidate(row, values) for row in values["candidates"]]
+    show(console, head, rows, least=("predicted", "recompute", "measured"))
+    console.print(f"examples/s: of {found.timed_on}")
+    kept = ", measured before" if found.cached else f", {values['planning_seconds']:.0f} s"
+    if found.plan is not None:
+        console.print(f"* {found.plan}: {values['why']}")
+        if values["peak_memory_bytes"]:
+            console.print(f"peak of its real update: {format_size(values['peak_memory_bytes'])}")
+    console.print(f"{path}: written{kept}", soft_wrap=True)
+
+
+def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
+    taken = all(row[key] == values[key] for key in ("micro_batch", "recompute"))
+    return [
+        f"{row['micro_batch']} x {row['accumulation_steps']} x {row['replicas']}"
+        f" = {row['target_batch']}" + (" *" if taken else ""),
+        row["recompute"],
+        format_size(row["predicted_peak_bytes"]),
+        format_size(row["measured_peak_bytes"]) if row["measured_peak_bytes"] else "",
+        f"{row['examples_per_second']:.1f}" if row["examples_per_second"] else "",
+        "yes" if row["fits"] else "no",
+    ]
+
+
+def plan_heading(values: dict[str, Any]) -> list[str]:
+    """What the memory is and what is always in it."""
+    parts = ", ".join(f"{k} {format_size(v)}" for k, v in values["static_bytes"].items() if v)
+    examples = [
+        f"{format_size(v)} an example of {values['longest']} tokens"
+        + (" with recomputation" if kind == "layer" else "")
+        for kind, v in values["example_bytes"].items()
+    ]
+    return [
+        f"{values['model']}: {values['parameters']:,} parameters, {values['precision']}",
+        f"{values['device']}, {format_size(values['memory_bytes'])},"
+        f" of which {format_size(values['margin_bytes'])} are left free",
+        f"always in use: {parts}",
+        "micro-batches: " + ", ".join(examples),
+    ]
+
+
+def prepared(folder: str, manifest: dict[str, Any], unchanged: bool) -> None:
+    """Prints what `bertaccum prepare` wrote."""
+    console = stdout_console()
+    done = "is there already, unchanged" if unchanged else "written"
+    console.print(f"{folder}: {done}", soft_wrap=True)
+    console.print(f"source: {manifest['source']}", soft_wrap=True)
+    head = ["split", "rows", *manifest["labels"]]
+    counts: Mapping[str, Any] = manifest["counts"]
+    rows = [
+        [split, *(f"{count:,}" for count in (of["rows"], *of["classes"].values()))]
+        for split, of in counts.items()
+    ]
+    if table := layout(head, rows, console.width):
+        console.print(table)
+    else:
+        _classes_in_splits(console, manifest["labels"], counts)
+
+
+def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[str, Any]) -> None:
+    """Prints a row for each class, the most frequent first."""
+    per_class = [[of["classes"][label] for of in counts.values()] for label in labels]
+    found = sorted(zip(labels, per_class, strict=True), key=lambda row: -row[1][0])
+    rows = [("all classes", [of["rows"] for of in counts.values()]), *found[:_MOST_ROWS]]
+    cells = [[label, *(f"{number:,}" for number in numbers)] for label, numbers in rows]
+    show(console, ["class", *counts], cells)
+    if (left_out := len(found) - _MOST_ROWS) > 0:
+        console.print(f"… {left_out:,} more classes with fewer rows; --json has all")
+
+
+def runs(outlines: list[dict[str, Any]]) -> None:
+    """Prints what `bertaccum runs` found."""
+    console = stdout_console()
+    metrics = {row["best_by"] for row in outlines}
+    mixed = len(metrics) != 1
+    metric = f"best dev {'metric' if mixed else LABELS[metrics.pop()]}"
+    head = ("run", "status", "model", "batch", "updates", metric, "at", "time")
+    rows = [_outline(row, mixed) for row in outlines]
+    if is_limited(console):
+        names = _below_common_folder(console, [row[0] for row in rows])
+        rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
+    show(console, head, rows, least=("at", "time", "model", "batch", "updates", "status"))
+
+
+def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
+    """Return a run's row; its metric is named if the runs decide by different ones."""
+    best = row["best_metric"]
+    named = f" {LABELS[row['best_by']]}" if mixed else ""
+    return [
+        row["run"],
+        row["status"],
+        row["model"],
+        f"{row['target_batch']} by {row['micro_batch']}",
+        f"{row['updates']:,}",
+        "" if best is None else f"{shown(best, 'value')}{named}",
+        "" if best is None else f"{best['update']:,}",
+        duration(row["seconds"]),
+    ]
+
+
+def run(found: dict[str, Any]) -> None:
+    """Prints what `bertaccum show` found."""
+    console = stdout_console()
+    last, summary = found["last_update"], found["summary"]
+    facts = {
+        "run": f"{found['run']}, {found['status']}",
+        "model": found["model"],
+        "batch": f"{found['target_batch']} by {found['micro_batch']} ({found['plan']['why']})",
+        "updates": f"{found['updates']:,}",
+        "training loss": _training_loss(found["training_loss"]),
+        "time": duration(found["seconds"]),
+        "speed": f"{summary['examples_per_second']:.1f} examples/s" if summary else "",
+        "memory": _peak(summary or last),
+        "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
+    }
+    if found["best"]:
+        facts |= outcome(found["best"], found["best_by"])
+    _facts(console, facts)
+    metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
+    if found["evaluations"]:
+        _while_training(console, found["evaluations"], metrics)
+    if found["evaluated"]:
+        _evaluated(console, found["evaluated"], metrics)
+    _print_options(console, found["config"], found["resolved"])
+
+
+def _facts(console: Console, facts: dict[str, str]) -> None:
+    """Prints a line for each fact that is known; long ones wrap between words."""
+    known = {name: fact for name, fact in facts.items() if fact}
+    width = min(max(map(len, known)) + 1, console.width // 2)
+    for name, fact in known.items():
+        console.print(f"{name:{width}} {fact}")
+
+
+def _while_training(
+    console: Console, evaluations: list[dict[str, Any]], metrics: list[str]
+) -> None:
+    """Prints the evaluations on dev.tsv."""
+    head = ["update", *(f"dev {LABELS[metric]}" for metric in metrics), ""]
+    rows = [
+        [f"{row['update']:,}", *(shown(row, metric) for metric in metrics), _remark(row)]
+        for row in evaluations
+    ]
+    show(console, head, rows, least=[*reversed(head[2:-1])])
+
+
+def _evaluated(
+    console: Console, evaluations: dict[str, dict[str, Any]], metrics: list[str]
+) -> None:
+    """Prints what `bertaccum eval` found, a row for each split or file."""
+    head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
+    rows = [
+        [
+            name,
+            "" if row.get("update") is None else f"{row['update']:,}",
+            f"{row['examples']:,}",
+            *(shown(row, metric) for metric in metrics),
+            _remark(row),
+        ]
+        for name, row in evaluations.items()
+    ]
+    show(console, head, rows, least=["update", *reversed(head[4:-1])])
+
+
+def _print_options(
+    console: Console, config: dict[str, Any], resolved: dict[str, Any] | None
+) -> None:
+    """Prints the options that were set, and those that were resolved; old runs mix the two."""
+    unknown = resolved is None
+    heading = "options not at their defaults, set or resolved:" if unknown else "options set:"
+    parts = {heading: config, "options resolved automatically:": resolved or {}}
+    for heading, options in parts.items():
+        if options:
+            console.print(heading)
+        for name, value in options.items():
+            console.print(f"  {name}: {value}")
+
+
+def _training_loss(found: dict[str, Any] | None) -> str:
+    if found is None or found["mean"] is None:
+        return ""
+    last = "" if found["last_update"] is None else f"; last update {found['last_update']:.4f}"
+    return f"{found['mean']:.4f} (mean over the last {found['examples']:,} examples{last})"
+
+
+def _remark(row: dict[str, Any]) -> str:
+    """What is to be said of an evaluation in a table."""
+    only = f"predicts only {row['only_prediction']}" if one_class(row) else ""
+    return ", but ".join(filter(None, ["best so far" if row.get("best") else "", only]))
+
+
+def spread(found: dict[str, Any]) -> None:
+    """Prints what `bertaccum train --seeds` found."""
+    head = f"{found['runs']} runs, best checkpoints by dev {LABELS[found['best_by']]}"
+    rows = [
+        [label, *(f"{v:.4f}" for v in found[name].values())]
+        for name, label in _SPREAD.items()
+        if name in found
+    ]
+    show(stdout_console(), (head, "mean", "spread", "least", "most"), rows)
+
+
+_SPREAD = {
+    **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},
+    "final_dev_accuracy": "final dev accuracy",
+    "final_loss": "training loss of the last update",
+    "total_seconds": "time in seconds",
+}
+
+
+def _peak(values: dict[str, Any] | None) -> str:
+    peak = (values or {}).get("peak_memory_bytes")
+    return format_size(peak) if peak else ""
+
+
+def compared(values: dict[str, Any]) -> None:
+    """Prints what `bertaccum compare` found: a column a run."""
+    console = stdout_console()
+    columns = [compared_run(row, values) for row in values["runs"]]
+    facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
+    rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
+    names = [row["run"] for row in values["runs"]]
+    if is_limited(console):
+        names = _below_common_folder(console, names)
+    show_side_by_side(console, ["run", *names], rows)
+    console.print(
+        f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
+        " deviation of the loss around its running mean over as many"
+    )
+    if values["differences"]:
+        differing = [_differing(console, *of) for of in values["differences"].items()]
+        show_side_by_side(console, ["differs", *names], differing)
+    for path in values["figures"]:
+        console.print(f"{path}: written", soft_wrap=True)
+
+
+def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
+    """Return an option's row; on a terminal, the folder that all values share stands once."""
+    cells = ["" if value is None else str(value) for value in values]
+    folder, below = without_common_folder(cells) if is_limited(console) else ("", cells)
+    return [f"{option} in {folder}" if folder else option, *below]
+
+
+def _below_common_folder(console: Console, runs: Sequence[str]) -> list[str]:
+    """Print the folder that the runs share, and return their paths from there."""
+    folder, names = without_common_folder(runs)
+    if folder:
+        console.print(f"in {folder}", soft_wrap=True)
+    return names
+
+
+def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
+    """Return a run's facts as `compare` shows them; nothing for what it lacks."""
+
+    def number(name: str, form: str = ".4f") -> str:
+        return "" if row[name] is None else format(row[name], form)
+
+    cut = [row[name] for name in ("micro_batch", "accumulation_steps", "replicas")]
+    several = (cut[2] or 1) > 1
+    size, metric, best = values["equal_mean_examples"], values["best_by"], row["best_metric"]
+    score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
+    if metric is None and best is not None:
+        score = f"{LABELS[best['name']]} {score}"
+    others = {
+        f"dev {LABELS[name]} of the best checkpoint": number(f"best_dev_{name}")
+        for name in ("accuracy", "macro_f1", "loss")
+        if name != metric
+    }
+    return {
+        "status": row["status"],
+        "model": row["model"],
+        "target batch": f"{row['target_batch']:,}",
+        "micro-batch x steps": " x ".join(str(part or "?") for part in cut[: 2 + several]),
+        "updates": f"{row['updates']:,}",
+        "examples seen": f"{row['examples']:,}",
+        "training loss": number("training_loss"),
+        "noise": number("noise"),
+        f"noise of means over {size:,}": number("noise_of_equal_means"),
+        f"best dev {LABELS[metric] if metric else 'metric'}": score,
+        "majority baseline": number("majority_accuracy"),
+        **others,
+        "final dev accuracy": number("final_dev_accuracy"),
+        "time": f"{row['seconds']:,.0f} s",
+        "peak memory": format_size(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else "",
+    }

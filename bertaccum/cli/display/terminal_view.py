@@ -1,0 +1,141 @@
+"""The view for a terminal: bars and figures in their place, events scrolling by above them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
+from rich.live import Live as RichLive
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+
+from bertaccum.cli.display import sentences
+from bertaccum.cli.display.run_progress import Track, follow
+from bertaccum.cli.display.table_fitting import fitted
+from bertaccum.cli.display.view import View
+from bertaccum.metrics import LABELS, shown
+from bertaccum.sizes import format_size
+from bertaccum.training.events import Event
+
+_TRAINING = "training"
+# On narrower terminals the numbers beside a bar need its place.
+_WITH_BARS = 60
+
+
+class _Terminal(Console):
+    """A console as wide as the terminal that it writes to; rich asks fd 2, which is captured."""
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        try:
+            return ConsoleDimensions(*os.get_terminal_size(self.file.fileno()))
+        except (OSError, ValueError):
+            return super().size
+
+
+class Live(View):
+    """Shows phases as bars, and how training goes as figures.
+
+    Args:
+      console: of the terminal; that of stderr by default.
+      verbose: As for `View`.
+    """
+
+    def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
+        super().__init__(verbose)
+        self._tasks: dict[str, TaskID] = {}
+        self._track: Track | None = None
+        self._is_own_console = console is None
+        self._console = console or _Terminal(stderr=True, emoji=False)
+        self._bars = _bars(self._console.width)
+        self._live = RichLive(
+            console=self._console,
+            get_renderable=self._render,
+            refresh_per_second=4,
+            # Results that go to a file or a pipe are not for the terminal.
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Live:
+        super().__enter__()
+        if self._is_own_console:
+            self._console.file = self.stderr
+        self._live.start()
+        return self
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        task = self._tasks[what]
+        if done < self._bars.tasks[self._bars.task_ids.index(task)].completed:
+            self._bars.reset(task)  # What comes again and again, as evaluations do.
+        # Of what is through, only training is looked at again.
+        visible = what == _TRAINING or done != total
+        self._bars.update(task, completed=done, total=total, visible=visible)
+
+    def note(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def event(self, event: Event) -> None:
+        self._track = follow(self._track, event, self.note)
+        if self._track is not None:
+            self(_TRAINING, self._track.done, self._track.total)
+
+    def log(self, line: str) -> None:
+        self.note(line)
+
+    def stop(self) -> str:
+        self._live.stop()
+        held = super().stop()
+        if self._is_own_console:
+            self._console.file = self.stderr
+        return held
+
+    def _render(self) -> Group:
+        width = self._console.width
+        return Group(self._bars, *([_figures(self._track, width)] if self._track else []))
+
+
+def _bars(width: int) -> Progress:
+    """Return a bar a phase: what has too long a name folds, and numbers stay whole."""
+    whole = Column(no_wrap=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+        *([BarColumn()] if width >= _WITH_BARS else []),
+        MofNCompleteColumn(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        TimeRemainingColumn(table_column=whole),
+    )
+
+
+def _figures(track: Track, width: int) -> RenderableType:
+    """A row of names above a row of values; empty ones are left out, and the last without room."""
+    last, evaluated = track.last, track.evaluated
+    if last is None:
+        return "" if track.over else sentences.TRACING
+    memory = last.peak_memory_bytes
+    values = {
+        "loss": f"{last.loss:.4f}",
+        "smoothed": f"{track.smoothed_loss:.4f}",
+        "learning rate": f"{last.learning_rate:.2e}",
+        "examples/s": f"{track.examples_per_second:.1f}",
+        "memory": format_size(memory) if memory else "",
+        "left": sentences.duration(track.seconds_left),
+        f"dev {LABELS[track.best_by]}": shown(vars(evaluated), track.best_by) if evaluated else "",
+        "out of memory": str(track.out_of_memory or ""),
+        "skipped": str(track.skipped or ""),
+    }
+    known = {name: value for name, value in values.items() if value}
+    table, _ = fitted([*known], [[*known.values()]], width, boxed=False)
+    table.header_style = "dim"
+    return table

@@ -1,0 +1,253 @@
+"""Command-line options out of configuration dataclasses, and those that all commands share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bertaccum.cli.config_file import read_config_file
+from bertaccum.cli.shared import quiet_tensorflow
+from bertaccum.errors import ConfigError
+from bertaccum.settings import AUTO
+
+_COMMANDLINE = click.core.ParameterSource.COMMANDLINE
+# Of commands, and not of their configuration.
+OWN_OPTIONS = frozenset(
+    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
+)
+
+
+class Command(click.Command):
+    """A command that refuses an option with one value if it is given twice."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, named = self.make_parser(ctx).parse_args(list(args))
+            _check_repeated(ctx, named)
+        return super().parse_args(ctx, args)
+
+
+def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
+    """Make a command of the program, as `click.command` does."""
+    return click.command(name, cls=Command, **settings)
+
+
+def _check_repeated(ctx: click.Context, named: list[click.Parameter]) -> None:
+    """The last value would win, and the others would be lost without a word."""
+    for option in named:
+        single = isinstance(option, click.Option) and not (
+            option.multiple or option.is_flag or option.count
+        )
+        if single and named.count(option) > 1:
+            flag = max(option.opts, key=len)
+            raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
+
+
+class AutoOrInt(click.ParamType):
+    """A whole number, or the word `auto`."""
+
+    name = "integer|auto"
+
+    def __init__(self, minimum: int) -> None:
+        self._range = click.IntRange(min=minimum)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == AUTO:
+            return AUTO
+        if not _is_number(value, int):
+            self.fail(f"{value!r} is neither {AUTO} nor a whole number", param, ctx)
+        return self._range.convert(value, param, ctx)
+
+
+class UpdatesOrEpochs(click.ParamType):
+    """A whole number, or one with a point, which means another thing."""
+
+    name = "updates|epochs"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | float:
+        if isinstance(value, int) or str(value).isdecimal():
+            return click.IntRange(min=1).convert(value, param, ctx)
+        if not _is_number(value, float):
+            self.fail(
+                f"{value!r} is neither a whole number of updates nor a number with a point, of"
+                " epochs",
+                param,
+                ctx,
+            )
+        return click.FloatRange(min=0, min_open=True).convert(value, param, ctx)
+
+
+def _is_number(value: Any, kind: type[int] | type[float]) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
+
+
+def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds one Click option for every field of a configuration dataclass."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        hints = typing.get_type_hints(config)
+        for field in reversed(dataclasses.fields(config)):
+            command = _option(field, hints[field.name])(command)
+        return command
+
+    return decorate
+
+
+def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
+    flag = "--" + field.name.replace("_", "-")
+    if hint is bool:
+        return click.option(flag, is_flag=True, default=field.default, help=field.metadata["help"])
+    if field.metadata["switch"]:
+        flag = f"{flag}/--no-{flag[2:]}"
+        return click.option(flag, default=field.default, help=field.metadata["help"])
+    return click.option(
+        flag,
+        type=_option_type(field.metadata, hint),
+        default=field.default,
+        show_default=field.default is not None,
+        help=field.metadata["help"],
+    )
+
+
+def _option_type(metadata: Any, hint: Any) -> Any:
+    kinds = set(typing.get_args(hint)) or {hint}
+    if metadata["choices"]:
+        return click.Choice(metadata["choices"])
+    if {int, str} <= kinds:
+        return AutoOrInt(metadata["minimum"])
+    if metadata["path"]:
+        return click.Path()
+    if metadata["fraction"]:
+        return UpdatesOrEpochs()
+    if not kinds & {int, float}:
+        return click.STRING
+    number = click.IntRange if int in kinds else click.FloatRange
+    open_ends = metadata["exclusive"]
+    return number(
+        min=metadata["minimum"],
+        max=metadata["maximum"],
+        min_open=open_ends and metadata["minimum"] is not None,
+        max_open=open_ends and metadata["maximum"] is not None,
+    )
+
+
+def _use_config_file(
+    ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
+) -> None:
+    """Makes a YAML file's values the defaults of this command; `others` are passed over."""
+    if path is None:
+        return
+    parameters = {p.name: p for p in ctx.command.params if p.name not in OWN_OPTIONS}
+
+    def check(key: str, value: Any) -> Any:
+        parameter = parameters[key]
+        whole = isinstance(parameter.type, click.IntRange | AutoOrInt)
+        plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
+        flag = isinstance(parameter.type, click.types.BoolParamType)
+        if not plain or isinstance(value, bool) != flag:
+            raise ValueError(f"{value!r} is not valid")
+        try:
+            return parameter.type.convert(value, parameter, ctx)
+        except click.BadParameter as error:
+            raise ValueError(error.message.rstrip(".")) from None
+
+    ctx.default_map = read_config_file(Path(path), parameters, check, others)
+
+
+def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
+    """`--config`, for files that may also have these `others` keys."""
+    return click.option(
+        "--config",
+        type=click.Path(),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=functools.partial(_use_config_file, others=others),
+        help="YAML file with any of these options; a flag beats the file.",
+    )
+
+
+def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument RUN, a shorter way to name what `--run` names.
+
+    Raises:
+      ConfigError: both are given.
+    """
+
+    @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(
+        ctx: click.Context, *arguments: Any, argument: str | None, run: str, **options: Any
+    ) -> Any:
+        if argument is not None and ctx.get_parameter_source("run") is _COMMANDLINE:
+            raise ConfigError(f"RUN {argument} and --run {run} both name the run", "drop one")
+        return command(*arguments, run=argument or run, **options)
+
+    return wrapped
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def shown(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say how progress is shown; the command gets a `view`."""
+
+    @click.option("--quiet", "-q", is_flag=True, help="Show errors and results only.")
+    @click.option(
+        "--verbose",
+        "-v",
+        is_flag=True,
+        help="Show what TensorFlow logs and Python warns of; otherwise only if the run fails.",
+    )
+    @click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How progress is written to stderr; json: a record a line.",
+    )
+    @click.option(
+        "--log-every",
+        type=click.FloatRange(min=0),
+        default=10.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time between lines of progress, where stderr is no terminal.",
+    )
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(
+        ctx: click.Context,
+        quiet: bool,
+        verbose: bool,
+        log_format: str,
+        log_every: float,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        from bertaccum.cli.display.view import make_view
+
+        if quiet and verbose:
+            raise click.UsageError("--quiet and --verbose contradict each other; drop one")
+        if not verbose:
+            quiet_tensorflow()
+        view = make_view(quiet, log_format, log_every, verbose)
+        ctx.obj.append(view)  # Errors are shown by it, too.
+        return command(*arguments, view=view, **options)
+
+    return wrapped

@@ -1,0 +1,62 @@
+"""What several commands do."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bertaccum import api
+from bertaccum.cli.display import sentences
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+    from bertaccum.reporting.run_record import Record
+
+
+def tables() -> Any:
+    """What needs rich is imported when there is something to show."""
+    from bertaccum.cli.display import tables
+
+    return tables
+
+
+def quiet_tensorflow() -> None:
+    """Keeps TensorFlow's chatter off the screen, unless the user asked for it."""
+    if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def name_run(view: View, named: str) -> Record:
+    """Say which run is used, how far it is, and which update its best checkpoint is of.
+
+    `runs/latest` may be another run than the user thinks, and may be under way.
+
+    Raises:
+      InputError: there is none.
+    """
+    from bertaccum.reporting.run_outline import outline
+    from bertaccum.reporting.run_record import read_record
+
+    record = read_record(Path(named))
+    view.note(sentences.run_named(outline(record)))
+    return record
+
+
+def name_split(view: View, record: Record, split: str | None) -> str:
+    """Say on which split the best model of a run is evaluated; return it."""
+    split = split or api.default_split(record.config.data)
+    view.note(f"evaluating on {split}.tsv")
+    return split
+
+
+def fail(message: str, code: int, view: View | None = None) -> NoReturn:
+    """Says on stderr, in one line, why the program ends, and ends it."""
+    line = " ".join(message.split())
+    with contextlib.suppress(OSError):  # Nobody may be there to read it.
+        sentences.note(f"error: {line}") if view is None else view.error(line, code)
+    sys.exit(code)

@@ -1,1 +1,0 @@
-"""The commands, one file each: parse, call `bertaccum.api`, report."""

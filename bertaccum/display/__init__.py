@@ -1,4 +1,0 @@
-"""What the command line shows: results on stdout, all else on stderr.
-
-rich is imported when something is shown, not when the program starts.
-"""

@@ -1,0 +1,113 @@
+"""The best model of a run in a format that others load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.huggingface_folder import write_description
+from bertaccum.bert.huggingface_weights import save_huggingface
+from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.config import ExportConfig, TrainConfig
+from bertaccum.errors import RunError, first_line
+from bertaccum.files import new_folder, write_text
+from bertaccum.inference.savedmodel import save_serving
+from bertaccum.reporting.model_card import model_card
+from bertaccum.reporting.run_record import read_record, read_run_config
+from bertaccum.training.checkpoints import load_best
+from bertaccum.training.run_folder import ModelFiles, RunFolder
+
+# Where SavedModel has room for what is not its own.
+_BESIDE = "assets.extra"
+_TENSORFLOW = """\
+```python
+import tensorflow as tf
+import tensorflow_text  # the tokenizer's ops
+
+serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
+serve(text=tf.constant(["a text"]))
+```"""
+_TRANSFORMERS = """\
+```python
+from transformers import pipeline
+
+classifier = pipeline("text-classification", "FOLDER")
+classifier(["a text"], truncation=True)
+```"""
+
+
+def export(config: ExportConfig) -> dict[str, Any]:
+    """Write the best model of a run, whole or not at all.
+
+    Args:
+      config: as `preflight.check_export` accepts it.
+
+    Returns:
+      `run`, `format`, `folder`, and `bytes` that were written.
+
+    Raises:
+      InputError: the run's files are damaged.
+      RunError: it cannot be written.
+    """
+    run, path = RunFolder(Path(config.run)), Path(config.folder)
+    trained = read_run_config(run.path)
+    model, files = load_best(run)
+    record = read_record(run.path)
+    with _written(path) as folder:
+        if config.format == "huggingface":
+            card = model_card(record, library="transformers", usage=_TRANSFORMERS)
+            write_huggingface(folder, model, files, trained, card)
+        else:
+            card = model_card(record, library="tensorflow", usage=_TENSORFLOW)
+            write_savedmodel(folder, model, files, trained.max_seq_length, card)
+    return {
+        "run": run.path.resolve().name,
+        "format": config.format,
+        "folder": str(path),
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+    }
+
+
+def write_savedmodel(
+    folder: Path, model: tf_keras.Model, files: ModelFiles, max_seq_length: int, card: str
+) -> None:
+    """Writes a SavedModel, with model card, vocabulary, labels and dimensions beside it."""
+    save_serving(model, Tokenizer(files.vocabulary, max_seq_length), files.labels.names, folder)
+    (folder / _BESIDE).mkdir()
+    files.write(folder / _BESIDE)
+    write_text(folder / _BESIDE / "README.md", card)
+
+
+def write_huggingface(
+    folder: Path, model: tf_keras.Model, files: ModelFiles, trained: TrainConfig, card: str
+) -> None:
+    """Writes what transformers loads as BertForSequenceClassification, and its model card."""
+    write_description(
+        folder,
+        files.encoder,
+        files.vocabulary,
+        files.labels.names,
+        trained.max_seq_length,
+        trained.dropout,
+    )
+    save_huggingface(model, folder)
+    write_text(folder / "README.md", card)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    """A folder to write to, which then appears as `path`, whole, or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(path) as folder:
+            yield folder
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise RunError(
+            f"cannot be written ({reason})", "free disk space, or name another --out", path=path
+        ) from None

@@ -1,0 +1,99 @@
+"""Predictions for texts, as they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.config import PredictConfig
+from bertaccum.data.token_store import store_of
+from bertaccum.inference.predictor import Predictor
+from bertaccum.planning.device_memory import limit_memory
+from bertaccum.progress import silent
+from bertaccum.reporting.run_record import read_run_config
+from bertaccum.settings import size_in_bytes
+from bertaccum.training.checkpoints import load_best
+from bertaccum.training.run_folder import RunFolder
+
+# So many are sorted by length together, if they are there; fewer are not waited with.
+_TOGETHER = 2048
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of a text.
+
+    Args:
+      text: as it was given.
+      label: the most probable class' name.
+      probabilities: of each class, by name, in the order of the labels.
+    """
+
+    text: str
+    label: str
+    probabilities: dict[str, float]
+
+
+def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]:
+    """Predicts with the best model of a run.
+
+    What has come is predicted while more is being read: texts may come from a pipe.
+
+    Args:
+      config: which run.
+      texts: any number; they are read in another thread.
+
+    Yields:
+      A prediction for each text, in their order.
+
+    Raises:
+      InputError: there is no such run, or it saved no model; and what `texts` raises.
+    """
+    limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
+    folder = RunFolder(Path(config.run))
+    trained = read_run_config(folder.path)
+    model, files = load_best(folder)
+    tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
+    predictor = Predictor(model, config.batch)
+    for some in _as_they_come(texts):
+        logits = predictor(store_of(some, tokenizer), silent)
+        for text, of_text in zip(some, tf.nn.softmax(logits).numpy(), strict=True):
+            of_class = zip(files.labels.names, of_text.tolist(), strict=True)
+            yield Prediction(text, files.labels.names[np.argmax(of_text)], dict(of_class))
+
+
+def _as_they_come(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts that are there already, again and again; one at least is waited for."""
+    read: queue.Queue[str | BaseException | None] = queue.Queue(2 * _TOGETHER)
+
+    def put() -> None:
+        try:
+            for text in texts:
+                read.put(text)
+            read.put(None)
+        except BaseException as error:
+            read.put(error)
+
+    threading.Thread(target=put, daemon=True).start()
+    end: BaseException | str | None = ""
+    while isinstance(end, str):
+        some, end = [], read.get()
+        while isinstance(end, str):
+            some.append(end)
+            if len(some) == _TOGETHER:
+                break
+            try:
+                end = read.get_nowait()
+            except queue.Empty:
+                break
+        if some:
+            yield some
+    if end is not None:
+        raise end

@@ -1,0 +1,112 @@
+"""Predictions for whole stores: by length, on all replicas, in whatever pieces fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import batches_by_length, make_window
+from bertaccum.distribution.exchange import sum_over_workers
+from bertaccum.distribution.topology import Topology
+from bertaccum.distribution.watchdog import WAITING, Watch
+from bertaccum.errors import RunError
+from bertaccum.progress import Progress
+from bertaccum.stopping import StoppedEarlyError
+from bertaccum.training.step import make_predict
+
+
+class Predictor:
+    """Logits of stores, by a model; what did not fit into memory once is not tried again.
+
+    Args:
+      model: a classifier; its weights may change between calls.
+      batch: examples that each replica computes at once.
+      topology: the replicas that share the work, this one by default.
+      watch: is told whether this worker waits for the others.
+    """
+
+    def __init__(
+        self,
+        model: tf_keras.Model,
+        batch: int,
+        topology: Topology | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._topology = topology or Topology()
+        self._watch = watch or Watch(self._topology)
+        self._predict, self._classes = make_predict(model, self._topology), model.output_shape[-1]
+        self._batch = self._fitting = batch
+
+    def __call__(
+        self,
+        store: TokenStore,
+        progress: Progress,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray:
+        """Logits [examples, classes] float32, in the store's order; all workers have to call it.
+
+        Each example is computed among the same others, whoever does it: unless memory ran out,
+        any topology gives the same logits, to the last bit.
+
+        Args:
+          store: what to predict.
+          progress: called with what is being done, how much is done, and the total.
+          asked_to_stop: called now and then.
+
+        Raises:
+          StoppedEarlyError: a worker was asked to stop.
+          RunError: a single example does not fit.
+        """
+        batches = batches_by_length(store, self._batch)
+        first, replicas = self._topology.first_replica, self._topology.replicas
+        logits, done = np.zeros((len(store), self._classes), np.float32), 0
+        for start in range(0, len(batches), replicas):
+            present = batches[start : start + replicas]
+            self._watch.doing("predicting")
+            for rows, found in self._own(
+                store, present[first : first + self._topology.local_replicas]
+            ):
+                logits[rows] = found
+            self._hear(asked_to_stop())
+            done += sum(map(len, present))
+            progress("evaluating", done, len(store))
+        return sum_over_workers(self._topology, logits)
+
+    def _own(
+        self, store: TokenStore, batches: list[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """This worker's batches, one a replica, computed in pieces that fit: rows, and logits."""
+        size = self._topology.local_replicas
+        while batches:
+            pieces = [piece for rows in batches for piece in _cut(rows, self._fitting)]
+            windows = [make_window(store, rows, len(rows)) for rows in pieces[:size]]
+            # A replica that has nothing to do does something again.
+            windows += windows[:1] * (size - len(windows))
+            try:
+                found = self._predict(*windows)
+            except tf.errors.ResourceExhaustedError:
+                self._shrink()
+                continue
+            yield from zip(pieces[:size], found, strict=False)
+            batches = pieces[size:]
+
+    def _hear(self, asked: bool) -> None:
+        self._watch.doing(WAITING)
+        if sum_over_workers(self._topology, np.array([asked])).any():
+            raise StoppedEarlyError
+
+    def _shrink(self) -> None:
+        if self._fitting == 1:
+            raise RunError(
+                "out of memory with one example at a time",
+                "raise --memory-limit, or train with a lower --max-seq-length",
+            ) from None
+        self._fitting = max(self._fitting // 2, 1)
+
+
+def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -1,1 +1,0 @@
-"""What a step costs and how a window is cut so that it fits."""

@@ -1,0 +1,134 @@
+"""The asking side of `probe.py`: windows are run in another process, and may end it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from bertaccum.errors import BertAccumError, RunError
+from bertaccum.planning.measurement import Ran, Trial
+from bertaccum.progress import Progress
+
+_END_SECONDS = 10
+
+
+class Worker:
+    """A process that runs windows; started again if memory, or the system, ended it.
+
+    Args:
+      progress: called with what the process does.
+      environment: variables that are set for it.
+    """
+
+    def __init__(self, progress: Progress, environment: dict[str, str]) -> None:
+        self._progress = progress
+        self._job: dict[str, Any] = {}
+        self._environment = os.environ | environment
+        self._process: subprocess.Popen[str] | None = None
+        self._windows = 0
+        self._start()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def build(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """Builds what windows are run on, and describes it; None if that does not fit already.
+
+        Args:
+          job: as `probe.Bench` takes it.
+
+        Raises:
+          BertAccumError: as building it does.
+        """
+        self._job = job
+        answer = self._ask(job)
+        if "out_of_memory" in answer:
+            self.end()
+            return None
+        return answer
+
+    def run(self, trial: Trial) -> Ran | None:
+        """As `memory.search.Probe`."""
+        if self._process is None:
+            self._start()
+            if self.build(self._job) is None:
+                return None
+        self._windows += 1
+        self._progress("measuring training steps", self._windows, None)
+        answer = self._ask(dataclasses.asdict(trial))
+        return None if "out_of_memory" in answer else Ran(**answer)
+
+    def end(self) -> None:
+        """Ends the process; what it was doing is not waited for."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(_END_SECONDS)
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                with suppress(BrokenPipeError):  # Closing sends what could not be sent.
+                    stream.close()
+            self._process = None
+            self._errors.close()
+
+    def _start(self) -> None:
+        # For as long as the process.
+        self._errors = tempfile.TemporaryFile(  # noqa: SIM115
+            "w+", encoding="utf-8", errors="replace"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bertaccum.training.step_measurement"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=self._environment,
+        )
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request; `out_of_memory` if the system ended the process."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                answer: dict[str, Any] = json.loads(line)
+                if "error" in answer:
+                    raise _error(answer)
+                if "progress" not in answer:
+                    return answer
+                self._progress(*answer["progress"])
+        except BrokenPipeError:
+            pass
+        code = process.wait()
+        self._errors.seek(0)
+        written = self._errors.read()
+        self.end()
+        if code == -signal.SIGKILL:  # What the system does when its memory is used up.
+            return {"out_of_memory": True}
+        sys.stderr.write(written)
+        reason = (written.strip() or f"exit code {code}").splitlines()[-1]
+        raise RunError(f"the process that measures training steps failed ({reason})")
+
+
+def _error(answer: dict[str, Any]) -> BertAccumError:
+    """The error that the other side raised."""
+    error = BertAccumError(answer["error"])
+    error.exit_code = answer["exit_code"]
+    return error

@@ -1,0 +1,101 @@
+"""A run's curves as an SVG element of a page, in the page's own colours and typeface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import matplotlib
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from bertaccum.metrics import LABELS
+from bertaccum.reporting.curves import Series
+from bertaccum.reporting.figures import (
+    STYLE,
+    Look,
+    as_bytes,
+    draw_loss,
+    draw_scores,
+    label_examples,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+# What matplotlib draws in these colours, the page draws in its own.
+_INK, _ACCENT, _GRID = "#010203", "#040506", "#070809"
+_COLOURS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
+# On a phone of 390 pixels a chart is about 340 wide, and its letters are as large as drawn.
+_INCHES = (4.6, 2.7)
+_PAGE_STYLE = STYLE | {
+    "text.color": _INK,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": _GRID,
+}
+
+
+def loss_curve(series: Series, span: int) -> Markup:
+    """Loss against examples seen: every update's, and their running mean."""
+    label = f"Training loss over {series.total:,} examples, raw and as a mean over {span:,}"
+    return _svg("loss", label, series, lambda axes: draw_loss(axes, series, span, Look(_ACCENT)))
+
+
+def learning_rate_curve(series: Series) -> Markup:
+    """Learning rate against examples seen."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot(series.seen, series.learning_rate, color=_ACCENT, linewidth=1.8)
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+
+    return _svg("rate", f"Learning rate over {series.total:,} examples", series, draw)
+
+
+def score_curve(series: Series) -> Markup:
+    """Return the metric of dev.tsv against examples seen."""
+    label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
+    return _svg("score", label, series, lambda axes: draw_scores(axes, series, Look(_ACCENT)))
+
+
+def _svg(name: str, label: str, series: Series, draw: Callable[[Axes], None]) -> Markup:
+    """An SVG element without anything that is fetched or that another one on the page has."""
+    with matplotlib.rc_context(_PAGE_STYLE | {"svg.hashsalt": name}):
+        figure = Figure(figsize=_INCHES, layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        axes.grid()
+        label_examples(axes)
+        axes.set_xlim(right=series.total * 1.03)
+        figure.patch.set_visible(False)
+        axes.patch.set_visible(False)
+        root = ElementTree.fromstring(as_bytes(figure, "svg"))
+    _make_part_of_page(root, name, label)
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    text = ElementTree.tostring(root, encoding="unicode")
+    for colour, own in _COLOURS.items():
+        text = text.replace(colour, own)
+    return Markup(text)
+
+
+def _make_part_of_page(root: ElementTree.Element, name: str, label: str) -> None:
+    for key in ("width", "height", "version"):
+        root.attrib.pop(key, None)
+    root.attrib |= {"role": "img", "aria-label": label}
+    for found in root.findall(f"{{{_SVG}}}metadata"):
+        root.remove(found)
+    names = {element.get("id") for element in root.iter()} - {None}
+    for element in root.iter():
+        if element.get("id"):
+            element.set("id", f"{name}-{element.get('id')}")
+        for key, value in element.attrib.items():
+            target = value.removeprefix("url(").removesuffix(")").removeprefix("#")
+            if target in names and "#" in value:
+                element.set(key, value.replace(f"#{target}", f"#{name}-{target}"))

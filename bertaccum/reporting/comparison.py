@@ -1,0 +1,158 @@
+"""Several runs side by side: what `bertaccum compare` shows and draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertaccum.config import CompareConfig, TrainConfig
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import read_mapping, write_bytes
+from bertaccum.reporting.curves import (
+    Series,
+    default_span,
+    noise,
+    read_series,
+    regrouped,
+    training_loss,
+)
+from bertaccum.reporting.run_record import Record, read_record, undamaged
+
+# Of inputs.json: what two runs may have begun with that their options do not name.
+_INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")
+
+
+def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
+    """Reads runs, whatever they are doing, and writes `compare.png` and `compare.svg`.
+
+    Args:
+      config: where to write, how much to smooth.
+      runs: their folders.
+
+    Returns:
+      `smooth` and `equal_mean_examples` (what the losses and the second noise are means over),
+      `best_by` (the metric that selects the best checkpoint in all runs; None if they differ, and
+      the figure then shows the accuracy), `runs` (as `row`), `differences` (options and inputs
+      that are not the same in all: name and one value a run) and `figures` (what was written).
+
+    Raises:
+      ConfigError: --out cannot be written to.
+      InputError: a folder is not a run, or its logs are damaged, or nothing was logged yet.
+    """
+    records = [read_record(path) for path in runs]
+    metric = shared_metric(records)
+    several = [read_series(record, metric or "accuracy") for record in records]
+    if not any(len(series.loss) for series in several):
+        raise InputError("none of these runs has an update yet", "wait for one", path=runs[0])
+    span = config.smooth or default_span(several)
+    size = max(int(series.examples.max()) for series in several if len(series.examples))
+    names = unique_names(records)
+    written = _write_figures(Path(config.out), names, several, span)
+    return {
+        "smooth": span,
+        "equal_mean_examples": size,
+        "best_by": metric,
+        "runs": [row(*of, span, size) for of in zip(names, records, several, strict=True)],
+        "differences": differences(records),
+        "figures": written,
+    }
+
+
+def shared_metric(records: Sequence[Record]) -> str | None:
+    """Return the metric by which all runs select their best checkpoint; None if they differ."""
+    found = {record.config.best_by for record in records}
+    return found.pop() if len(found) == 1 else None
+
+
+def unique_names(records: Sequence[Record]) -> list[str]:
+    """The runs' names; their paths where two have the same."""
+    names = [record.name for record in records]
+    paths = [str(record.paths.path) for record in records]
+    return [p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True)]
+
+
+def row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
+    """A run's line of the table; None for what it has not.
+
+    Args:
+      name: to show.
+      record: of the run.
+      series: its curves.
+      span: examples that losses are smoothed over.
+      size: examples of the largest update of all runs.
+
+    Raises:
+      InputError: its files are damaged.
+    """
+    with undamaged(record.paths.path):
+        return _row(name, record, series, span, size)
+
+
+def _row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
+    summary, plan = record.summary or {}, record.plan
+    best, last = record.best or {}, record.evaluations[-1] if record.evaluations else {}
+    peaks = [update.get("peak_memory_bytes") or 0 for update in record.updates]
+    return {
+        "run": name,
+        "status": record.status,
+        "model": summary.get("model") or record.config.model or _folder(record.config),
+        "target_batch": record.config.target_batch,
+        "micro_batch": plan.get("micro_batch"),
+        "accumulation_steps": plan.get("accumulation_steps"),
+        "replicas": plan.get("replicas"),
+        "updates": len(series.updates),
+        "examples": series.total,
+        "training_loss": training_loss(series, span),
+        "noise": noise(series, span),
+        "noise_of_equal_means": noise(regrouped(series, size), span),
+        "best_metric": record.best_metric,
+        "best_dev_accuracy": best.get("accuracy"),
+        "best_dev_loss": best.get("loss"),
+        "best_dev_macro_f1": best.get("macro_f1"),
+        "majority_accuracy": best.get("majority_accuracy"),
+        "final_dev_accuracy": last.get("accuracy"),
+        "seconds": record.seconds,
+        "peak_memory_bytes": summary.get("peak_memory_bytes") or max(peaks, default=0) or None,
+    }
+
+
+def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
+    """Options and inputs that differ: one value a run."""
+    found: dict[str, list[Any]] = {}
+    for field in dataclasses.fields(TrainConfig):
+        values = [getattr(record.config, field.name) for record in records]
+        if field.name != "out" and any(value != values[0] for value in values):
+            found[field.name] = values
+    began = [read_mapping(record.paths.inputs) or {} for record in records]
+    for name in _INPUTS:
+        digests = [str(inputs.get(name) or "none")[:12] for inputs in began]
+        if len(set(digests)) > 1:
+            found[name] = digests
+    return found
+
+
+def _folder(config: TrainConfig) -> str:
+    """What a model is called by before its run's summary says it."""
+    return Path(config.bert_config or config.init_checkpoint or "").name
+
+
+def _write_figures(
+    folder: Path, names: Sequence[str], several: Sequence[Series], span: int
+) -> list[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        from bertaccum.reporting.figures import comparison
+
+        written = []
+        for kind, contents in comparison(names, several, span).items():
+            path = folder / f"compare.{kind}"
+            write_bytes(path, contents)
+            written.append(str(path))
+    except OSError as error:
+        raise ConfigError(
+            f"--out {folder} cannot be written ({error.strerror or error})",
+            "name another folder",
+        ) from None
+    return written

@@ -1,0 +1,218 @@
+"""What cards and pages say of a run, in plain words and numbers; no path of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertaccum.config import TrainConfig
+from bertaccum.data.truncation import Truncation
+from bertaccum.files import read_mapping
+from bertaccum.metrics import LABELS, outcome, shown
+from bertaccum.reporting.curves import (
+    Series,
+    default_span,
+    read_series,
+    trailing,
+    training_loss,
+)
+from bertaccum.reporting.run_record import Record
+from bertaccum.sizes import format_size
+
+_PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
+
+
+def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
+    """A run's options as they are shown; of paths the last part.
+
+    Args:
+      config: of the run.
+      deciding: only those that decide the updates.
+    """
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value is None or field.name == "out" or (deciding and field.metadata["free"]):
+            continue
+        found[field.name] = Path(value).name if field.name in _PATHS else str(value)
+    return found
+
+
+def model_name(record: Record) -> str:
+    """What the run's model is called."""
+    config, summary = record.config, record.summary or {}
+    named = config.model or config.bert_config or config.init_checkpoint
+    return Path(str(summary.get("model") or named or "a classifier")).name
+
+
+def data_name(record: Record) -> str:
+    """The data folder's own name."""
+    return Path(record.config.data).name
+
+
+def results(record: Record) -> dict[str, str]:
+    """Return name and value of what a run has come to so far."""
+    summary = record.summary or {}
+    examples = sum(update.get("examples") or 0 for update in record.updates)
+    peak = summary.get("peak_memory_bytes")
+    return {
+        **_scores(record),
+        "training loss": _training_loss(record),
+        "updates": f"{len(record.updates):,}",
+        "examples seen": f"{examples:,}",
+        "time": f"{record.seconds:,.0f} s",
+        "speed": f"{examples / training:,.1f} examples/s" if (training := trained(record)) else "",
+        "peak memory": format_size(peak) if peak else "",
+    }
+
+
+def _scores(record: Record) -> dict[str, str]:
+    """What dev.tsv says of the best checkpoint and, once the run is over, of the last model."""
+    best, metric = record.best, record.config.best_by
+    if best is None:
+        return {}
+    found = outcome(best, metric)
+    if record.summary:
+        found[f"final dev {LABELS[metric]}"] = shown(record.evaluations[-1], metric)
+    return found
+
+
+def training_loss_of(record: Record) -> dict[str, Any] | None:
+    """Return the `mean` of the loss over the last `examples`, and of the last update alone."""
+    series = read_series(record)
+    if not len(series.loss):
+        return None
+    span = default_span([series])
+    last = record.updates[-1]["loss"]
+    return {"mean": training_loss(series, span), "examples": span, "last_update": last}
+
+
+def _training_loss(record: Record) -> str:
+    found = training_loss_of(record)
+    if found is None or found["mean"] is None:
+        return ""
+    return f"{found['mean']:.4f} (mean over the last {found['examples']:,} examples)"
+
+
+def trained(record: Record) -> float:
+    """Seconds spent on updates."""
+    return float(sum(update.get("seconds") or 0 for update in record.updates))
+
+
+def plan(record: Record) -> dict[str, str]:
+    """How windows are cut, and why."""
+    known = record.plan
+    shown = {
+        "target batch": record.config.target_batch,
+        "micro-batch": known.get("micro_batch"),
+        "accumulation steps": known.get("accumulation_steps"),
+        "replicas": known.get("replicas"),
+        "recompute": known.get("recompute"),
+        "device": known.get("device"),
+        "memory": size(known.get("memory_bytes")),
+        "peak of the planned update": size(known.get("peak_memory_bytes")),
+        "why": known.get("why"),
+        "windows that ran out of memory": len(record.events),
+    }
+    return {name: str(value) for name, value in shown.items() if value is not None}
+
+
+def size(value: Any) -> str | None:
+    """An amount of memory, if it is one."""
+    return format_size(value) if isinstance(value, int | float) and value else None
+
+
+def versions(record: Record) -> dict[str, str]:
+    """What the run was made with; nothing if it is not over."""
+    found = (record.summary or {}).get("versions")
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def evaluations(record: Record) -> dict[str, dict[str, Any]]:
+    """What `bertaccum eval` found, by the name of its file; damaged ones are left out."""
+    found = {}
+    for path in sorted(record.paths.path.glob("eval-*.json")):
+        values = read_mapping(path)
+        if values is not None and _is_evaluation(values):
+            found[path.stem.removeprefix("eval-")] = values
+    return found
+
+
+def _is_evaluation(values: dict[str, Any]) -> bool:
+    scores = [values.get(name) for name in ("accuracy", "loss", "matthews_correlation")]
+    numbers = all(isinstance(score, int | float) for score in scores)
+    return numbers and isinstance(values.get("examples"), int) and "classes" in values
+
+
+def points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, Any]]:
+    """A run's curves at so many places, as far apart as can be; the last is its end.
+
+    Yields:
+      `update`, `examples` seen, `loss` (mean over the last `span` examples), `learning_rate` and
+      `score`, the series' metric at the last evaluation until then; None for what is not known.
+    """
+    total = len(series.updates)
+    rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
+    means, seen = trailing(series, span), series.seen
+    for row in rows.tolist():
+        before = series.scores[series.evaluated <= seen[row]]
+        yield {
+            "update": int(series.updates[row]),
+            "examples": int(seen[row]),
+            "loss": _known(means[row]),
+            "learning_rate": _known(series.learning_rate[row]),
+            "score": _known(before[-1]) if len(before) else None,
+        }
+
+
+def shown_point(point: dict[str, Any], metric: str) -> dict[str, str]:
+    """Return one of `points` as cards and pages show it."""
+
+    def text(name: str, form: str) -> str:
+        return "" if point[name] is None else format(point[name], form)
+
+    return {
+        "examples seen": text("examples", ","),
+        "update": text("update", ","),
+        "training loss": text("loss", ".4f"),
+        "learning rate": text("learning_rate", ".2e"),
+        f"dev {LABELS[metric]}": text("score", ".4f"),
+    }
+
+
+def digests(record: Record) -> dict[str, str]:
+    """SHA-256 of what the run began with, and the rows of its TSVs where they were counted."""
+    inputs = read_mapping(record.paths.inputs) or {}
+    rows = inputs.get("rows") or {}
+    found = {}
+    for name in ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights"):
+        if isinstance(inputs.get(name), str):
+            count = f"{rows[name]:,} rows, " if isinstance(rows.get(name), int) else ""
+            found[name] = f"{count}SHA-256 {inputs[name]}"
+    return found
+
+
+def truncation(record: Record) -> dict[str, str]:
+    """What --max-seq-length cut off the texts; nothing for runs of versions that did not count."""
+    inputs = read_mapping(record.paths.inputs) or {}
+    found = inputs.get("truncation") or {}
+    return {f"truncation of {name}": str(Truncation(**lengths)) for name, lengths in found.items()}
+
+
+def class_names(record: Record) -> list[str]:
+    """The classes' names: those of the best model, else the labels as the data has them."""
+    try:
+        values = json.loads((record.paths.best / "labels.json").read_text(encoding="utf-8"))
+        return [str(name) for name in values["names"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        inputs = read_mapping(record.paths.inputs) or {}
+        return [str(label) for label in inputs.get("labels") or []]
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,90 @@
+"""What lists of runs say of each, and what is said of one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container
+from typing import Any
+
+from bertaccum.config import TrainConfig
+from bertaccum.files import read_mapping
+from bertaccum.reporting.run_facts import evaluations, model_name, training_loss_of
+from bertaccum.reporting.run_record import Record
+
+
+def outline(record: Record) -> dict[str, Any]:
+    """A run in a line of a list.
+
+    Returns:
+      `run`, `status`, `model`, `target_batch`, `micro_batch`, `updates` (done), `planned_updates`
+      (None in runs of earlier versions), `seconds`; `best_by`, the metric that selects the best
+      checkpoint, and of that checkpoint `best_metric` (name, value and update),
+      `best_dev_accuracy` and `best_update` (None before an evaluation).
+    """
+    best, plan = record.best or {}, record.plan
+    return {
+        "run": str(record.paths.path),
+        "status": record.status,
+        "model": model_name(record),
+        "target_batch": record.config.target_batch,
+        "micro_batch": plan.get("micro_batch", record.config.micro_batch),
+        "updates": record.updates[-1]["update"] if record.updates else 0,
+        "planned_updates": plan.get("updates"),
+        "best_by": record.config.best_by,
+        "best_metric": record.best_metric,
+        "best_dev_accuracy": best.get("accuracy"),
+        "best_update": best.get("update"),
+        "seconds": round(record.seconds, 3),
+    }
+
+
+def details(record: Record) -> dict[str, Any]:
+    """Return all of a run that a person asks for.
+
+    Returns:
+      As `outline`, and `plan` (what was decided, and why), `training_loss` (`mean` over the last
+      `examples`, and of the `last_update` alone), `last_update`, `best` (evaluation of the best
+      checkpoint), `evaluations` (on dev.tsv while training), `evaluated` (by `bertaccum eval`,
+      per file), `out_of_memory` (events), `summary` (None if it is not over), `config` (options
+      that the user set) and `resolved` (other options that are not at their defaults).
+
+    Raises:
+      InputError: the run's files are damaged.
+    """
+    names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "cut", "why")
+    return outline(record) | {
+        "plan": {name: record.plan.get(name) for name in names},
+        "training_loss": training_loss_of(record),
+        "last_update": record.updates[-1] if record.updates else None,
+        "best": record.best,
+        "evaluations": record.evaluations,
+        "evaluated": {name: _totals(values) for name, values in evaluations(record).items()},
+        "out_of_memory": record.events,
+        "summary": record.summary,
+        **set_and_resolved(record),
+    }
+
+
+def _totals(values: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation without what it has for each class."""
+    return {k: v for k, v in values.items() if k not in ("classes", "confusion_matrix")}
+
+
+def set_and_resolved(record: Record) -> dict[str, dict[str, Any] | None]:
+    """Return the options that matter to a reader, by where their values come from.
+
+    Returns:
+      `config`: what the user set. `resolved`: what was not set and is not the default, such as
+      the planned micro-batch. Runs of earlier versions did not record what was set: for these,
+      `config` has all that is not the default, and `resolved` is None.
+    """
+    values = dataclasses.asdict(record.config)
+    named = (read_mapping(record.paths.inputs) or {}).get("named")
+    other = {f.name for f in dataclasses.fields(TrainConfig) if values[f.name] != f.default}
+
+    def some(names: Container[str]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name in names}
+
+    if not isinstance(named, list):
+        return {"config": some(other), "resolved": None}
+    return {"config": some(named), "resolved": some(other.difference(named))}

@@ -1,0 +1,54 @@
+"""The classifier that a configuration means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tf_keras
+from official.nlp.modeling import networks
+
+from bertaccum.bert.dropout import seed_dropout
+from bertaccum.bert.encoder import build_classifier, build_encoder
+from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.huggingface_folder import WEIGHTS
+from bertaccum.bert.huggingface_weights import load_huggingface
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.recompute import recompute_layers
+from bertaccum.config import TrainConfig
+from bertaccum.training.checkpoints import load_run
+
+
+def build_model(
+    config: TrainConfig, source: ModelSource, classes: int, takes_head: bool = False
+) -> tf_keras.Model:
+    """Return the classifier to train, in the configured precision, seeded, with its first weights.
+
+    Args:
+      config: precision, dropout, seed and recomputation.
+      source: dimensions and pretrained weights of the encoder.
+      classes: outputs of the head.
+      takes_head: take the head's weights, too, from a `source` that is a run.
+    """
+    tf_keras.utils.set_random_seed(config.seed)
+    policy = tf_keras.mixed_precision.global_policy()
+    tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
+    try:
+        encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
+        if source.checkpoint is not None and not source.of_run:
+            _load(encoder, source.checkpoint)
+        if config.recompute == "layer":
+            recompute_layers(encoder)
+        model = build_classifier(encoder, source.encoder, classes, config.dropout)
+        if source.checkpoint is not None and source.of_run:
+            load_run(model, source.checkpoint, takes_head)
+        width = max(source.encoder.hidden_size, source.encoder.max_position_embeddings)
+        seed_dropout(model, width)
+        return model
+    finally:
+        tf_keras.mixed_precision.set_global_policy(policy)
+
+
+def _load(encoder: networks.BertEncoder, checkpoint: Path) -> None:
+    load = load_huggingface if checkpoint.name == WEIGHTS else load_google_checkpoint
+    load(encoder, checkpoint)

@@ -1,0 +1,166 @@
+"""What a run began with, and whether going on with it is going on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+from bertaccum import __version__
+from bertaccum.bert.model_source import checkpoint_home
+from bertaccum.bert.precision import resolved_precision
+from bertaccum.config import PRESETS, TrainConfig
+from bertaccum.distribution.exchange import differences, exchange
+from bertaccum.distribution.topology import Topology
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import read_text, sha256
+from bertaccum.planning.device_memory import device_name
+from bertaccum.planning.rehearsal import Subject
+from bertaccum.reporting.run_record import read_run_config
+from bertaccum.training.run_folder import RunFolder
+
+_PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
+# What decides when a run ends, which all workers have to do at once.
+_ENDING = ("max_updates", "patience", "max_nonfinite")
+# How windows are cut, which decides the updates where dropout's masks belong to micro-batches.
+_CUTTING = ("micro_batch", "cut")
+
+
+def _absolute(name: str) -> str:
+    """A path that holds from any folder; the name of a preset, or none, as it is."""
+    name = checkpoint_home(name)
+    if name in PRESETS or not Path(name).exists():
+        return name
+    return str(Path(name).resolve())
+
+
+def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
+    """A configuration with nothing left to be derived, and good in any folder.
+
+    Args:
+      config: of a run.
+      model: the name of its model, whose weights it begins with unless it says otherwise.
+    """
+    checkpoint = config.init_checkpoint or config.model or model
+    config = dataclasses.replace(config, init_checkpoint=checkpoint)
+    names = (*_PATHS, "precision")
+    resolved = {name: _resolved(name, getattr(config, name)) for name in names}
+    return dataclasses.replace(config, **resolved)
+
+
+def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
+    """A run's own configuration, with what was asked for now where that changes no update.
+
+    Args:
+      run: its folder.
+      asked: the options that were named.
+
+    Raises:
+      ConfigError: it would be another run.
+      InputError: there is no run.
+    """
+    if "out" in asked:
+        raise ConfigError(
+            f"--resume {run} and --out {asked['out']} both name the run folder", "drop --out"
+        )
+    began, free = read_run_config(run), {}
+    other = []
+    cut_decides = began.dropout_stream == "micro-batch"
+    for field in dataclasses.fields(TrainConfig):
+        if field.name not in asked:
+            continue
+        value, was = asked[field.name], getattr(began, field.name)
+        if field.metadata["free"] and not (cut_decides and field.name in _CUTTING):
+            free[field.name] = value
+        elif _resolved(field.name, value) != _before(began, field.name):
+            other.append(f"--{field.name.replace('_', '-')} {value} (was {was})")
+    if other:
+        raise ConfigError(
+            f"--resume {run} would be another run with {', '.join(other)}",
+            "leave that out, or train anew with another --out",
+        )
+    return dataclasses.replace(began, **free, out=str(run))
+
+
+def _before(began: TrainConfig, name: str) -> Any:
+    """What an option of a run meant, also where it was left to the tool."""
+    if name == "model" and began.model is None and began.init_checkpoint in PRESETS:
+        return began.init_checkpoint
+    return _resolved(name, getattr(began, name))
+
+
+def _resolved(name: str, value: Any) -> Any:
+    if name in _PATHS:
+        return value and _absolute(value)
+    if name == "deterministic":
+        return is_deterministic(value)
+    return resolved_precision(value) if name == "precision" else value
+
+
+def is_deterministic(wanted: bool | None) -> bool:
+    """What `--deterministic` means here."""
+    return device_name() == "CPU" if wanted is None else wanted
+
+
+def inputs_of(subject: Subject) -> dict[str, Any]:
+    """What a run's updates follow from besides its configuration: digests of the data and so on."""
+    vocabulary, weights = "\n".join(subject.source.vocabulary), subject.source.telling_file
+    return {
+        **{t.name: d for t, d in zip(subject.tsvs, subject.tsv_digests, strict=True)},
+        "labels": subject.labels.values,
+        "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest(),
+        "model": dataclasses.asdict(subject.source.encoder),
+        "pretrained weights": weights and sha256(weights),
+    }
+
+
+def read_mark(folder: RunFolder) -> str:
+    """What tells the states of a run from those of others.
+
+    Raises:
+      InputError: the folder's inputs.json is damaged.
+    """
+    return str(_read_inputs(folder, ["mark"])["mark"])
+
+
+def check_inputs(folder: RunFolder, subject: Subject) -> None:
+    """Raises InputError if what the run began with is no longer what is there."""
+    now = inputs_of(subject)
+    before = _read_inputs(folder, list(now))
+    changed = [name for name, value in now.items() if value != before[name]]
+    if changed:
+        raise InputError(
+            f"{', '.join(changed)} of this run changed since it began",
+            "bring back what was there, or train anew with another --out",
+            path=folder.path,
+        )
+
+
+def check_agreement(topology: Topology, config: TrainConfig, subject: Subject) -> None:
+    """Raises ConfigError if workers were not given the same data, options or versions."""
+    if topology.workers == 1:
+        return
+    config = resolved_config(config, subject.source.name)
+    deciding = [f.name for f in dataclasses.fields(config) if not f.metadata["free"]]
+    deciding += _ENDING
+    values = {f"--{n.replace('_', '-')}": getattr(config, n) for n in deciding}
+    paths = {f"--{name.replace('_', '-')}" for name in _PATHS}
+    values = {n: v for n, v in values.items() if n not in (*paths, "--out")}
+    versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "tf_keras")}
+    told = exchange(topology, values | inputs_of(subject) | versions | {"bertaccum": __version__})
+    if found := differences(told):
+        raise ConfigError(
+            f"the workers do not agree: {', '.join(found)}",
+            "start the same command on the same data everywhere",
+        )
+
+
+def _read_inputs(folder: RunFolder, names: list[str]) -> dict[str, Any]:
+    try:
+        values = json.loads(read_text(folder.inputs))
+        return {name: values[name] for name in names}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"is damaged ({error})", "train anew", path=folder.inputs) from None

@@ -1,0 +1,234 @@
+"""The update as one `tf.function`: a loop over micro-batches, then one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.accumulation.replicas import here
+from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
+from bertaccum.bert.encoder import classify
+from bertaccum.data.windows import Window
+from bertaccum.distribution.topology import Topology
+from bertaccum.planning.device_memory import device_name
+
+# [tokens], [examples + 1], [examples], [micro_steps + 1], [examples], []: what `fields` gives.
+# Every size is open, so that all windows share one trace.
+SIGNATURE = [
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int64),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([], tf.int32),
+]
+
+
+def fields(window: Window) -> tuple[Any, ...]:
+    """What the update is given of a window: as in `SIGNATURE`."""
+    return (
+        window.token_ids,
+        window.row_splits,
+        window.labels,
+        window.cuts,
+        window.positions,
+        np.int32(window.window_examples),
+    )
+
+
+def make_update(
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    seed: int,
+    accumulate: bool,
+    stopped: tf.Variable | None = None,
+    dropout_stream: str = "example",
+) -> Callable[[Window], dict[str, Any]]:
+    """Builds the update of `model` by `optimizer`.
+
+    Args:
+      model: a classifier of `encoder_inputs`.
+      optimizer: what accumulates and applies.
+      seed: of dropout, whose masks follow from it, the number of the update and each
+        example's place in the window.
+      accumulate: whether windows may have several micro-batches; if not, there are no
+        accumulators.
+      stopped: a bool on the host; when it turns True, no further micro-batch is begun, and
+        nothing is applied.
+      dropout_stream: what a mask of dropout belongs to, "example" or "micro-batch".
+
+    Returns:
+      A function of a Window that updates the weights and returns `loss` (mean over the
+      window), `losses` (each micro-batch's share of it), `grad_norm` (of the mean gradient,
+      before clipping), `learning_rate`, `finished` (False if it was stopped; sums are then
+      left as they are) and `applied` (False, too, if a gradient was not finite and the window
+      was dropped).
+    """
+    if stopped is None:
+        with tf.device("CPU"):
+            stopped = tf.Variable(False, trainable=False)
+    survive_lack_of_memory()
+    run = _accumulated if accumulate else _single
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(input_signature=SIGNATURE)
+    def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
+        share = open_share(model, optimizer, seed, dropout_stream, window)
+        return run(model, optimizer, share, stopped) | of_update(optimizer)
+
+    return lambda window: in_python(update(*fields(window)))
+
+
+def of_update(optimizer: AccumulatingOptimizer) -> dict[str, tf.Tensor]:
+    """What the optimizer knows of the last update."""
+    return {
+        "grad_norm": tf.identity(optimizer.gradient_norm),
+        "learning_rate": tf.identity(optimizer.learning_rate),
+    }
+
+
+def in_python(results: dict[str, tf.Tensor]) -> dict[str, Any]:
+    """Numbers and lists of them."""
+    return {name: value.numpy().tolist() for name, value in results.items()}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A window, or a replica's share of it, as tensors; its masks are drawn.
+
+    Args:
+      tokens: [examples, (length)] int32.
+      labels: [examples] int32.
+      cuts: [micro_steps + 1] int32.
+      masks: of these examples.
+      window_examples: int32 scalar, examples in the whole window.
+    """
+
+    tokens: tf.RaggedTensor
+    labels: tf.Tensor
+    cuts: tf.Tensor
+    masks: Masks
+    window_examples: tf.Tensor
+
+
+def open_share(
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    seed: int,
+    dropout_stream: str,
+    window: tuple[tf.Tensor, ...],
+) -> Share:
+    """The share that `fields` were given of, in the update that comes next."""
+    token_ids, row_splits, labels, cuts, positions, examples = window
+    tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+    own_seed = tf.stack([tf.constant(seed, tf.int64), here(optimizer.iterations).read_value()])
+    masks = draw_masks(model, own_seed, examples, positions, dropout_stream)
+    return Share(tokens, labels, cuts, masks, examples)
+
+
+def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
+    """Builds the forward pass, of a window for each of this process' replicas.
+
+    Returns:
+      A function of these windows, to the logits of each: [examples, classes] float32.
+    """
+    survive_lack_of_memory()
+    strategy, number, width = topology.strategy, topology.present_replica, 2
+
+    @tf.function(input_signature=SIGNATURE[:width] * topology.local_replicas)
+    def predict(*flat: tf.Tensor) -> Any:
+        def own() -> tf.Tensor:
+            start = width * number()
+            token_ids, row_splits = flat[start : start + width]
+            tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+            return classify(model, tokens, training=False)
+
+        return strategy.experimental_local_results(strategy.run(own))
+
+    def run(*windows: Window) -> list[np.ndarray]:
+        found = predict(*(field for window in windows for field in fields(window)[:width]))
+        return [logits.numpy() for logits in found]
+
+    return run
+
+
+def survive_lack_of_memory() -> None:
+    """Forgoes oneDNN's products fused with what follows: they do not look for their memory.
+
+    TensorFlow 2.20's MklFusedMatMulOp goes on with an output that could not be allocated, and
+    the process dies of a segmentation fault.
+    """
+    if device_name() == "CPU":
+        tf.config.optimizer.set_experimental_options({"remapping": False})
+
+
+def _accumulated(
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, stopped: tf.Variable
+) -> dict[str, tf.Tensor]:
+    results = accumulate_share(model, optimizer, share, stopped)
+    applied = tf.constant(False)
+    if results["finished"]:
+        optimizer.avoid_copies()
+        applied = optimizer.apply()
+    return results | {"applied": applied}
+
+
+def accumulate_share(
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, stopped: tf.Variable
+) -> dict[str, tf.Tensor]:
+    """All micro-steps of a share, or those until it is stopped; communicates nothing."""
+    step, steps = tf.constant(0), tf.size(share.cuts) - 1
+    total, losses = tf.constant(0.0), tf.TensorArray(tf.float32, steps, element_shape=[])
+    while (step < steps) & ~stopped.read_value():
+        # Side by side, two micro-batches would take the memory of both.
+        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+        start, end = share.cuts[step], share.cuts[step + 1]
+        tokens, labels = share.tokens[start:end], share.labels[start:end]
+        with dropout_masks(share.masks.of_micro_batch(start)):
+            loss, pairs = micro_step(model, optimizer, tokens, labels, share.window_examples)
+        optimizer.accumulate(pairs, weight=(end - start) / share.window_examples)
+        total += loss
+        losses = losses.write(step, loss)
+        step += 1
+    return {"loss": total, "losses": losses.stack(), "finished": step == steps}
+
+
+def _single(
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, _: tf.Variable
+) -> dict[str, tf.Tensor]:
+    # There is one micro-batch: the window.
+    with dropout_masks(share.masks.of_micro_batch(share.cuts[0])):
+        loss, pairs = micro_step(
+            model, optimizer, share.tokens, share.labels, share.window_examples
+        )
+    applied = optimizer.apply_sums(pairs, weight=1.0)
+    finished = tf.constant(True)
+    return {"loss": loss, "losses": loss[tf.newaxis], "finished": finished, "applied": applied}
+
+
+def micro_step(
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    tokens: tf.RaggedTensor,
+    labels: tf.Tensor,
+    window: tf.Tensor,
+) -> tuple[tf.Tensor, list[Any]]:
+    """A micro-batch's share of the mean loss over the `window` examples, and its gradients.
+
+    Of the mean, not of a sum, so that with a loss scale float16 overflows where that of the
+    big batch would.
+    """
+    variables = model.trainable_variables
+    with tf.GradientTape() as tape:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels, classify(model, tokens, training=True)
+        )  # [micro_batch]
+        loss = tf.reduce_sum(losses) / tf.cast(window, losses.dtype)
+        scaled = optimizer.scale_loss(loss)
+    return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))

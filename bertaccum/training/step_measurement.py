@@ -1,0 +1,177 @@
+"""Running training steps in a process of their own, to see what they take.
+
+`python -m bertaccum.training.step_measurement` reads a job and then windows, as lines of JSON, and
+answers each with a line. Whatever happens to it, the process that asked goes on.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.presets import EncoderConfig
+from bertaccum.bert.recompute import keep_activations, recompute_layers
+from bertaccum.config import TrainConfig
+from bertaccum.data.data_folder import Labels
+from bertaccum.data.token_store import open_store
+from bertaccum.data.windows import Window, updates_per_epoch, window_rows
+from bertaccum.distribution.topology import Topology
+from bertaccum.errors import BertAccumError
+from bertaccum.planning import device_memory
+from bertaccum.planning.measurement import Trial
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.step import make_predict, make_update
+
+# Windows of the data whose lengths are told.
+_WINDOWS = 4
+_SEED = 0
+
+
+def main() -> None:
+    """Answers requests until there are none left."""
+    # What TensorFlow, or anything else, prints must not get among the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(**values: Any) -> None:
+        answers.write(json.dumps(values) + "\n")
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        answer(progress=[what, done, total])
+
+    try:
+        bench = Bench(json.loads(sys.stdin.readline()), progress)
+        answer(**bench.description())
+        for line in sys.stdin:
+            answer(**bench.run(Trial(**json.loads(line))))
+    except BertAccumError as error:
+        answer(error=str(error), exit_code=error.exit_code)
+    except tf.errors.ResourceExhaustedError:
+        answer(out_of_memory=True)
+
+
+class Bench:
+    """A model in training, on random tokens: what a step costs does not depend on them."""
+
+    def __init__(self, job: dict[str, Any], progress: Callable[..., None]) -> None:
+        self.config = TrainConfig(**job["config"])
+        self.devices = job["devices"]
+        device_memory.limit_memory(job["limit_bytes"])
+        self.longest, self.windows = self._lengths(job, progress)
+        source = ModelSource("probe", EncoderConfig(**job["encoder"]), [], None)
+        self.model = build_model(self.config, source, job["classes"])
+        self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
+        self.optimizer.build(self.model.trainable_variables)
+        self.updates: dict[tuple[str, bool], Callable[..., Any]] = {}
+        self.vocabulary_size = source.encoder.vocab_size
+
+    def _lengths(
+        self, job: dict[str, Any], progress: Callable[..., None]
+    ) -> tuple[int, list[list[int]]]:
+        """The longest example's length and those of some windows."""
+        target, longest = self.config.target_batch, self.config.max_seq_length
+        if not job["tsvs"]:
+            return longest, [[longest] * target]
+        labels = Labels(job["labels"], job["labels"])
+        stores = [
+            open_store(Path(tsv), labels, job["vocabulary"], longest, progress)
+            for tsv in job["tsvs"]
+        ]
+        train = stores[0]
+        count = min(_WINDOWS, updates_per_epoch(len(train), target))
+        rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]
+        windows = [sorted(train.lengths(r).tolist()) for r in rows]
+        # A short last window says little, if there are others.
+        whole = [w for w in windows if len(w) == len(windows[0])]
+        return max(store.longest for store in stores), whole
+
+    def description(self) -> dict[str, Any]:
+        """What the windows are run on: bytes that are always in use, and lengths of the data."""
+        offloaded = self.config.offload_optimizer and device_memory.device_name() != "CPU"
+        return {
+            "static_bytes": {
+                "parameters": _bytes(self.model.variables),
+                "embeddings": _bytes(
+                    v
+                    for v in self.model.variables
+                    if "embedding" in v.name and "norm" not in v.name
+                ),
+                "slots": 0 if offloaded else _bytes(self.optimizer.inner.variables),
+                "accumulators": _bytes(self.optimizer.accumulators),
+            },
+            "resting_bytes": device_memory.used_bytes(),
+            "limit_bytes": device_memory.total_bytes(self.devices),
+            "device": device_memory.device_name(),
+            "precision": resolved_precision(self.config.precision),
+            "parameters": self.model.count_params(),
+            "longest": self.longest,
+            "windows": self.windows,
+        }
+
+    def run(self, trial: Trial) -> dict[str, Any]:
+        """One update; seconds and peak, or that memory ran out."""
+        window = self._window(trial.micro_batches)
+        update = self._update(trial.recompute, trial.accumulate)
+        gc.collect()
+        device_memory.reset_peak_memory()
+        start = time.perf_counter()
+        try:
+            update(window)
+            seconds = time.perf_counter() - start
+            if trial.thorough:
+                self._between_updates(max(trial.micro_batches, key=sum))
+        except tf.errors.ResourceExhaustedError:
+            self.optimizer.drop()
+            return {"out_of_memory": True}
+        return {"seconds": seconds, "peak_bytes": device_memory.peak_memory_bytes() or 0}
+
+    def _update(self, recompute: str, accumulate: bool) -> Callable[[Window], Any]:
+        """Traced once for each kind."""
+        if (recompute, accumulate) not in self.updates:
+            encoder = self.model.checkpoint_items["encoder"]
+            keep_activations(encoder)
+            if recompute == "layer":
+                recompute_layers(encoder)
+            self.updates[recompute, accumulate] = make_update(
+                self.model, self.optimizer, _SEED, accumulate
+            )
+        return self.updates[recompute, accumulate]
+
+    def _between_updates(self, micro_batch: Sequence[int]) -> None:
+        make_predict(self.model, Topology())(self._window([micro_batch]))
+        with tempfile.TemporaryDirectory() as folder:
+            state = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer.inner)
+            state.write(f"{folder}/state")
+
+    def _window(self, micro_batches: Sequence[Sequence[int]]) -> Window:
+        lengths = [n for micro_batch in micro_batches for n in micro_batch]
+        rng = np.random.default_rng(_SEED)
+        return Window(
+            token_ids=rng.integers(0, self.vocabulary_size, sum(lengths), dtype=np.int32),
+            row_splits=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            labels=np.zeros(len(lengths), np.int32),
+            cuts=np.cumsum([0, *map(len, micro_batches)]).astype(np.int32),
+        )
+
+
+def _bytes(variables: Iterable[tf.Variable]) -> int:
+    """Of each once, in the type it is kept in."""
+    kept = {id(v): v.shape.num_elements() * v.dtype.size for v in variables}
+    return sum(kept.values())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""TensorBoard's event files, in the run folder's `tensorboard/`.
+
+What they hold is what the logs hold, so that they are made anew from these when a run goes on:
+an update that was made twice is there once.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+from bertaccum.errors import RunError, first_line
+from bertaccum.reporting.run_record import Record
+
+# What of a line of `metrics.jsonl` and `eval.jsonl` is drawn, under which name.
+_OF_UPDATES = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "grad_norm": "train/gradient_norm",
+    "examples_per_second": "speed/examples_per_second",
+    "peak_memory_bytes": "memory/peak_bytes",
+}
+_OF_EVALUATIONS = {
+    "accuracy": "dev/accuracy",
+    "loss": "dev/loss",
+    "matthews_correlation": "dev/matthews_correlation",
+    "macro_f1": "dev/macro_f1",
+}
+# A person who watches waits so long at most.
+_FLUSH_MILLISECONDS = 10_000
+
+
+class EventFiles:
+    """Writes a run's events as they happen; begins with those that its logs have already.
+
+    Args:
+      folder: to write to; what is in it is replaced.
+      record: the run so far.
+    """
+
+    def __init__(self, folder: Path, record: Record) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        self._folder = folder
+        with self._writing():
+            self._writer = tf.summary.create_file_writer(
+                str(folder), flush_millis=_FLUSH_MILLISECONDS
+            )
+            self._text("config", record.paths.config.read_text(encoding="utf-8"))
+        for line in (*record.updates, *record.evaluations):
+            self.add(line)
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Adds a line of `metrics.jsonl` or `eval.jsonl`, if it has anything to draw.
+
+        Raises:
+          RunError: it cannot be written.
+        """
+        names = _OF_EVALUATIONS if "accuracy" in line else _OF_UPDATES
+        known = {name: line[key] for key, name in names.items() if line.get(key) is not None}
+        # All at once, messages one after the other being a message: by tf.summary.scalar they
+        # took four times as long, a hundredth of a small update.
+        scalars = b"".join(scalar_pb(*scalar).SerializeToString() for scalar in known.items())
+        with self._writing(), self._writer.as_default(step=line["update"]):
+            tf.summary.experimental.write_raw_pb(scalars)
+
+    def close(self) -> None:
+        """Has all of it on the disk, as far as that is possible."""
+        with suppress(tf.errors.OpError):
+            self._writer.close()
+
+    def _text(self, name: str, content: str) -> None:
+        # Four spaces: Markdown, which TensorBoard makes of it, leaves that as it is.
+        indented = "".join(f"    {row}\n" for row in content.splitlines())
+        with self._writer.as_default(step=0):
+            tf.summary.text(name, indented)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with tf.device("CPU"):
+                yield
+        except tf.errors.OpError as error:
+            raise RunError(
+                f"cannot be written ({first_line(error)})",
+                "free disk space or fix the permissions, then run again with --resume",
+                path=self._folder,
+            ) from None

@@ -1,0 +1,250 @@
+"""`bertaccum prepare`: a source's texts, split, written and vouched for in one folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertaccum import __version__
+from bertaccum.config import SPLITS, PrepareConfig
+from bertaccum.errors import InputError
+from bertaccum.files import sha256
+from bertaccum.progress import Note, Progress, unheard
+from bertaccum.settings import delimiter_character
+from data_prep.archive import checked_sha256, recorded_download
+from data_prep.atomic import staged
+from data_prep.csv_source import csv_source
+from data_prep.findings import findings, rows_to_keep
+from data_prep.folder import VOCABULARY, earlier_manifest, is_unchanged
+from data_prep.manifest import MANIFEST, TOOL, manifest_bytes
+from data_prep.raw_rows import Part, Source
+from data_prep.rows import class_numbers, class_order, gather
+from data_prep.sample import sample_source
+from data_prep.split import split_rows
+from data_prep.table import digest
+from data_prep.tsv import write_tsv
+
+_ROWS_A_REPORT = 1000
+
+LearnVocabulary = Callable[[Iterable[str]], list[str]]
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """What `prepare` left behind.
+
+    Args:
+      folder: the data folder.
+      manifest: its manifest.
+      unchanged: the folder already held exactly this, so nothing was written.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    unchanged: bool
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Rows by split, ready to be written: (class number, text) in order.
+
+    Args:
+      splits: the rows of train, dev and, if there is one, test.
+      source_labels: the source's labels, by class number.
+      findings: what the manifest says of unusual rows.
+    """
+
+    splits: dict[str, list[tuple[int, bytes]]]
+    source_labels: list[str]
+    findings: dict[str, Any]
+
+
+def prepare(
+    config: PrepareConfig,
+    progress: Progress,
+    learn_vocabulary: LearnVocabulary,
+    note: Note = unheard,
+) -> PrepareResult:
+    """Writes train.tsv, dev.tsv, test.tsv and manifest.json.
+
+    No text is in two of the splits, unless `--no-drop-duplicates` keeps training rows whose text
+    is also in the test set. `--source csv` writes a test.tsv only with `--test-file` or
+    `--test-fraction`.
+
+    Args:
+      config: what to prepare, and where.
+      progress: called often with (what, done, total or None), not always from
+        the same thread.
+      learn_vocabulary: makes the WordPiece vocabulary of the sample from its
+        training texts; the result is written as vocab.txt.
+      note: is told how the user's files are written.
+
+    Returns:
+      The folder and its manifest.
+
+    Raises:
+      ConfigError: the folder is not ours to write, or the options do not fit.
+      InputError: the source, or a row of it, cannot be used.
+      RunError: the files cannot be written.
+    """
+    folder = Path(config.folder)
+    earlier = earlier_manifest(folder)
+    options = _options(config)
+    if earlier is not None and is_unchanged(folder, earlier, options, config.overwrite):
+        return PrepareResult(folder, earlier, unchanged=True)
+    with _opened(config, progress, note) as source:
+        data = _split(source, config, progress)
+    manifest = _manifest(source, data, options)
+    words = learn_vocabulary(_train_texts(data)) if config.source == "sample" else None
+    with staged(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
+        manifest["files"] = _write(temporary, data, words, config.layout, progress)
+        (temporary / MANIFEST).write_bytes(manifest_bytes(manifest))
+    return PrepareResult(folder, manifest, unchanged=False)
+
+
+def _options(config: PrepareConfig) -> dict[str, Any]:
+    """What decides the result: the same options make the same files."""
+    options: dict[str, Any] = {
+        "source": config.source,
+        "layout": config.layout,
+        "split": "stratified",
+        "dev_fraction": config.dev_fraction,
+        "drop_duplicates": config.drop_duplicates,
+        "seed": config.seed,
+    }
+    if config.source == "yelp":
+        options["archive_sha256"] = _archive_sha256(config)
+    if config.source == "csv":
+        options |= {"text_column": config.text_column, "label_column": config.label_column}
+        options |= {"test_fraction": config.test_fraction}
+        options["delimiter"] = delimiter_character(config.delimiter)
+        options["encoding"] = config.encoding
+        options |= _input("train_file", config.train_file)
+        options |= _input("test_file", config.test_file)
+    return options
+
+
+def _archive_sha256(config: PrepareConfig) -> str:
+    if config.archive is None:
+        return recorded_download().sha256
+    return checked_sha256(Path(config.archive), config.allow_unverified_archive)
+
+
+def _input(option: str, name: str | None) -> dict[str, str]:
+    if name is None:
+        return {}
+    path = Path(name)
+    return {option: path.name, f"{option}_sha256": digest(path)}
+
+
+@contextmanager
+def _opened(config: PrepareConfig, progress: Progress, note: Note) -> Iterator[Source]:
+    if config.source == "yelp":
+        from data_prep.yelp import yelp_source
+
+        with yelp_source(config, progress) as source:
+            yield source
+    else:
+        yield csv_source(config, note) if config.source == "csv" else sample_source(config.seed)
+
+
+def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:
+    rows = gather(source.train, "training", progress)
+    test = gather(source.test, "test", progress) if source.test else None
+    order = class_order(source.train, rows)
+    labels = class_numbers(source.train, rows, order)
+    given: dict[str, list[tuple[int, bytes]]] = {}
+    if source.test and test:
+        numbers = class_numbers(source.test, test, order)
+        given["test"] = list(zip(numbers, test.texts, strict=True))
+    kept = rows_to_keep(rows.texts, test.texts if test else (), config.drop_duplicates)
+    splits = given | _held_out(source.train, [(labels[r], rows.texts[r]) for r in kept], config)
+    found = findings(rows, test) | {"dropped_rows": len(labels) - len(kept)}
+    return _Data({name: splits[name] for name in SPLITS if name in splits}, order, found)
+
+
+def _held_out(
+    part: Part, rows: list[tuple[int, bytes]], config: PrepareConfig
+) -> dict[str, list[tuple[int, bytes]]]:
+    """Splits the training rows that are kept."""
+    labels, texts = [label for label, _ in rows], [text for _, text in rows]
+    _check_kept(part, labels)
+    shares = {"test": config.test_fraction, "dev": config.dev_fraction}
+    shares = {name: share for name, share in shares.items() if share}
+    splits = split_rows(texts, labels, shares, config.seed)
+    for name in shares:
+        if not splits[name]:
+            raise InputError(
+                f"has too few different texts to hold any out as {name}.tsv",
+                "add rows; a class needs a text of its own in each split",
+                path=part.where,
+            )
+    return {name: [rows[number] for number in split] for name, split in splits.items()}
+
+
+def _check_kept(part: Part, labels: list[int]) -> None:
+    if not labels:
+        raise InputError(
+            "all its texts are also in the test set",
+            "name another --test-file, or leave it out and add --test-fraction 0.1",
+            path=part.where,
+        )
+    if len(set(labels)) == 1:
+        raise InputError(
+            "has rows of one class only, once duplicates are dropped",
+            "add rows of other classes, or keep duplicates with --no-drop-duplicates",
+            path=part.where,
+        )
+
+
+def _train_texts(data: _Data) -> Iterator[str]:
+    return (text.decode("utf-8") for _, text in data.splits["train"])
+
+
+def _manifest(source: Source, data: _Data, options: dict[str, Any]) -> dict[str, Any]:
+    names = [source.names.get(label, label) for label in data.source_labels]
+    return {
+        "tool": TOOL,
+        "version": __version__,
+        "source": source.description,
+        "labels": names,
+        "source_labels": data.source_labels,
+        "counts": {split: _counts(rows, names) for split, rows in data.splits.items()},
+        **{key: options[key] for key in ("layout", "dev_fraction", "seed")},
+        "findings": data.findings,
+        "options": options,
+    }
+
+
+def _counts(rows: list[tuple[int, bytes]], names: list[str]) -> dict[str, Any]:
+    counted = Counter(label for label, _ in rows)
+    classes = {name: counted[number] for number, name in enumerate(names)}
+    return {"rows": len(rows), "classes": classes}
+
+
+def _write(
+    folder: Path, data: _Data, words: list[str] | None, layout: str, progress: Progress
+) -> dict[str, str]:
+    """Writes everything but the manifest; the SHA-256 of each file by name."""
+    files = {}
+    for split, rows in data.splits.items():
+        path = folder / f"{split}.tsv"
+        files[path.name] = write_tsv(path, split, _told(rows, path.name, progress), layout)
+    if words is not None:
+        path = folder / VOCABULARY
+        path.write_bytes("".join(f"{word}\n" for word in words).encode())
+        files[path.name] = sha256(path)
+    return files
+
+
+def _told(
+    rows: list[tuple[int, bytes]], name: str, progress: Progress
+) -> Iterator[tuple[int, bytes]]:
+    for done, row in enumerate(rows, 1):
+        yield row
+        if done % _ROWS_A_REPORT == 0 or done == len(rows):
+            progress(f"writing {name}", done, len(rows))

@@ -1,0 +1,61 @@
+"""The model is built as configured."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.encoder import build_classifier, build_encoder, encoder_inputs
+from bertaccum.bert.presets import PRESET_CONFIGS
+
+SMALL = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], vocab_size=10)
+
+
+def test_dropout_is_everywhere() -> None:
+    encoder = build_encoder(SMALL, dropout=0.25)
+    model = build_classifier(encoder, SMALL, 2, dropout=0.5)
+    rates = [p.rate for p in encoder.submodules if isinstance(p, tf_keras.layers.Dropout)]
+    # After the embeddings; and in each of two layers on the attention, its output and the
+    # feed-forward output. The one between the feed-forward parts is not BERT's.
+    assert sum(rate == 0.25 for rate in rates) == 1 + 2 * 3
+    assert set(rates) == {0.0, 0.25}
+    assert [layer.rate for layer in model.layers if hasattr(layer, "rate")][-1] == 0.5
+
+
+def test_the_last_layer_may_compute_the_first_token_only() -> None:
+    """What is pooled, and its gradient, are the same."""
+    tokens = np.array([[2, 5, 3, 7], [2, 9, 3, 0]], np.int32)
+    inputs = encoder_inputs(tokens, (tokens > 0).astype(np.int32))
+    whole = build_encoder(SMALL)
+    first = build_encoder(SMALL, first_token_only=True)
+    first.set_weights(whole.get_weights())
+
+    def outputs(encoder: tf_keras.Model) -> list[np.ndarray]:
+        with tf.GradientTape() as tape:
+            pooled = encoder(inputs)["pooled_output"]
+            loss = tf.reduce_sum(tf.sin(3 * pooled))
+        gradients = tape.gradient(loss, encoder.trainable_variables)
+        return [pooled.numpy(), *(tf.convert_to_tensor(g).numpy() for g in gradients)]
+
+    assert first(inputs)["sequence_output"].shape == (2, 1, SMALL.hidden_size)
+    expected = outputs(whole)
+    bound = 1e-6 * max(abs(gradient).max() for gradient in expected)
+    for one, other in zip(outputs(first), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=bound)
+
+
+def test_every_token_is_in_the_first_segment() -> None:
+    tokens = np.array([[2, 5, 3]], np.int32)
+    inputs = encoder_inputs(tokens, np.ones_like(tokens))
+    assert not np.any(inputs["input_type_ids"])
+
+
+def test_presets_have_the_released_sizes() -> None:
+    """Parameters as Google's page of the released models gives them, in millions."""
+    released = {"bert-tiny": 4.4, "bert-mini": 11.3, "bert-small": 29.1, "bert-medium": 41.7}
+    released |= {"bert-base": 110.1, "bert-large": 336}
+    for name, millions in released.items():
+        assert abs(PRESET_CONFIGS[name].parameters / 1e6 - millions) < 0.02 * millions, name

@@ -1,0 +1,64 @@
+"""Google's checkpoints give the outputs that Google's code gives, or a clear error."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.presets import PRESET_CONFIGS, read_bert_config
+from bertaccum.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def checkpoint(shared: Path) -> Path:
+    return shared / "pretrained/bert_tiny_reviews/bert_model.ckpt"
+
+
+def test_outputs_equal_those_of_the_original_code(shared: Path, checkpoint: Path) -> None:
+    encoder = build_encoder(read_bert_config(checkpoint.parent / "bert_config.json"))
+    load_google_checkpoint(encoder, checkpoint)
+    inputs = np.load(shared / "golden/bert_tiny/inputs.npz")
+    golden = np.load(shared / "golden/bert_tiny/outputs.npz")
+    outputs = encoder(
+        {
+            "input_word_ids": inputs["input_ids"],
+            "input_mask": inputs["input_mask"],
+            "input_type_ids": inputs["segment_ids"],
+        }
+    )
+    real = inputs["input_mask"].astype(bool)
+    sequence = outputs["sequence_output"].numpy()
+    np.testing.assert_allclose(sequence[real], golden["sequence_output"][real], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        outputs["pooled_output"].numpy(), golden["pooled_output"], rtol=0, atol=1e-5
+    )
+
+
+def test_a_deeper_model_names_what_the_checkpoint_lacks(checkpoint: Path) -> None:
+    config = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], num_hidden_layers=3)
+    with pytest.raises(InputError, match=r"transformer/layer_2/.* is missing.* and 11 more"):
+        load_google_checkpoint(build_encoder(config), checkpoint)
+
+
+def test_another_shape_is_named(checkpoint: Path) -> None:
+    config = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], vocab_size=30000)
+    with pytest.raises(InputError, match=r"word_embeddings is \[30522, 128\].* \[30000, 128\]"):
+        load_google_checkpoint(build_encoder(config), checkpoint)
+
+
+def test_a_truncated_checkpoint_is_named(checkpoint: Path, tmp_path: Path) -> None:
+    for file in checkpoint.parent.glob("bert_model.ckpt.*"):
+        shutil.copy(file, tmp_path)
+    data = tmp_path / "bert_model.ckpt.data-00000-of-00001"
+    data.chmod(0o644)
+    data.write_bytes(data.read_bytes()[:100_000])
+    with pytest.raises(InputError, match="not a readable BERT checkpoint"):
+        load_google_checkpoint(
+            build_encoder(PRESET_CONFIGS["bert-tiny"]), tmp_path / "bert_model.ckpt"
+        )

@@ -1,0 +1,317 @@
+"""Folders in Hugging Face's format mean to us what they mean to transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy_bert
+import pytest
+import tensorflow as tf
+import tf_keras
+from safetensors.numpy import load_file, save_file
+from small import scatter
+
+from bertaccum.bert.encoder import build_classifier, build_encoder, encoder_inputs
+from bertaccum.bert.huggingface_folder import write_description
+from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
+from bertaccum.bert.model_source import ModelSource, find_model
+from bertaccum.bert.presets import EncoderConfig
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.config import TrainConfig
+from bertaccum.errors import ConfigError, InputError
+
+WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "[unused0]"]
+SMALL = EncoderConfig(
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    vocab_size=len(WORDS),
+    max_position_embeddings=16,
+)
+NAMES = ["negative", "none", "positive"]
+
+
+def scattered(config: EncoderConfig) -> tf_keras.Model:
+    return scatter(build_classifier(build_encoder(config), config, len(NAMES)))
+
+
+def write(folder: Path, model: tf_keras.Model, config: EncoderConfig) -> Path:
+    folder.mkdir()
+    write_description(folder, config, WORDS, NAMES, max_seq_length=12, dropout=0.1)
+    save_huggingface(model, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("written") / "model", scattered(SMALL), SMALL)
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A folder in this format, to be changed."""
+    return shutil.copytree(written, tmp_path / "model")
+
+
+def find(folder: Path, **options: Any) -> ModelSource:
+    options = {"init_checkpoint": str(folder), "max_seq_length": 8} | options
+    return find_model(TrainConfig(**options), lambda *_: None)
+
+
+def loaded(folder: Path) -> Any:
+    source = find(folder)
+    assert source.checkpoint is not None
+    encoder = build_encoder(source.encoder)
+    load_huggingface(encoder, source.checkpoint)
+    return encoder
+
+
+def inputs() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    token_ids = rng.integers(0, len(WORDS), [5, 7]).astype(np.int32)
+    return token_ids, (np.arange(7) < [[7], [5], [3], [2], [7]]).astype(np.int32)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_erf", "gelu")])
+def test_the_files_compute_what_the_model_does(tmp_path: Path, ours: str, theirs: str) -> None:
+    config = dataclasses.replace(SMALL, hidden_act=ours)
+    model = scattered(config)
+    folder = write(tmp_path / "model", model, config)
+    assert json.loads((folder / "config.json").read_text())["hidden_act"] == theirs
+    logits = model(encoder_inputs(*map(tf.constant, inputs())))
+    assert np.ptp(logits, axis=0).max() > 0.5
+    np.testing.assert_allclose(logits, numpy_bert.logits(folder, *inputs()), rtol=0, atol=1e-5)
+    pooled = loaded(folder)(encoder_inputs(*map(tf.constant, inputs())))["pooled_output"]
+    np.testing.assert_allclose(pooled, numpy_bert.pooled(folder, *inputs()), rtol=0, atol=2e-6)
+
+
+def test_what_was_written_is_read_to_the_last_bit(folder: Path) -> None:
+    encoder = loaded(folder)
+    source = find(folder)
+    assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, WORDS, True)
+    assert source.telling_file == folder / "model.safetensors"
+    expected = {w.name: w.numpy() for w in scattered(SMALL).weights}
+    for weight in encoder.weights:
+        np.testing.assert_array_equal(weight, expected[weight.name])
+
+
+def test_the_files_are_as_transformers_has_them(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "negative", "1": "none", "2": "positive"}
+    assert config["label2id"] == {"negative": 0, "none": 1, "positive": 2}
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (tokenizer["do_lower_case"], tokenizer["model_max_length"]) == (True, 12)
+    tensors = load_file(folder / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
+    assert tensors["bert.encoder.layer.1.intermediate.dense.weight"].shape == (16, 8)
+    assert tensors["classifier.weight"].shape == (3, 8)
+    modes = {path.stat().st_mode for path in folder.iterdir()}
+    assert len(modes) == 1, "others may read some files only"
+
+
+Tensors = dict[str, np.ndarray]
+
+
+def renamed(old: str, new: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {name.replace(old, new): t for name, t in tensors.items()}
+
+
+def early(tensors: Tensors) -> Tensors:
+    """The names of the first release, and its buffer."""
+    tensors = renamed("LayerNorm.weight", "LayerNorm.gamma")(tensors)
+    tensors = renamed("LayerNorm.bias", "LayerNorm.beta")(tensors)
+    return tensors | {"bert.embeddings.position_ids": np.arange(16)[np.newaxis]}
+
+
+FORMS = {
+    "BertModel": renamed("bert.", ""),
+    "early names": early,
+    "float16": lambda tensors: {n: t.astype(np.float16) for n, t in tensors.items()},
+    "bfloat16": lambda tensors: {n: t.astype(ml_dtypes.bfloat16) for n, t in tensors.items()},
+}
+
+
+def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> Tensors:
+    tensors = change(load_file(folder / "model.safetensors"))
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_other_forms_are_the_same_weights(folder: Path, form: str) -> None:
+    before = loaded(folder).get_weights()
+    rewrite(folder, FORMS[form])
+    bound = {"float16": 1e-3, "bfloat16": 1e-2}.get(form, 0)
+    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=bound, atol=bound)
+
+
+def test_a_pooler_that_is_not_there_is_drawn(folder: Path) -> None:
+    before = loaded(folder)
+    rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if "pooler" not in n})
+    assert not find(folder).has_pooler
+    for one, other in zip(before.weights, loaded(folder).weights, strict=True):
+        drawn = "pooler_transform" in one.name
+        assert np.array_equal(one, other) != drawn, one.name
+        assert np.abs(other).max() < (0.05 if drawn else np.inf)
+
+
+def test_words_may_stand_in_tokenizer_json(folder: Path) -> None:
+    numbers = {word: number for number, word in reversed(list(enumerate(WORDS)))}
+    (folder / "vocab.txt").unlink()
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({"model": {"vocab": numbers}, "normalizer": {"lowercase": True}}))
+    assert find(folder).vocabulary == WORDS
+    for words in ({**numbers, "good": 70}, {**numbers, "good": "5"}, ["good"], None):
+        path.write_text(json.dumps({"model": {"vocab": words}}))
+        with pytest.raises(InputError, match=r"tokenizer.json: holds no WordPiece"):
+            find(folder)
+
+
+def test_what_the_configuration_leaves_out_is_bert_bases(folder: Path) -> None:
+    kept = {"hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"}
+    edit(folder / "config.json", lambda c: {k: c[k] for k in {*kept, "vocab_size"}})
+    found = find(folder).encoder
+    assert found == dataclasses.replace(SMALL, max_position_embeddings=512, hidden_act="gelu_erf")
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def set_to(name: str, **values: Any) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / name, lambda old: old | values)
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def tensors(change: Callable[[Tensors], Tensors]) -> Callable[[Path], None]:
+    return lambda folder: rewrite(folder, change) and None
+
+
+def without(*parts: str) -> Callable[[Tensors], Tensors]:
+    return lambda held: {n: t for n, t in held.items() if not any(p in n for p in parts)}
+
+
+def cut_short(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+MISTAKES = {
+    "roberta": (set_to("config.json", model_type="roberta"), "of a roberta model; only BERT"),
+    "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; known are"),
+    "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; known are"),
+    "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, known"),
+    "positions": (
+        set_to("config.json", position_embedding_type="relative_key"),
+        "config.json: position_embedding_type is 'relative_key', known is 'absolute'",
+    ),
+    "cased": (set_to("tokenizer_config.json", do_lower_case=False), "do_lower_case is False"),
+    "accents": (set_to("tokenizer_config.json", strip_accents=False), "strip_accents is False"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "model: has no config.json"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        "model: has no model.safetensors; load it with transformers",
+    ),
+    "pickled": (pickled, "pytorch_model.bin is not opened: it can run any code; load it with"),
+    "no words": (lambda folder: (folder / "vocab.txt").unlink(), "there is no vocab.txt in"),
+    "damaged": (cut_short, "model.safetensors: is not a readable safetensors file .*; download"),
+    "empty": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b""),
+        "is not a readable safetensors file",
+    ),
+    "shape": (
+        set_to("config.json", intermediate_size=32),
+        r"layer.0.intermediate.dense.weight is \[16, 8\], the model needs \[32, 8\]; .*config.json",
+    ),
+    "lacking": (
+        tensors(without("layer.0.output", "key.")),
+        "does not fit the model: encoder.layer.0.attention.self.key.weight is missing;.*3 more",
+    ),
+    "half a pooler": (tensors(without("pooler.dense.bias")), "pooler.dense.bias is missing"),
+    "integers": (
+        tensors(lambda held: held | {"bert.pooler.dense.bias": np.zeros(8, np.int8)}),
+        "pooler.dense.bias holds no floats but I8",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_cannot_be_read_is_named(folder: Path, mistake: str) -> None:
+    spoil, message = MISTAKES[mistake]
+    spoil(folder)
+    with pytest.raises((InputError, ConfigError), match=message) as error:
+        loaded(folder)
+    assert error.value.exit_code == 2
+
+
+def test_without_safetensors_the_extra_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ConfigError, match=r"pip install 'bertaccum\[huggingface\]'"):
+        find(folder)
+
+
+@pytest.fixture(scope="module")
+def from_transformers(
+    tmp_path_factory: pytest.TempPathFactory, transformers_python: Path
+) -> Iterator[Path]:
+    """Random models that transformers made, and what it computes by them and by one of ours."""
+    work = tmp_path_factory.mktemp("transformers")
+    for act in ("gelu", "gelu_erf"):
+        config = dataclasses.replace(SMALL, hidden_act=act)
+        write(work / f"ours_{act}", scattered(config), config)
+    token_ids, mask = inputs()
+    np.savez(work / "inputs.npz", token_ids=token_ids, mask=mask)
+    script = Path(__file__).with_name("transformers_side.py")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    subprocess.run(
+        [transformers_python, script, work],
+        check=True,
+        env=environment | {"HF_HUB_OFFLINE": "1"},
+    )
+    yield work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["gelu", "gelu_erf"])
+def test_transformers_computes_our_logits(from_transformers: Path, act: str) -> None:
+    model = scattered(dataclasses.replace(SMALL, hidden_act=act))
+    ours = model(encoder_inputs(*map(tf.constant, inputs())))
+    theirs = np.load(from_transformers / f"ours_{act}.npz")["logits"]
+    print(f"largest difference: {np.abs(ours - theirs).max():.1e}")
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "gelu_pytorch_tanh"])
+@pytest.mark.parametrize("kind", ["BertModel", "BertForSequenceClassification", "BertForMaskedLM"])
+def test_we_compute_what_transformers_does(from_transformers: Path, kind: str, act: str) -> None:
+    folder = from_transformers / f"{kind}-{act}"
+    theirs = np.load(folder.with_suffix(".npz"))
+    outputs = loaded(folder)(encoder_inputs(*map(tf.constant, inputs())))
+    real = inputs()[1] == 1
+    differences = [outputs["sequence_output"][real] - theirs["sequence"][real]]
+    if find(folder).has_pooler:
+        differences.append(outputs["pooled_output"] - theirs["pooled"])
+    assert len(differences) == (1 if kind == "BertForMaskedLM" else 2)
+    largest = max(float(np.abs(difference).max()) for difference in differences)
+    print(f"largest difference: {largest:.1e}")
+    assert largest < 1e-4

@@ -1,0 +1,167 @@
+"""Which model the options mean, and which combinations they refuse."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bertaccum.bert.download import MEMBERS
+from bertaccum.bert.model_source import ModelSource, find_model
+from bertaccum.bert.presets import PRESET_CONFIGS, read_bert_config, write_bert_config
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.config import TrainConfig
+from bertaccum.errors import BertAccumError, ConfigError, InputError
+from bertaccum.training.resume import resolved_config
+
+WORDS = [*SPECIAL_TOKENS, "good", "bad"]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A folder that looks like a release; nobody reads its weights here."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    config = PRESET_CONFIGS["bert-tiny"].__dict__ | {"vocab_size": len(WORDS), "extra": 1}
+    (folder / "bert_config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    for name in MEMBERS[2:]:
+        (folder / name).touch()
+    return folder
+
+
+def find(**options: object) -> ModelSource:
+    return find_model(TrainConfig(**options), lambda *_: None)  # type: ignore[arg-type]
+
+
+def test_a_folder_brings_its_own_dimensions_and_vocabulary(checkpoint: Path) -> None:
+    source = find(init_checkpoint=str(checkpoint))
+    assert source.encoder.num_hidden_layers == 2
+    assert source.vocabulary == WORDS
+    assert source.checkpoint == checkpoint / "bert_model.ckpt"
+    assert source.telling_file == checkpoint / "bert_model.ckpt.index"
+
+
+def test_the_prefix_of_a_checkpoint_means_its_folder(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = find(init_checkpoint=str(checkpoint))
+    assert find(init_checkpoint=str(checkpoint / "bert_model.ckpt")) == whole
+    monkeypatch.chdir(checkpoint.parent)
+    config = TrainConfig(init_checkpoint="./checkpoint/bert_model.ckpt")
+    assert resolved_config(config, "any").init_checkpoint == str(checkpoint)
+    (checkpoint / "bert_model.ckpt.index").unlink()
+    check(
+        InputError,
+        "checkpoint: has no bert_model.ckpt.index",
+        init_checkpoint=config.init_checkpoint,
+    )
+
+
+def test_a_zip_is_the_same_as_its_folder(checkpoint: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as bundle:
+        for name in MEMBERS:
+            bundle.write(checkpoint / name, name)
+    source = find(init_checkpoint=str(tmp_path / "model.zip"))
+    assert source.encoder == find(init_checkpoint=str(checkpoint)).encoder
+
+
+def test_random_weights_take_the_size_of_the_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    source = find(init_checkpoint="none", model="bert-mini", data=str(tmp_path))
+    assert (source.checkpoint, source.encoder.vocab_size) == (None, len(WORDS))
+    assert source.encoder.hidden_size == 256
+
+
+def test_without_a_model_it_is_bert_small(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    source = find(init_checkpoint="none", data=str(tmp_path))
+    assert (source.name, source.encoder.hidden_size) == ("bert-small", 512)
+
+
+def test_a_configuration_file_names_the_dimensions(checkpoint: Path, tmp_path: Path) -> None:
+    config = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_hidden_layers": 5}
+    (tmp_path / "mine.json").write_text(json.dumps(config))
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    source = find(
+        bert_config=str(tmp_path / "mine.json"), init_checkpoint="none", data=str(tmp_path)
+    )
+    assert source.encoder.num_hidden_layers == 5
+
+
+def test_the_words_are_those_of_the_pretraining(checkpoint: Path, tmp_path: Path) -> None:
+    others = [*SPECIAL_TOKENS, "bad", "good"]
+    (tmp_path / "vocab.txt").write_text("\n".join(others))
+    assert find(init_checkpoint=str(checkpoint), data=str(tmp_path)).vocabulary == WORDS
+    (checkpoint / "vocab.txt").unlink()
+    check(
+        ConfigError,
+        "no vocab.txt in .*checkpoint",
+        init_checkpoint=str(checkpoint),
+        data=str(tmp_path),
+    )
+
+
+def check(error: type[BertAccumError], match: str, **options: object) -> None:
+    with pytest.raises(error, match=match):
+        find(**options)
+
+
+def test_contradictions_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    folder = str(checkpoint)
+    check(
+        ConfigError,
+        "hidden_size 512 against 128, num_hidden_layers 4 against 2",
+        model="bert-small",
+        init_checkpoint=folder,
+    )
+    (tmp_path / "short.txt").write_text("\n".join(WORDS[:-1]))
+    check(
+        InputError,
+        "has 6 entries, the model's vocab_size is 7",
+        init_checkpoint=folder,
+        vocab=str(tmp_path / "short.txt"),
+    )
+    check(ConfigError, "600 is above the model's 512", init_checkpoint=folder, max_seq_length=600)
+    check(ConfigError, "no weights of its own", bert_config=folder + "/bert_config.json")
+    check(InputError, "no such checkpoint", init_checkpoint=str(tmp_path / "absent"))
+    check(ConfigError, "name one with --vocab", init_checkpoint="none", data=str(tmp_path / "x"))
+    other = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_attention_heads": 8}
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    check(
+        ConfigError,
+        "--bert-config .* num_attention_heads 8 against 2",
+        init_checkpoint=folder,
+        bert_config=str(tmp_path / "other.json"),
+    )
+    (checkpoint / "bert_model.ckpt.index").unlink()
+    check(InputError, "has no bert_model.ckpt.index", init_checkpoint=folder)
+
+
+@pytest.mark.parametrize(
+    ("contents", "match"),
+    [
+        ("{", "not readable JSON"),
+        ("[1]", "no JSON object"),
+        ("{}", "has no hidden_size"),
+        ({"hidden_size": "512"}, "hidden_size is '512', not a positive whole number"),
+        ({"hidden_size": -1}, "not a positive whole number"),
+        ({"hidden_size": True}, "not a positive whole number"),
+        ({"hidden_act": "swish"}, "hidden_act is 'swish'; known are gelu"),
+        ({"num_attention_heads": 3}, "not a multiple of num_attention_heads 3"),
+        ({"initializer_range": float("nan")}, "initializer_range is nan"),
+        ({"hidden_size": 1_000_000}, "describes a model of .* parameters"),
+    ],
+)
+def test_bad_configurations_name_the_key(
+    tmp_path: Path, contents: str | dict[str, object], match: str
+) -> None:
+    path = tmp_path / "bert_config.json"
+    if isinstance(contents, dict):
+        write_bert_config(path, PRESET_CONFIGS["bert-tiny"])
+        contents = json.dumps(json.loads(path.read_text()) | contents)
+    path.write_text(contents)
+    with pytest.raises(InputError, match=match):
+        read_bert_config(path)

@@ -1,0 +1,46 @@
+"""The default precision follows the device."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from bertaccum.bert.precision import resolved_precision
+from bertaccum.training.nonfinite import remedy
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ([], "float32"),
+        ([(6, 1)], "mixed_float16"),
+        ([(7, 5)], "mixed_float16"),
+        ([(8, 0)], "mixed_bfloat16"),
+        ([(12, 0)], "mixed_bfloat16"),
+        ([(9, 0), (7, 0)], "mixed_float16"),  # all cards of a run compute alike
+        ([None], "mixed_float16"),
+    ],
+)
+def test_auto_takes_what_the_device_has(
+    monkeypatch: pytest.MonkeyPatch, capabilities: list[tuple[int, int] | None], expected: str
+) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: capabilities)
+    monkeypatch.setattr(
+        tf.config.experimental,
+        "get_device_details",
+        lambda gpu: {"compute_capability": gpu} if gpu else {},
+    )
+    assert resolved_precision("auto") == expected
+    assert resolved_precision("float32") == "float32"
+
+
+@pytest.mark.parametrize(
+    ("precision", "advice"),
+    [
+        ("float32", "lower --learning-rate"),
+        ("mixed_bfloat16", "lower --learning-rate, or pass --precision float32"),
+        ("mixed_float16", "lower --learning-rate, or pass --precision mixed_bfloat16 or float32"),
+    ],
+)
+def test_only_a_wider_precision_is_advised(precision: str, advice: str) -> None:
+    assert remedy(precision) == advice

@@ -1,0 +1,192 @@
+"""Recomputation and seeded dropout: less memory, the same updates."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from test_step import CONFIG, TINY
+
+from bertaccum.bert.dropout import draw_masks, dropout_masks, seed_dropout
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import make_window
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.step import make_update
+
+GOLDEN = ["11011111", "11110001", "10111111", "11111110", "01111111", "11100010"]
+DROPOUT = dataclasses.replace(CONFIG, dropout=0.3, learning_rate=1e-2, warmup_fraction=0.0)
+
+
+def train(
+    store: TokenStore, recompute: str, precision: str = "float32", seed: int = 0
+) -> tuple[list[np.ndarray], list[float]]:
+    """Weights after four updates with dropout, and their losses."""
+    config = dataclasses.replace(DROPOUT, recompute=recompute, precision=precision)
+    model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
+    update = make_update(model, make_optimizer(config, 8, 4), seed, True)
+    windows = [make_window(store, np.arange(32 * i, 32 * i + 32), 8) for i in (0, 1, 2, 0)]
+    losses = [update(window)["loss"] for window in windows]
+    return model.get_weights(), losses
+
+
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
+def test_recomputation_changes_no_update(store: TokenStore, precision: str) -> None:
+    kept, losses = train(store, "none", precision)
+    recomputed, same = train(store, "layer", precision)
+    np.testing.assert_allclose(same, losses, rtol=0, atol=1e-6)
+    for one, other in zip(recomputed, kept, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_masks_follow_from_the_seed_and_the_update(store: TokenStore) -> None:
+    tf_keras.utils.set_random_seed(5)
+    _, losses = train(store, "none")
+    tf_keras.utils.set_random_seed(6)
+    assert train(store, "none")[1] == losses
+    assert train(store, "none", seed=1)[1] != losses
+    # The first window again, in the fourth update, with other masks and little training since.
+    assert losses[3] != losses[0]
+
+
+def test_training_without_a_seed_is_refused() -> None:
+    model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+    words = np.ones((1, 4), np.int32)
+    inputs = {"input_word_ids": words, "input_mask": words, "input_type_ids": words}
+    model(inputs, training=False)
+    with pytest.raises(RuntimeError, match="needs dropout_masks"):
+        model(inputs, training=True)
+
+
+MEMORY = """
+import dataclasses, os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np
+from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
+limit_memory(2000 * 2**20)
+from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.config import TrainConfig
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.step import make_update
+from bertaccum.data.windows import Window
+config = TrainConfig(recompute=sys.argv[1])
+encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], vocab_size=1000)
+model = build_model(config, ModelSource("small", encoder, [], None), classes=2)
+update = make_update(model, make_optimizer(config, 8, 2), 0, True)
+for size in (1,) * 8 + (9,) * 8:
+    n, length = 2 * size, 128
+    splits = np.arange(n + 1, dtype=np.int64) * length
+    cuts = np.array([0, size, n], np.int32)
+    reset_peak_memory()
+    update(Window(np.ones(n * length, np.int32), splits, np.zeros(n, np.int32), cuts))
+    print(peak_memory_bytes() / 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
+    """BERT-Small at length 128: at most 21 MiB an example; at most 11 with recomputation.
+
+    How two threads interleave moves a single peak by up to 7 MiB, so medians are compared.
+    """
+    per_example = {}
+    for recompute in ("none", "layer"):
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, recompute], capture_output=True, text=True, check=True
+        )
+        peaks = np.array(done.stdout.split(), float)
+        one, nine = np.median(peaks[1:8]), np.median(peaks[9:])  # The first of each is traced.
+        per_example[recompute] = (nine - one) / 8
+    assert per_example["layer"] <= 11 and 17 < per_example["none"] <= 21, per_example
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        pytest.param([32], marks=pytest.mark.slow),
+        [12, 12, 8],
+        pytest.param([1] * 32, marks=pytest.mark.slow),
+        pytest.param([3, 29], marks=pytest.mark.slow),
+    ],
+)
+def test_masks_belong_to_examples_and_not_to_micro_batches(
+    store: TokenStore, cuts: list[int]
+) -> None:
+    """With dropout, too, a window's cut, and so its padding, changes no update."""
+    weights = []
+    for sizes in ([8, 8, 8, 8], cuts):
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+        optimizer = make_optimizer(DROPOUT, 8, len(sizes))
+        update = make_update(model, optimizer, 0, accumulate=len(sizes) > 1)
+        for number in range(10):
+            rows = np.arange(32 * (number % 3), 32 * (number % 3) + 32)
+            window = make_window(store, rows, 8, lambda *_, s=sizes: np.cumsum([0, *s]))
+            update(window)
+        weights.append(model.get_weights())
+    moved = 0.0
+    start = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2).get_weights()
+    for one, other, first in zip(*weights, start, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+        moved = max(moved, float(np.abs(one - first).max()))
+    assert moved > 0.01
+
+
+def test_masks_never_change() -> None:
+    """Golden: another machine, device or TensorFlow must drop the same."""
+    model = tf_keras.Sequential([tf_keras.Input([3, 8]), tf_keras.layers.Dropout(0.25)])
+    seed_dropout(model, 8)
+    masks = draw_masks(model, tf.constant([3, 4], tf.int64), tf.constant(4))
+    with dropout_masks(masks.of_micro_batch(1)):
+        kept = model(tf.ones([2, 3, 8]), training=True).numpy() > 0
+    assert ["".join(str(int(k)) for k in row) for row in kept.reshape(6, 8)] == GOLDEN
+
+
+@pytest.mark.slow
+def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) -> None:
+    """Then they differ from one to the next, and the cut decides."""
+    window = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 8, 16, 24, 32]))
+    other = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 12, 24, 32]))
+    losses = []
+    for stream, cut in (("example", window), ("micro-batch", window), ("micro-batch", other)):
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+        optimizer = make_optimizer(DROPOUT, 8, 4)
+        update = make_update(model, optimizer, 0, True, dropout_stream=stream)
+        losses.append(update(cut)["losses"])
+    ours, drawn, cut_otherwise = losses
+    assert all(one != other for one, other in zip(ours, drawn, strict=True))
+    assert abs(sum(cut_otherwise) - sum(drawn)) > 1e-4
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_masks_drop_at_their_rate_and_are_not_alike(rate: float) -> None:
+    layer = tf_keras.layers.Dropout(rate)
+    model = tf_keras.Sequential([tf_keras.Input([64, 512]), layer, tf_keras.layers.Dropout(rate)])
+    seed_dropout(model, 512)
+    ones = tf.ones([16, 64, 512])
+    masks = draw_masks(model, tf.constant([3, 4]), tf.constant(32))
+    with dropout_masks(masks.of_micro_batch(8)):
+        dropped = layer(ones, training=True).numpy()
+        other = model.layers[1](ones, training=True).numpy()
+    kept = dropped > 0
+    assert kept.mean() == pytest.approx(1 - rate, abs=0.003)
+    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=1e-4)
+    assert dropped.mean() == pytest.approx(1, abs=0.005)
+    # Neither examples, tokens nor places of the model share their masks.
+    agreement = (1 - rate) ** 2 + rate**2
+    flat = kept.reshape(-1, 512)
+    shuffled = np.random.default_rng(0).permutation(len(flat))
+    assert (flat == flat[shuffled]).mean() == pytest.approx(agreement, abs=0.01)
+    assert (kept == (other > 0)).mean() == pytest.approx(agreement, abs=0.01)
+    columns = kept.mean(axis=(0, 1))
+    assert abs(columns - (1 - rate)).max() < 0.1

@@ -1,0 +1,500 @@
+"""The command line: what it prints where, exit codes, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+from simulated import Simulated
+
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.cli.program import main
+from bertaccum.errors import BertAccumError
+from bertaccum.planning import device_memory, rehearsal
+
+QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]
+QUICK += ["--micro-batch", "4"]
+
+
+class Outcome:
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> object:
+    """Runs the program in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9")
+
+    def call(*arguments: object) -> Outcome:
+        with pytest.raises(SystemExit) as end:
+            main([str(a) for a in arguments])
+        return Outcome(end.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Forty rows that a word decides, with a vocabulary."""
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    words = ["the", "food", "was", "good", "bad"]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    rows = [f"{i % 2}\tthe food was {('bad', 'good')[i % 2]}\n" for i in range(40)]
+    for name, count in (("train", 40), ("dev", 16), ("test", 20)):
+        (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows[:count]))
+    return folder
+
+
+def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None:
+    trained = run(
+        *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *QUICK[:-2]),
+        *("--learning-rate", 1e-3, "--micro-batch", 3, "--cut", "count", "--json"),
+    )
+    assert (trained.code or 0) == 0
+    summary = json.loads(trained.out)
+    assert summary["updates"] == 40
+    assert summary["examples"] == 320
+    assert summary["best_dev_accuracy"] > 0.9
+    assert "random weights, not pretrained" in trained.err
+    assert "8 examples an update: 2 of 3 and one of 2; 40 updates" in trained.err
+
+    folder = Path("runs/latest").resolve()
+    assert folder.parent == Path("runs").resolve()
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    wanted = {"update", "epoch", "loss", "examples", "learning_rate", "grad_norm", "seconds"}
+    assert wanted | {"examples_per_second"} <= set(metrics[0])
+    assert [m["update"] for m in metrics] == list(range(1, 41))
+    assert metrics[0]["learning_rate"] == 0
+    assert max(m["learning_rate"] for m in metrics) == pytest.approx(1e-3)
+    assert [m["epoch"] for m in metrics] == [1 + i // 5 for i in range(40)]
+    assert json.loads((folder / "plan.json").read_text()) == {
+        "target_batch": 8,
+        "micro_batch": 3,
+        "accumulation_steps": 3,
+        "replicas": 1,
+        "recompute": "none",
+        "cut": "count",
+        "why": "as --micro-batch says",
+        "learned_limits": {},
+        "updates": 40,
+    }
+    evaluations = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    assert [e["update"] for e in evaluations] == list(range(5, 41, 5))
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    lengths = {"max_seq_length": 16, "longer": 0, "median": 6, "longest": 6}
+    assert json.loads((folder / "inputs.json").read_text())["truncation"] == {
+        "train.tsv": lengths | {"texts": 40},
+        "dev.tsv": lengths | {"texts": 16},
+    }
+    assert "--max-seq-length" not in trained.err
+
+    evaluated = run("eval")
+    assert (evaluated.code or 0) == 0
+    best = summary["best_update"]
+    said = f"run: runs/{folder.name}; its best checkpoint: update {best}"
+    assert evaluated.err.splitlines()[:2] == [said, "evaluating on test.tsv"]
+    assert "run: " not in run("eval", "--quiet").err
+    assert re.search(r"accuracy +1\.0000", evaluated.out)
+    saved = json.loads((folder / "eval-test.json").read_text())
+    assert saved["confusion_matrix"] == [[10, 0], [0, 10]]
+    assert json.loads(run("eval", "--split", "dev", "--json").out)["examples"] == 16
+    as_json = run("eval", "--file", data / "train.tsv", "--json")
+    assert json.loads(as_json.out)["examples"] == 40
+    written = sorted(path.name for path in folder.glob("eval-*"))
+    assert written == ["eval-dev.json", "eval-file-train.json", "eval-test.json"]
+    state = tf.train.load_checkpoint(str(folder / "checkpoints/update-40/state"))
+    names = [name.split("/")[0].split("_", 1) for name in state.get_variable_to_shape_map()]
+    held = {name[1]: "_".join(name) for name in names if len(name) == 2}
+    value = "/.ATTRIBUTES/VARIABLE_VALUE"
+    assert state.get_tensor(held["iteration_0"] + value) == 40
+    slots = [name for name in held if name.startswith("m_")]
+    assert len(slots) > 20
+    for slot in slots:  # first and second moments, and the weight
+        assert {f"v_{slot[2:]}", slot[2:]} <= set(held)
+
+
+def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -> None:
+    Path("recipe.yaml").write_text(
+        f"data: {data}\nmodel: bert-tiny\ninit-checkpoint: none\nmax_seq_length: 5\n"
+        "target_batch: 16\nlearning_rate: 1e-3\nmax_updates: 3\nmicro_batch: 4\n"
+    )
+    first = run("train", "--config", "recipe.yaml", "--target-batch", 10, "--out", "first")
+    assert (first.code or 0) == 0
+    config = yaml.safe_load(Path("first/config.yaml").read_text())
+    assert (config["target_batch"], config["learning_rate"], config["epochs"]) == (10, 1e-3, 3.0)
+    truncation = (
+        "100 % of the texts are longer than --max-seq-length 5 (median 6, longest 6 tokens)"
+    )
+    assert truncation in first.err.splitlines()
+    assert "out" not in config
+    assert not Path("latest").exists()
+
+    second = run("train", "--config", "first/config.yaml", "--out", "second")
+    assert (second.code or 0) == 0
+    losses = [
+        [json.loads(line)["loss"] for line in Path(name, "metrics.jsonl").read_text().splitlines()]
+        for name in ("first", "second")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert len(losses[0]) == 3
+
+
+TRAIN_MISTAKES = {
+    "target 0": (["--target-batch", 0], "'--target-batch': 0 is not in the range x>=1"),
+    "micro above target": (
+        ["--target-batch", 4, "--micro-batch", 8],
+        "8 is above --target-batch 4",
+    ),
+    "micro 0": (["--micro-batch", 0], "'--micro-batch': 0 is not in the range"),
+    "micro no number": (["--micro-batch", "some"], "'some' is neither auto nor a whole number"),
+    "eval some": (["--eval-every", "some"], "'some' is neither a whole number of updates nor"),
+    "too long": (["--max-seq-length", 513], "513 is above the model's 512 positions"),
+    "too short": (["--max-seq-length", 2], "2 is not in the range x>=3"),
+    "no data": (["--data", "absent"], "absent/train.tsv: there is no such file; run .* prepare` f"),
+    "no dev": (["--data", "half"], "half/dev.tsv: there is no such file; run `bertaccum prepare`"),
+    "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
+    "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*refused.*--vocab FILE$"),
+    "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
+    "two encoders": (["--bert-config", "x.json"], "both name the encoder"),
+    "unknown model": (["--model", "bert-smal"], "'bert-smal' is not one of .*bert-small"),
+    "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
+    "out exists": (["--out", "reviews"], "--out reviews exists; name another folder$"),
+    "no config": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
+    "no number": (["--epochs", "nan"], "--epochs nan is not a finite number"),
+    "endless": (["--learning-rate", "inf"], "--learning-rate inf is not a finite number"),
+    "out in a file": (["--out", "reviews/vocab.txt/run"], "vocab.txt/run (cannot be made|is not)"),
+    "out too long": (["--out", "x" * 300], "is not a possible name"),
+}
+
+
+@pytest.mark.parametrize("mistake", TRAIN_MISTAKES)
+def test_a_mistake_gets_one_line_and_leaves_nothing(run, data: Path, mistake: str) -> None:
+    arguments, message = TRAIN_MISTAKES[mistake]
+    Path("half").mkdir()
+    Path("half/train.tsv").touch()
+    before = sorted(Path().iterdir())
+    given = dict(zip(["--data", *QUICK[::2]], [data, *QUICK[1::2]], strict=True))
+    given |= zip(arguments[::2], arguments[1::2], strict=True)
+    check_error(run("train", *chain(*given.items())), message)
+    assert sorted(Path().iterdir()) == before
+
+
+def check_error(outcome: Outcome, message: str) -> None:
+    assert outcome.code == 2
+    assert outcome.out == ""
+    lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert re.search(message, lines[0])
+    assert "Traceback" not in outcome.err
+
+
+DATA_MISTAKES = {
+    "empty": (b"", "train.tsv: is empty"),
+    "binary": (b"\x00\x01\x02\xff" * 20, "train.tsv, row 1: holds NUL bytes: it is not text"),
+    "latin-1": (b"label\ttext\n1\tcaf\xe9\n", "train.tsv, row 2: byte 0xe9 .*not UTF-8"),
+    "columns": (
+        b"label\ttext\n1\ta\tb\n",
+        "train.tsv, row 2: has 3 columns where the first row has 2",
+    ),
+    "one class": (b"label\ttext\n1\ta\n1\tb\n", r"train.tsv: holds one class only \(1\)"),
+}
+
+
+@pytest.mark.parametrize("mistake", DATA_MISTAKES)
+def test_bad_data_is_named_by_file_and_row(run, data: Path, mistake: str) -> None:
+    contents, message = DATA_MISTAKES[mistake]
+    (data / "train.tsv").write_bytes(contents)
+    check_error(run("train", "--data", data, *QUICK), message)
+    assert not Path("runs").exists()
+
+
+CONFIG_MISTAKES = {
+    "unknown key": ("seed: 1\ntarget_bach: 8\n", r"r.yaml, row 2: .*did you mean target_batch\?"),
+    "bad value": ("target_batch: 0\n", "r.yaml, row 1: target_batch: 0 is not in the range"),
+    "fraction": ("seed: 1.5\n", "r.yaml, row 1: seed: 1.5 is not valid"),
+    "no date": ("data: 2024-99-99\n", "r.yaml: is not plain YAML"),
+    "nested": ("[" * 3000, "r.yaml: is not plain YAML"),
+    "list": ("seed: [1]\n", r"r.yaml, row 1: seed: \[1\] is not valid"),
+    "flag for number": ("seed: true\n", "r.yaml, row 1: seed: True is not valid"),
+    "twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is there twice"),
+    "no mapping": ("- 1\n", "holds no `key: value` lines"),
+    "no yaml": ("seed: [\n", "r.yaml, row 2: is not plain YAML"),
+    "a tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
+}
+
+
+@pytest.mark.parametrize("mistake", CONFIG_MISTAKES)
+def test_a_bad_config_file_is_named_by_row(run, mistake: str) -> None:
+    contents, message = CONFIG_MISTAKES[mistake]
+    Path("r.yaml").write_text(contents)
+    check_error(run("train", "--config", "r.yaml"), message)
+
+
+def test_eval_mistakes(run, data: Path) -> None:
+    check_error(run("eval"), "runs/latest: there is no run here; train first")
+    trained = run("train", "--data", data, "--max-updates", 1, "--target-batch", 8, *QUICK)
+    assert (trained.code or 0) == 0
+    check_error(run("eval", "--file", "absent.tsv"), "absent.tsv: there is no such file")
+    Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
+    check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
+    Path("more.csv").write_text("body,label\ngood,0\n")
+    needed = "'text' of --text-column is not in the header, which reads: body, label"
+    check_error(run("eval", "--file", "more.csv"), f"more.csv: the column {needed}")
+    Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
+    check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
+
+
+def test_export_mistakes(run, data: Path) -> None:
+    check_error(run("export"), "runs/latest: there is no run here; train first")
+    check_error(run("export", "--run", data), "reviews: there is no run here")
+    message = "no: there is no run here; train first, or check the path: `bertaccum runs` lists"
+    for command in ("show no", "compare no x", "report no", "train --resume no"):
+        check_error(run(*command.split()), message)
+    check_error(run("export", "--format", "onnx"), "'onnx' is not one of 'savedmodel', 'hugging")
+
+
+def test_prepare_mistakes(run) -> None:
+    check_error(run("prepare", "--source", "csv"), "--source csv needs --train-file")
+    check_error(run("prepare", "--archive", "absent.tgz"), "absent.tgz")
+    check_error(run("prepare", "--source", "sample", "--dev-fraction", 1), "not in the range 0<x<1")
+    check_error(run("prepare", "--source", "sample", "--archive", "x"), "drop one of the two")
+    assert not Path("data").exists()
+
+
+def test_an_unexpected_failure_is_one_line_too(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("first\nsecond")
+
+    monkeypatch.delenv("BERTACCUM_TRACEBACK", raising=False)
+    monkeypatch.setattr("data_prep.preparation.prepare", fail)
+    outcome = run("prepare", "--source", "sample")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: unexpected RuntimeError: first second;")
+
+
+def test_an_error_says_where_and_what_to_do() -> None:
+    error = BertAccumError("is damaged", "fetch it again", path="a.tsv", row=3)
+    assert str(error) == "a.tsv, row 3: is damaged; fetch it again"
+    assert str(BertAccumError("two\nlines")) == "two lines"
+
+
+@pytest.mark.parametrize("command", [[], ["prepare"], ["plan"], ["train"], ["eval"], ["export"]])
+def test_help_names_every_default(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bertaccum", *command, "-h"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "100"},
+        check=True,
+    )
+    assert "bertaccum train --target-batch 32 --micro-batch 8" in done.stdout or command in (
+        ["prepare"],
+        ["plan"],
+        ["eval"],
+        ["export"],
+    )
+    if command == ["train"]:
+        assert "[default: 2e-05; x>0]" in done.stdout
+
+
+def losses(folder: str) -> list[float]:
+    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.mark.slow
+def test_stopping_early_changes_no_update_and_a_seed_changes_all(run, data: Path) -> None:
+    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
+    run(*common, "--epochs", 2, "--out", "whole")
+    run(*common, "--epochs", 2, "--out", "stopped", "--max-updates", 3)
+    run(*common, "--epochs", 0.1, "--out", "seeded", "--seed", 1)
+    assert losses("stopped") == pytest.approx(losses("whole")[:3], abs=1e-6)
+    assert len(losses("seeded")) == 1
+    assert losses("seeded")[0] != pytest.approx(losses("whole")[0], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_best_holds_the_weights_of_the_best_evaluation(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of equally good ones the last; and a worse one after it changes nothing."""
+    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
+    run(*common, "--max-updates", 3, "--out", "three")
+    scores = iter([0.5, 0.9, 0.9, 0.2])
+    monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(scores))
+    run(*common, "--max-updates", 4, "--eval-every", 1, "--out", "four")
+    evaluations = [json.loads(line) for line in Path("four/eval.jsonl").read_text().splitlines()]
+    assert [e["best"] for e in evaluations] == [True, True, True, False]
+    assert json.loads(Path("four/summary.json").read_text())["best_update"] == 3
+
+    def kernel(path: str, name: str) -> np.ndarray:
+        reader = tf.train.load_checkpoint(path)
+        (full,) = [n for n in reader.get_variable_to_shape_map() if re.fullmatch(name, n)]
+        return reader.get_tensor(full)
+
+    out = "model/layer_with_weights-1/out_proj/kernel/.*"
+    kernels = [kernel(f"{run}/best/model.ckpt", out) for run in ("four", "three")]
+    state = "four/checkpoints/update-4/state"
+    kernels.append(kernel(state, r"v\d+_sentence_prediction_logits_kernel_0/.*"))
+    assert kernels[0] == pytest.approx(kernels[1], abs=1e-6)
+    assert kernels[0] != pytest.approx(kernels[2], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_latest_is_the_last_run(run, data: Path) -> None:
+    for _ in range(2):
+        run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, *QUICK)
+    runs = sorted(path.name for path in Path("runs").iterdir() if not path.is_symlink())
+    assert len(runs) == 2
+    assert Path("runs/latest").resolve().name == runs[1]
+
+
+def test_a_run_that_diverges_fails(run, data: Path) -> None:
+    outcome = run(
+        *("train", "--data", data, "--target-batch", 8, "--epochs", 1, "--warmup-fraction", 0),
+        *("--learning-rate", 1e30, "--out", "diverged", *QUICK),
+    )
+    assert outcome.code == 1
+    message = "error: the loss on dev.tsv is no longer finite at update 5; lower --learning-rate"
+    assert outcome.err.splitlines()[-1] == message
+    metrics = Path("diverged/metrics.jsonl").read_text()
+    assert "NaN" not in metrics
+    assert json.loads(metrics.splitlines()[-1])["skipped"]
+
+
+def test_labels_are_not_markup(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (f"good {i},[/b]\nbad {i},[red]\n" for i in range(10))
+    Path("mine.csv").write_text("text,label\n" + "".join(rows))
+    prepared = run("prepare", "--source", "csv", "--train-file", "mine.csv")
+    assert (prepared.code or 0) == 0
+    assert "[/b]" in prepared.out
+    assert "[red]" in prepared.out
+    said = r"note: dev.tsv has no row of (\[/b\]|\[red\]), whose few texts are all in train.tsv; .*"
+    assert re.fullmatch(said, prepared.err.splitlines()[-2])
+
+
+DAMAGE = {
+    "labels.json": (b'{"values": 3, "names": []}', "labels.json: is damaged"),
+    "vocab.txt": ("\n".join(SPECIAL_TOKENS).encode(), "its vocab.txt has 5 entries"),
+    "model.ckpt.data-00000-of-00001": (b"short", "model.ckpt: cannot be loaded"),
+    "../config.yaml": (b"max_seq_length: abc\n", "config.yaml: is not a run's configuration"),
+}
+
+
+def test_a_damaged_run_is_named(run, data: Path) -> None:
+    run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, "--out", "r", *QUICK)
+    for name, (contents, message) in DAMAGE.items():
+        path = Path("r/best", name)
+        whole = path.read_bytes()
+        path.write_bytes(contents)
+        check_error(run("eval", "--run", "r"), message)
+        path.write_bytes(whole)
+    assert Path("r/summary.json").stat().st_mode & 0o044 == 0o044 & ~os.umask(0o022)
+
+
+def test_interruption_and_a_full_disk_end_in_one_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: BaseException) -> None:
+        def prepare(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("data_prep.preparation.prepare", prepare)
+
+    fail(KeyboardInterrupt())
+    outcome = run("prepare", "--source", "sample")
+    assert (outcome.code, outcome.err.strip()) == (130, "error: interrupted")
+    fail(OSError(28, "No space left on device", "x.tsv"))
+    outcome = run("prepare", "--source", "sample")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: x.tsv: No space left on device;")
+
+
+def test_no_command_shows_the_help(run) -> None:
+    outcome = run()
+    assert (outcome.code or 0) == 0
+    assert outcome.out.startswith("Usage: ")
+
+
+def test_a_config_may_have_a_byte_order_mark_and_nulls(run) -> None:
+    Path("r.yaml").write_bytes(b"\xef\xbb\xbfmax_updates: null\ndata: absent\n")
+    check_error(run("train", "--config", "r.yaml", *QUICK), "absent/train.tsv")
+
+
+def test_plan_shows_what_fits_and_train_takes_it(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    Simulated.started = []
+    common = ["--data", data, "--model", "bert-tiny", "--init-checkpoint", "none"]
+    common += ["--max-seq-length", 16, "--target-batch", 20]
+    planned = run("plan", *common, "--recompute", "none")
+    assert (planned.code or 0) == 0
+    assert "always in use: parameters 110 MiB" in planned.out
+    assert re.search(r"7 x 3 x 1 = 20 \* +│ none +│ 709 MiB .* yes", planned.out)
+    assert "* 20 examples an update: micro-batches of up to 7 of the longest" in planned.out
+    assert "no accumulation is needed, the whole window fits; but cut it is faster" in planned.out
+    assert "plan.json: written" in planned.out
+    assert f"examples/s: of windows of {data}\n" in planned.out
+    written = json.loads(Path("plan.json").read_text())
+    as_json = run("plan", *common, "--recompute", "none", "--json")
+    assert json.loads(as_json.out) == written
+
+    trained = run("train", *common, "--recompute", "none", "--max-updates", 2, "--out", "r")
+    assert (trained.code or 0) == 0
+    assert "micro-batches of up to 7 of the longest, more of shorter ones; 2 updates" in trained.err
+    assert "why so: no accumulation is needed" in trained.err
+    kept = json.loads(Path("r/plan.json").read_text())
+    assert kept == written | {"learned_limits": {}, "updates": 2}
+    config = yaml.safe_load(Path("r/config.yaml").read_text())
+    assert (config["micro_batch"], config["recompute"]) == (7, "none")
+    assert len(Simulated.started) == 2
+
+
+def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    planned = run("plan", "--data", data, "--device-memory", "950MiB")
+    assert planned.code == 1
+    assert "│ no" in planned.out
+    assert re.fullmatch(r"error: nothing fits: .*; --model bert-mini \(.*\)", planned.err.strip())
+    # As on a machine with that little: a limit would come too late for this process.
+    monkeypatch.setattr(device_memory, "machine_bytes", lambda: 960 * 2**20)
+    trained = run("train", "--data", data, *QUICK[:-2])
+    assert trained.code == 1
+    assert "error: nothing fits" in trained.err
+    assert not Path("runs").exists()
+
+
+def test_plan_takes_a_recipe_of_train(run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    Path("recipe.yaml").write_text(f"data: {data}\nepochs: 3\nout: runs/mine\ntarget_batch: 20\n")
+    planned = run("plan", "--config", "recipe.yaml", "--json")
+    assert (planned.code or 0) == 0
+    assert json.loads(Path("plan.json").read_text())["target_batch"] == 20
+    Path("recipe.yaml").write_text("epoch: 3\n")
+    check_error(run("plan", "--config", "recipe.yaml"), "unknown key 'epoch'")
+
+
+def test_plan_mistakes(run, data: Path) -> None:
+    check_error(run("plan", "--device-memory", "4GiB", "--memory-limit", "4GiB"), "drop one")
+    check_error(run("plan", "--device-memory", "lots"), "is not a size such as 4GiB")
+    check_error(run("plan", "--data", data, "--out", "no/plan.json"), "cannot be written")
+    check_error(run("plan", "--data", data, "--max-seq-length", 1000), "above the model's 512")
+    check_error(run("plan", "--data", "absent"), "absent/train.tsv: there is no such file; run")
+    Path("recipe.yaml").write_text("data: absent\n")
+    check_error(run("plan", "--config", "recipe.yaml"), "absent/train.tsv: there is no such file")
+    assert not Path("plan.json").exists()

@@ -1,0 +1,114 @@
+"""What `prepare` says of the data, beside the numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bertaccum.cli.display.data_notes import notes
+
+NOTHING: dict[str, Any] = {
+    "repeated": {"texts": 0, "rows": 0},
+    "conflicting": {"texts": 0, "rows": []},
+    "also_in_test": {"texts": 0, "rows": 0},
+    "empty": {},
+    "missing_labels": {},
+    "dropped_rows": 0,
+}
+
+
+def counted(**classes: int) -> dict[str, Any]:
+    return {"rows": sum(classes.values()), "classes": classes}
+
+
+def said(drop: bool | None = None, **found: Any) -> str:
+    counts = {name: counted(a=50, b=50) for name in ("train", "dev")}
+    options = {"drop_duplicates": drop}
+    lines = notes({"findings": NOTHING | found, "options": options, "counts": counts})
+    assert all(line.startswith("note: ") for line in lines)
+    return "\n".join(lines)
+
+
+def test_nothing_unusual_is_no_note() -> None:
+    assert said() == ""
+
+
+def test_texts_of_the_test_set_are_counted() -> None:
+    shared = {"texts": 1234, "rows": 1300}
+    counted = "1,234 texts of the test set are also in the training set (1,300 rows): "
+    left_out = "left out of train.tsv and dev.tsv; --no-drop-duplicates keeps them"
+    for drop in (None, True):
+        assert counted + left_out in said(drop, also_in_test=shared)
+    kept = "kept in train.tsv and dev.tsv; --drop-duplicates leaves them out"
+    assert counted + kept in said(False, also_in_test=shared)
+    one = {"texts": 1, "rows": 1}
+    assert "1 text of the test set is also in the training set (1 row): " in said(also_in_test=one)
+
+
+def test_repeated_texts_are_counted() -> None:
+    repeated = {"texts": 40, "rows": 92}
+    counted = "40 texts occur more than once in the training set (92 rows): "
+    together = "all rows of a text are in one split; --drop-duplicates keeps only the first"
+    for drop in (None, False):
+        assert counted + together in said(drop, repeated=repeated)
+    assert counted + "only the first row of each is kept" in said(True, repeated=repeated)
+
+
+def test_conflicting_labels_are_named_by_row() -> None:
+    two = {"texts": 2, "rows": [[4, 17], [1002, 8, 9]]}
+    named = "2 texts have more than one label in the training set (rows 4 and 17; 1,002 and 8 and 9"
+    assert f"{named}): correct" in said(conflicting=two)
+    many = {"texts": 6, "rows": [[4, 17]]}
+    assert "(rows 4 and 17; ...): correct" in said(conflicting=many)
+
+
+def test_empty_texts_and_missing_labels_are_counted_by_set() -> None:
+    empty = {"training": {"rows": 12, "first_row": 7}, "test": {"rows": 1, "first_row": 2}}
+    found = said(empty=empty)
+    assert "12 rows of the training set have an empty text (first: row 7)" in found
+    assert "1 row of the test set has an empty text (first: row 2)" in found
+    found = said(missing_labels={"training": {"NaN": 3, "None": 1}})
+    assert "3 rows of the training set have the label 'NaN'; if that means missing, delete" in found
+    assert "1 row of the training set has the label 'None'; if that means missing, del" in found
+
+
+@pytest.mark.parametrize(
+    ("dev", "test_fraction", "lines"),
+    [
+        (counted(neg=15, pos=15), 0, []),
+        (counted(neg=10, pos=10), 0, ["dev.tsv has 20 rows, each 5% of its accuracy; raise --dev"]),
+        (
+            counted(neg=10, pos=10),
+            0.1,
+            ["test.tsv has 20 rows, each 5% of its accuracy; raise --test", "dev.tsv has 20 rows"],
+        ),
+        (
+            counted(neg=90, neutral=0, pos=0),
+            0,
+            ["dev.tsv has no row of neutral, pos, whose few texts are all in train.tsv; raise"],
+        ),
+        (
+            counted(a=1, **dict.fromkeys("bcdefgh", 0)),
+            0,
+            ["no row of b, c, d, e, f and 2 more, whose", "dev.tsv has 1 row, each 100% of its"],
+        ),
+    ],
+)
+def test_what_says_little_is_noted(
+    dev: dict[str, Any], test_fraction: float, lines: list[str]
+) -> None:
+    train = {"classes": dict.fromkeys(dev["classes"], 9)}
+    manifest = {
+        "counts": {"train": train, "dev": dev, "test": dev},
+        "options": {"test_fraction": test_fraction},  # as earlier versions wrote it
+    }
+    found = notes(manifest)
+    assert len(found) == len(lines)
+    assert all(line in note for line, note in zip(lines, found, strict=True))
+
+
+def test_a_class_that_only_the_test_set_has_is_named() -> None:
+    counts = {"train": counted(a=50, b=0), "dev": counted(a=40, b=0)}
+    lines = notes({"counts": counts, "options": {}})
+    assert lines == ["note: train.tsv has no row of b: all of them are also in the test set"]

@@ -1,0 +1,146 @@
+"""Every option of every command: a value that it cannot have is named, with what it can have."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from bertaccum.cli.program import cli
+from bertaccum.config import (
+    CompareConfig,
+    EvalConfig,
+    ExportConfig,
+    PlanConfig,
+    PredictConfig,
+    PrepareConfig,
+    ReportConfig,
+    TrainConfig,
+)
+from bertaccum.errors import ConfigError
+from bertaccum.settings import field_names
+
+CONFIGS = {
+    "prepare": PrepareConfig,
+    "train": TrainConfig,
+    "plan": PlanConfig,
+    "eval": EvalConfig,
+    "predict": PredictConfig,
+    "export": ExportConfig,
+    "compare": CompareConfig,
+    "report": ReportConfig,
+}
+
+
+def wrong_values() -> Iterator[Any]:
+    """Command, flag, a value that is not valid, and what has to be said about it."""
+    for command, config in CONFIGS.items():
+        for field in dataclasses.fields(config):
+            flag, known = f"--{field.name.replace('_', '-')}", field.metadata
+            wrong: list[tuple[str, str]] = []
+            if known["choices"]:
+                wrong = [("none-such", re.escape(known["choices"][-1]))]
+            elif known["minimum"] is not None:
+                low = known["minimum"]
+                wrong = [
+                    ("some", "'some' is (not a valid|neither)"),
+                    (str(low - 1), f"x>=?{low}|{low}<=?x"),
+                ]
+                wrong += [
+                    ("1e400", "inf|not a valid|neither a"),
+                    ("nan", "not a finite|not a valid|neither a"),
+                ]
+            if known["maximum"] is not None:
+                high = known["maximum"]
+                wrong.append((str(high + 1), f"<=?{high}"))
+            for value, message in wrong:
+                yield pytest.param(command, flag, value, message, id=f"{command} {flag} {value}")
+
+
+@pytest.mark.parametrize(("command", "flag", "value", "message"), wrong_values())
+def test_a_wrong_value_is_named_with_what_is_valid(
+    command: str, flag: str, value: str, message: str
+) -> None:
+    with pytest.raises((click.UsageError, ConfigError)) as error:
+        context = cli.commands[command].make_context(command, [flag, value])
+        CONFIGS[command](
+            **{n: v for n, v in context.params.items() if n in field_names(CONFIGS[command])}
+        )
+    text = getattr(error.value, "message", "")
+    assert flag in str(error.value) or f"'{flag}'" in getattr(error.value, "format_message", str)()
+    assert re.search(message, text), text
+    assert error.value.exit_code == 2
+
+
+def single_options() -> Iterator[Any]:
+    """Every option of every command that takes one value."""
+    for name, command in cli.commands.items():
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.is_flag:
+                yield pytest.param(name, max(option.opts, key=len), id=f"{name} {option.name}")
+
+
+@pytest.mark.parametrize(("command", "flag"), single_options())
+def test_an_option_with_one_value_is_given_once(command: str, flag: str) -> None:
+    with pytest.raises(click.UsageError, match=f"{flag} is given more than once") as error:
+        cli.commands[command].make_context(command, [flag, "1", f"{flag}=2"])
+    assert error.value.exit_code == 2
+
+
+def test_flags_may_be_repeated_and_a_flag_beats_its_key(tmp_path: Path) -> None:
+    context = cli.commands["prepare"].make_context("prepare", ["--json", "--json", "-q", "-q"])
+    assert context.params["as_json"]
+    (tmp_path / "r.yaml").write_text("seed: 1\n")
+    arguments = ["--config", str(tmp_path / "r.yaml"), "--seed", "2"]
+    assert cli.commands["train"].make_context("train", arguments).params["seed"] == 2
+
+
+@pytest.mark.parametrize("config", [PrepareConfig, EvalConfig, PredictConfig])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("delimiter", "commas"),
+        ("delimiter", '"'),
+        ("delimiter", ""),
+        ("encoding", "latin-99"),
+        ("encoding", "base64"),
+    ],
+)
+def test_a_delimiter_or_encoding_that_is_none_is_named(
+    config: type, option: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--{option} .*{value}"):
+        config(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "both"),
+    [
+        (TrainConfig, {"target_batch": 4, "micro_batch": 8}, ["--micro-batch 8", "batch 4"]),
+        (
+            TrainConfig,
+            {"model": "bert-tiny", "bert_config": "x"},
+            ["--model bert-tiny", "config x"],
+        ),
+        (PlanConfig, {"device_memory": "4GiB", "memory_limit": "2GiB"}, ["4GiB", "2GiB"]),
+        (PrepareConfig, {"archive": "a.tgz", "source": "csv", "train_file": "b"}, ["--archive"]),
+        (PrepareConfig, {"source": "csv"}, ["--source csv", "--train-file"]),
+        (PrepareConfig, {"train_file": "b"}, ["--train-file", "--source yelp"]),
+        (EvalConfig, {"text_column": "body"}, ["--text-column", "--file"]),
+        (PrepareConfig, {"delimiter": "tab"}, ["--delimiter", "--source yelp"]),
+        (EvalConfig, {"encoding": "utf-16"}, ["--encoding", "--file"]),
+    ],
+    ids=str,
+)
+def test_options_that_contradict_each_other_are_both_named(
+    config: type, values: dict[str, Any], both: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(**values)
+    for part in both:
+        assert part in str(error.value)

@@ -1,0 +1,166 @@
+"""What google-research/bert's run_classifier.py did with a folder of TSVs, done here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import write_small_task
+
+import bertaccum
+from bertaccum.cli.program import main
+from bertaccum.training.events import Updated
+from data_prep.tsv import read_tsv
+
+OPTIONS = {"optimizer": "bert-adamw", "epochs": 4.0, "learning_rate": 1e-2}
+# Quotes mean nothing there.
+OPENINGS = ("the food was", '"the food was', 'the "food" was', "the foodé'\"was ")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its data folder, `cola`: no manifest, and a header in test.tsv alone."""
+    folder = tmp_path_factory.mktemp("run_classifier")
+    write_small_task(folder / "cola")
+    words = [f"{'very ' * (i % 5)}{'good' if i % 2 else 'bad'}" for i in range(24)]
+    texts = [f"{OPENINGS[i % 4]} {word}" for i, word in enumerate(words)]
+    rows = [f"gj04\t{i % 2}\t{'' if i % 2 else '*'}\t{text}\n" for i, text in enumerate(texts)]
+    (folder / "cola/train.tsv").write_text("".join(rows))
+    (folder / "cola/dev.tsv").write_text("".join(rows[:5]))
+    unlabelled = "".join(f"{i}\t{text}\n" for i, text in enumerate(texts[:7]))
+    (folder / "cola/test.tsv").write_text(f"index\tsentence\n{unlabelled}")
+    return folder
+
+
+def updates(folder: Path, micro_batch: int) -> list[Updated]:
+    events = bertaccum.train(
+        data=str(folder / "cola"),
+        bert_config=str(folder / "cola/bert_config.json"),
+        init_checkpoint="none",
+        max_seq_length=16,
+        target_batch=8,
+        micro_batch=micro_batch,
+        eval_every=4.0,
+        out=str(folder / f"by-{micro_batch}"),
+        **OPTIONS,
+    )
+    return [event for event in events if isinstance(event, Updated)]
+
+
+@pytest.fixture(scope="module")
+def cut(folder: Path) -> list[Updated]:
+    """The updates of a run in micro-batches of 2, in `by-2`."""
+    return updates(folder, 2)
+
+
+@pytest.fixture
+def run(
+    folder: Path, cut: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """Runs a command on `by-2`, there: exit code, stdout, stderr."""
+    monkeypatch.chdir(folder)
+
+    def call(command: str, *arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main([command, "--run", "by-2", *arguments])
+        return end.value.code or 0, *capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(("name", "skipped", "column"), [("train", 0, 3), ("test", 1, 1)])
+def test_rows_are_read_as_it_reads_them(folder: Path, name: str, skipped: int, column: int) -> None:
+    path = folder / f"cola/{name}.tsv"
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file, delimiter="\t", quotechar=None))[skipped:]
+    assert read_tsv(path)["text"].tolist() == [row[column] for row in rows]
+    assert sum('"' in row[column] for row in rows) > 3
+
+
+def test_the_optimizer_arrives_and_a_window_may_be_cut(folder: Path, cut: list[Updated]) -> None:
+    """1 x 8 and 4 x 2 make the same updates, at rates that adamw's schedule does not have."""
+    whole = updates(folder, 8)
+    assert [{u.micro_steps for u in some} for some in (whole, cut)] == [{1}, {4}]
+    for name in ("loss", "grad_norm"):
+        one, other = ([getattr(u, name) for u in some] for some in (whole, cut))
+        np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=name)
+    # 12 updates, of which int(1.2) are the warm-up.
+    assert [u.learning_rate for u in cut] == pytest.approx(
+        [0.0, *(1e-2 * (1 - n / 12) for n in range(1, 12))]
+    )
+    assert "optimizer: bert-adamw\n" in (folder / "by-2/config.yaml").read_text()
+    assert "| optimizer | bert-adamw |" in (folder / "by-2/model-card.md").read_text()
+
+
+def test_eval_results(run: Any, folder: Path) -> None:
+    code, out, _ = run("eval", "--split", "dev", "--results", "eval_results.txt", "--json")
+    found, summary = json.loads(out), json.loads((folder / "by-2/summary.json").read_text())
+    assert (code, found["examples"]) == (0, 5)
+    assert (folder / "eval_results.txt").read_text() == (
+        f"eval_accuracy = {found['accuracy']}\n"
+        f"eval_loss = {found['loss']}\n"
+        f"global_step = {summary['best_update']}\n"
+        f"loss = {found['loss']}\n"
+    )
+    assert found["accuracy"] == summary["best_dev_accuracy"]
+
+
+def test_test_results(run: Any, folder: Path) -> None:
+    code, out, _ = run("predict", "--file", "cola/test.tsv", "--results", "test_results.tsv")
+    assert (code, out) == (0, "test_results.tsv: 7 predictions\n")
+    texts = read_tsv(folder / "cola/train.tsv")["text"].tolist()[:7]
+    wanted = list(bertaccum.predict(texts, run=str(folder / "by-2")))
+    rows = np.loadtxt("test_results.tsv", delimiter="\t")
+    np.testing.assert_allclose(rows, [list(p.probabilities.values()) for p in wanted], atol=1e-6)
+    assert [str(row.argmax()) for row in rows] == [p.label for p in wanted]
+
+
+def test_an_evaluation_that_fails_leaves_what_was_there(run: Any, folder: Path) -> None:
+    (folder / "earlier.txt").write_text("of another time\n")
+    code, out, err = run("eval", "--split", "test", "--results", "earlier.txt")
+    assert (code, out, err.count("\n")) == (2, "", 3)
+    assert re.match(r"run: by-2; its best checkpoint: update \d+\nevaluating on test.tsv\n", err)
+    assert "cola/test.tsv: has no labels; a test.tsv in the cola layout has none: predict it" in err
+    assert [p.read_text() for p in folder.glob("*earlier*")] == ["of another time\n"]
+
+
+def test_what_is_no_file_is_not_replaced(run: Any, folder: Path) -> None:
+    (folder / "real.txt").write_text("of another time\n")
+    (folder / "link.txt").symlink_to("real.txt")
+    assert run("eval", "--split", "dev", "--results", "link.txt")[0] == 0
+    assert (folder / "link.txt").is_symlink()
+    assert (folder / "real.txt").read_text().startswith("eval_accuracy = ")
+    for named in ("", ".", "/dev/stdout", "none/file"):
+        code, out, err = run("eval", "--split", "dev", "--results", named)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"error: --results {named}" in err
+
+
+def test_sigterm_leaves_nothing_half_written(cut: Any, folder: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "bertaccum",
+        "predict",
+        "--run",
+        "by-2",
+        "--results",
+        "out.tsv",
+    ]
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=folder, **options)
+    while process.poll() is None and not list(folder.glob(".out.tsv-*")):
+        time.sleep(0.01)
+    process.terminate()
+    _, errors = process.communicate()
+    assert process.returncode == 143
+    assert re.sub(r"^run: by-2; its .*\n", "", errors) == "error: terminated\n"
+    assert not list(folder.glob("*out.tsv*"))

@@ -1,0 +1,65 @@
+"""The program as a shell sees it: completion, short flags, exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertaccum.cli.program import cli
+
+PROGRAM = Path(sys.executable).with_name("bertaccum")
+# What a shell says it wants completed, and what it gets.
+WANTED = {
+    ("",): {"prepare", "plan", "train", "eval", "predict", "compare", "export", "report", "runs"},
+    ("tr",): {"train"},
+    ("train", "--prec"): {"--precision"},
+    ("train", "--precision", "mixed_b"): {"mixed_bfloat16"},
+    ("train", "--strategy", "m"): {"mirrored", "multi-worker"},
+}
+
+
+def completed(shell: str, words: tuple[str, ...]) -> str:
+    environment = os.environ | {"_BERTACCUM_COMPLETE": f"{shell}_complete"}
+    if shell == "fish":
+        environment |= {"COMP_WORDS": " ".join(["bertaccum", *words]), "COMP_CWORD": words[-1]}
+    else:
+        line, number = " ".join(["bertaccum", *words]), str(len(words))
+        environment |= {"COMP_WORDS": line, "COMP_CWORD": number}
+    done = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed beside Python")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_options_and_choices(shell: str) -> None:
+    for words, wanted in WANTED.items():
+        found = completed(shell, words)
+        assert all(word in found for word in wanted), (words, found)
+        others = {"train": "eval", "--precision": "--data", "mixed_bfloat16": "float32,"}
+        assert not any(words[-1] and word in wanted and o in found for word, o in others.items())
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed beside Python")
+@pytest.mark.parametrize("option", ["--data", "--config", "--resume", "--out"])
+def test_files_and_folders_are_the_shells_to_complete(option: str) -> None:
+    assert completed("bash", ("train", option, "co")).startswith("file,")
+
+
+@pytest.mark.parametrize("command", sorted(cli.commands))
+def test_every_help_has_an_example(command: str) -> None:
+    context = cli.commands[command].make_context(command, [], resilient_parsing=True)
+    assert f"  bertaccum {command}" in context.get_help()
+
+
+def test_it_runs_as_a_module_and_says_so_shortly() -> None:
+    for flag in ("-h", "--help"):
+        done = subprocess.run(
+            [sys.executable, "-m", "bertaccum", "train", flag], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "--target-batch" in done.stdout

@@ -1,0 +1,178 @@
+"""What TensorFlow's C++ runtime and Python's warnings write on stderr while a view is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small import write_small_task
+
+from bertaccum.cli.display.view import make_view
+from bertaccum.errors import InputError, RunError
+
+# Says one line of its own, and has others write past `sys.stderr` and through it.
+PROGRAM = """
+import os, sys, warnings
+from bertaccum.cli.display.view import make_view
+with make_view({quiet}, "{form}", 0, {verbose}) as view:
+    view.note("from the view")
+    os.write(2, b"W0000 from C++\\n")
+    warnings.warn("from Python")
+    {then}
+    view.note("from the view again")
+print("result")
+"""
+OWN = ["from the view", "from the view again"]
+
+
+def program(then: str = "", form: str = "text", verbose: bool = False, quiet: bool = False) -> str:
+    return PROGRAM.format(then=then, form=form, verbose=verbose, quiet=quiet)
+
+
+def run(code: str) -> tuple[int, list[str]]:
+    """The exit code and the lines on stderr; the end of stderr is waited for."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode or done.stdout == "result\n"
+    return done.returncode, done.stderr.splitlines()
+
+
+def test_a_run_that_succeeds_shows_the_view_alone() -> None:
+    assert run(program()) == (0, OWN)
+    assert run(program(quiet=True)) == (0, [])
+    records = [json.loads(line) for line in run(program(form="json"))[1]]
+    assert [record["text"] for record in records] == OWN
+
+
+def test_verbose_shows_all_as_it_comes_and_in_the_views_format() -> None:
+    wait = "import time; time.sleep(1)"  # Longer than the view waits for lines.
+    _, lines = run(program(wait, verbose=True))
+    assert (lines[0], lines[1], lines[-1]) == (OWN[0], "W0000 from C++", OWN[1])
+    assert any("UserWarning: from Python" in line for line in lines)
+    records = [json.loads(line) for line in run(program(wait, "json", verbose=True))[1]]
+    assert [r["event"] for r in records[:2]] == ["note", "log"]
+    assert records[-1]["text"] == OWN[1]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os.write(2, b'F0000 Check failed: x > 0'); os.abort()",
+        "os._exit(3)",
+        "os.kill(os.getpid(), 9)",
+        "import ctypes; ctypes.string_at(0)",
+    ],
+)
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_process_that_dies_shows_what_was_held_back_once(end: str, verbose: bool) -> None:
+    code, lines = run(program(end, verbose=verbose))
+    assert code
+    assert lines[:2] == [OWN[0], "W0000 from C++"]
+    assert sum("UserWarning: from Python" in line for line in lines) == 1
+    assert ("F0000 Check failed: x > 0" in lines) == ("abort" in end)
+
+
+@pytest.mark.slow
+def test_a_failed_check_of_tensorflow_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--no_such_flag")
+    compiled = "import tensorflow as tf; tf.function(lambda x: x, jit_compile=True)(tf.constant(1))"
+    code, lines = run(program(compiled))
+    assert code < 0
+    assert "Unknown flag in XLA_FLAGS: --no_such_flag" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (RunError("it failed"), True),
+        (ValueError("a fault"), True),
+        (InputError("a wrong file"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_run_that_fails_shows_what_was_held_back(
+    form: str, error: BaseException, shown: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(type(error)), make_view(False, form, 0) as view:
+        os.write(2, b"W0000 from C++\nand half a line")
+        raise error
+    view.error("the last line", 1)
+    *held, last = capfd.readouterr().err.splitlines()
+    assert "the last line" in last
+    assert len(held) == (2 if shown else 0)
+    assert all((line[0] == "{") == (form == "json") for line in held)
+
+
+def test_stderr_is_the_processs_own_again_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
+    open_files = Path("/proc/self/fd")
+    before = len(list(open_files.glob("*")))
+    with make_view(False, "text", 0):
+        os.write(2, b"held back\n")
+    os.write(2, b"shown\n")
+    assert capfd.readouterr().err == "shown\n"
+    assert len(list(open_files.glob("*"))) == before
+
+
+def test_a_process_without_stderr_captures_nothing() -> None:
+    code = "import os; os.close(2)\nfrom bertaccum.cli.display.view import make_view\n"
+    assert run(code + "with make_view(True, 'text', 0): print('result')") == (0, [])
+
+
+def on_a_terminal(code: str, stdout: Path) -> str:
+    """What a program writes on a terminal that is its stderr alone."""
+    ours, theirs = pty.openpty()
+    with stdout.open("w") as file, Path(os.devnull).open() as nothing:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=nothing, stdout=file, stderr=theirs
+        )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            seen += (chunk := os.read(ours, 4096))
+        except OSError:  # What Linux says at the end of a terminal.
+            break
+        if not chunk:
+            break
+    os.close(ours)
+    assert process.wait() == 0
+    return seen.decode()
+
+
+def test_a_terminal_shows_no_line_of_others_and_results_go_where_stdout_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    then = "view('tokenizing', 1, 2); print('a result'); print(view._console.width)"
+    seen = on_a_terminal(
+        "import fcntl, struct, termios\n"
+        "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 20, 57, 0, 0))\n" + program(then),
+        tmp_path / "out",
+    )
+    assert "from the view" in seen and "tokenizing" in seen
+    assert "C++" not in seen and "Python" not in seen and "a result" not in seen
+    assert (tmp_path / "out").read_text() == "a result\n57\nresult\n"
+
+
+@pytest.mark.slow
+def test_training_with_records_writes_records_only(tmp_path: Path) -> None:
+    bert_config = write_small_task(tmp_path / "data", train=16, dev=8)
+    options = ["--data", "data", "--bert-config", bert_config, "--vocab", "data/vocab.txt"]
+    options += ["--init-checkpoint", "none", "--max-seq-length", 16, "--max-updates", 1]
+    options += ["--target-batch", 8, "--micro-batch", 4, "--log-format", "json"]
+    for verbose in ([], ["--verbose"]):
+        command = [sys.executable, "-m", "bertaccum", "train", *map(str, options), *verbose]
+        environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        records = [json.loads(line) for line in done.stderr.splitlines()]
+        logged = [r["text"] for r in records if r["event"] == "log"]
+        assert any("loop_optimizer" in line for line in logged) == bool(verbose)
+        time.sleep(1)  # Another run, of another name.

@@ -1,0 +1,348 @@
+"""Tables on narrow terminals and in pipes: no line is too long, and no number or name is cut."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from bertaccum.cli.display import tables
+from bertaccum.cli.display.table_fitting import fitted, layout, without_common_folder
+from bertaccum.cli.display.terminal_view import Live
+from bertaccum.planning.batch_plan import make_plan
+from bertaccum.training.events import Started, Updated
+
+PIPE = 0
+WIDTHS = (40, 80, 120)
+Show = Callable[..., list[str]]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch) -> Show:
+    """The lines that a function of `tables` prints at a width, or into a pipe."""
+
+    def at(width: int, what: Callable[..., None], *arguments: Any) -> list[str]:
+        file = Terminal() if width else io.StringIO()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", file)
+            patch.setenv("COLUMNS", str(width))
+            patch.setenv("TERM", "xterm")
+            what(*arguments)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+        return [line.rstrip() for line in plain.splitlines()]
+
+    return at
+
+
+def evaluation(classes: int) -> dict[str, Any]:
+    rows = [
+        {
+            "name": f"class-with-a-long-name-{n}",
+            "precision": 0.8765,
+            "recall": 0.9876,
+            "f1": 0.2 + n / 1000,
+            "examples": 12_345 + n,
+        }
+        for n in range(classes)
+    ]
+    matrix = [
+        [1000 + i if i == j else (i + 2 * j) % 7 for j in range(classes)] for i in range(classes)
+    ]
+    scores = {"accuracy": 0.75, "macro_f1": 0.7, "loss": 0.5, "matthews_correlation": 0.4}
+    baseline = {"majority_accuracy": 0.6, "majority_class": "class-with-a-long-name-0"}
+    return {"data": "d/dev.tsv", "update": 12_345, "examples": 9_999, **scores, **baseline,
+            "classes": rows, "confusion_matrix": matrix}  # fmt: skip
+
+
+def manifest(classes: int) -> dict[str, Any]:
+    labels = [f"intent_{n}" for n in range(classes)]
+    splits = {"train": 10_000, "dev": 100, "test": 1_000}
+    counts = {
+        split: {
+            "rows": base * classes,
+            "classes": {label: base + n for n, label in enumerate(labels)},
+        }
+        for split, base in splits.items()
+    }
+    return {"source": "csv", "labels": labels, "counts": counts}
+
+
+FOLDER = "sweeps/on-a-long-path/november"
+
+
+def outline(number: int) -> dict[str, Any]:
+    return {
+        "run": f"{FOLDER}/learning-rate-and-warmup-sweep-of-november-{number}",
+        "status": "finished",
+        "model": "bert_tiny_reviews_pretrained",
+        "target_batch": 256,
+        "micro_batch": 128,
+        "updates": 123_456,
+        "best_by": "accuracy",
+        "best_metric": {"value": 0.9123 + number / 1000, "update": 100_000 + number},
+        "seconds": 12_345.0 + number,
+    }
+
+
+def comparison(runs: int) -> dict[str, Any]:
+    names = [f"/data/{FOLDER}/batch-{number}/run" for number in range(runs)]
+    row = {
+        "status": "finished",
+        "model": "bert_tiny_reviews",
+        "target_batch": 32,
+        "micro_batch": 8,
+        "accumulation_steps": 4,
+        "replicas": 1,
+        "updates": 2500,
+        "examples": 20_000,
+        "noise": 0.2034,
+        "noise_of_equal_means": 0.0997,
+        "best_metric": {"name": "accuracy", "value": 0.8227, "update": 2400},
+        "best_dev_accuracy": 0.8227,
+        "best_dev_loss": 0.4123,
+        "best_dev_macro_f1": 0.8123,
+        "majority_accuracy": 0.5012,
+        "final_dev_accuracy": 0.8226,
+        "seconds": 173.0,
+        "peak_memory_bytes": 83 * 2**20,
+    }
+    return {
+        "smooth": 1000,
+        "equal_mean_examples": 32,
+        "best_by": "accuracy",
+        "runs": [row | {"run": name, "training_loss": 0.4142 + i} for i, name in enumerate(names)],
+        "differences": {
+            "learning_rate": [2e-05 * (n + 1) for n in range(runs)],
+            "data": [f"/data/sets/of-reviews/{n}" for n in range(runs)],
+        },
+        "figures": [],
+    }
+
+
+def planned() -> SimpleNamespace:
+    candidate = {
+        "recompute": "layer", "target_batch": 512, "replicas": 2, "predicted_peak_bytes": 3 * 2**30,
+        "measured_peak_bytes": 2.5 * 2**30, "examples_per_second": 123.4, "fits": True,
+    }  # fmt: skip
+    values = {
+        "model": "bert-base", "parameters": 110_000_000, "precision": "float32", "device": "CPU",
+        "memory_bytes": 4 * 2**30, "margin_bytes": 2**28, "static_bytes": {"parameters": 2**29},
+        "example_bytes": {"layer": 2**24}, "longest": 512, "micro_batch": 64, "recompute": "layer",
+        "candidates": [candidate | {"micro_batch": 2**n, "accumulation_steps": 512 // 2**n}
+                       for n in range(8)],
+        "planning_seconds": 60.0, "why": "it is the fastest that fits", "peak_memory_bytes": 2**31,
+    }  # fmt: skip
+    return SimpleNamespace(values=values, timed_on="mean length", cached=False, plan="64 x 8")
+
+
+def details() -> dict[str, Any]:
+    evaluations = [
+        {"update": 1000 * n, "examples": 2_345, "accuracy": 0.8123, "macro_f1": 0.8012,
+         "loss": 0.5678, "matthews_correlation": 0.4321, "best": n == 2} for n in range(1, 4)
+    ]  # fmt: skip
+    more = {
+        "plan": {"why": "why"}, "last_update": None, "summary": None, "out_of_memory": [],
+        "config": {"epochs": 3.0}, "resolved": {"micro_batch": 8}, "best": evaluations[1],
+        "training_loss": {"mean": 0.4321, "examples": 1_234, "last_update": 0.4567},
+        "evaluated": {"test": evaluations[1]},
+    }  # fmt: skip
+    return outline(1) | {"run": "r", "model": "m", "evaluations": evaluations} | more
+
+
+SPREAD = {
+    "runs": 3,
+    "best_by": "accuracy",
+    "best_dev_accuracy": {"mean": 0.81234, "std": 0.01, "min": 0.8, "max": 0.83},
+}
+ALL: dict[str, tuple[Any, ...]] = {
+    "eval of 2 classes": (tables.evaluation, evaluation(2)),
+    "eval of 20 classes": (tables.evaluation, evaluation(20)),
+    "eval of 60 classes": (tables.evaluation, evaluation(60)),
+    "prepare with 2 classes": (tables.prepared, "data", manifest(2), False),
+    "prepare with 155 classes": (tables.prepared, "data", manifest(155), False),
+    "runs": (tables.runs, [outline(n) for n in range(3)]),
+    "one run in a list": (tables.runs, [outline(1)]),
+    "compare": (tables.compared, comparison(5)),
+    "plan": (tables.planned, planned(), "plan.json"),
+    "show": (tables.run, details()),
+    "seeds": (tables.spread, SPREAD),
+}
+
+
+def numbers(lines: list[str]) -> set[str]:
+    return {number for line in lines for number in re.findall(r"(?<!F)\d[\d.,:e-]*", line)}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ALL)
+def test_lines_fit_the_terminal_and_numbers_are_whole(show: Show, name: str, width: int) -> None:
+    lines = show(width, *ALL[name])
+    assert max(map(cell_len, lines)) <= width
+    assert not any("…" in line and "more" not in line for line in lines)
+    said = [line for line in lines if line.startswith("…")]
+    names = {str(n) for n in range(160)}  # A folded name may leave its number on a line.
+    assert numbers(lines) <= numbers(show(PIPE, *ALL[name])) | numbers(said) | names
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_pipe_gets_everything_and_a_row_is_a_line(show: Show, name: str) -> None:
+    lines = show(PIPE, *ALL[name])
+    assert not any("…" in line or "no room" in line for line in lines)
+    texts = " ".join(lines)
+    for value in strings_in(ALL[name][1:]):
+        assert value in texts, value
+
+
+def strings_in(values: Any) -> list[str]:
+    """The names that a table has to show: of runs, classes, models."""
+    if isinstance(values, dict):
+        named = [v for k, v in values.items() if k in ("name", "run", "model") and v]
+        return named + [s for v in values.values() for s in strings_in(v)]
+    if isinstance(values, list | tuple):
+        return [s for value in values for s in strings_in(value)]
+    return []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_two_runs_never_read_alike(show: Show, width: int) -> None:
+    lines = show(width, *ALL["runs"])
+    head = next(line for word in ("status", "best") for line in lines if word in line)
+    end = min(head.index(word) for word in ("status", "best") if word in head)
+    column = "".join(re.sub(r"[\s│┃]", "", line[:end]) for line in lines)
+    for number in range(3):
+        assert outline(number)["run"].rpartition("/")[2] in column
+
+
+def test_compared_runs_are_named_without_the_folder_that_they_share(show: Show) -> None:
+    lines = show(80, *ALL["compare"])
+    text = " ".join(lines)
+    assert all(f"batch-{n}/run" in text for n in range(5))
+    assert sum("on-a-long" in line for line in lines) == 1
+    assert not any("/data/sets" in line and re.search(r"reviews/\d", line) for line in lines)
+
+
+def test_of_many_classes_a_terminal_shows_those_that_matter(show: Show) -> None:
+    scores = show(80, tables.evaluation, evaluation(155))
+    assert any("… 135 more classes with a higher F1; --json has all" in line for line in scores)
+    table = "\n".join(scores[: scores.index("most frequent mistakes:")])
+    f1 = sorted(f"{row['f1']:.4f}" for row in evaluation(155)["classes"])
+    assert all(value in table for value in f1[:20])
+    assert not any(value in table for value in f1[20:])
+    prepared = show(80, *ALL["prepare with 155 classes"])
+    assert any("… 135 more classes with fewer rows" in line for line in prepared)
+    assert [n for n in range(155) if re.search(rf"intent_{n}\b", "\n".join(prepared))] == [
+        *range(135, 155)
+    ]
+    assert "10,154" in "\n".join(prepared) and "1,550,000" in "\n".join(prepared)
+
+
+def test_a_matrix_without_room_becomes_its_most_frequent_mistakes(show: Show) -> None:
+    values = evaluation(20)
+    lines = show(80, tables.evaluation, values)
+    mistakes = lines[lines.index("most frequent mistakes:") :]
+    counts = [int(n) for line in mistakes if (n := line.strip("│ ").split(" ")[-1]).isdecimal()]
+    flat = [
+        c for i, row in enumerate(values["confusion_matrix"]) for j, c in enumerate(row) if i != j
+    ]
+    assert counts == sorted(flat, reverse=True)[:20]
+    total = sum(map(bool, flat))
+    assert mistakes[-1] == f"… {total - 20:,} more; --json has the confusion matrix"
+
+
+def test_columns_without_room_are_named(show: Show) -> None:
+    said = " ".join(show(40, *ALL["runs"]))
+    assert "no room for: " in said and " at" in said and "--json" in said
+    assert all(f"{outline(n)['best_metric']['value']:.4f}" in said for n in range(3))
+
+
+CELLS = st.one_of(
+    st.from_regex(r"[a-z/_-]{0,40}", fullmatch=True),
+    st.integers(0, 10**9).map(lambda n: f"{n:,}"),
+    st.text(alphabet="漢字語かな ", max_size=20),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), st.integers(14, 160))
+def test_any_table_fits_and_keeps_its_numbers(data: st.DataObject, width: int) -> None:
+    columns, rows = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 4))
+    head = [
+        f"{data.draw(st.from_regex('[a-z ]{1,20}', fullmatch=True))}{n}" for n in range(columns)
+    ]
+    cells = [[data.draw(CELLS) for _ in range(columns)] for _ in range(rows)]
+    table, left_out = fitted(head, cells, width)
+    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= width
+    shown = [cell for row in cells for name, cell in zip(head, row, strict=True)
+             if name not in left_out]  # fmt: skip
+    tokens = " ".join(lines).split() + [t for line in lines for t in re.split(r"[\s│]+", line)]
+    assert all(cell in tokens for cell in shown if cell[:1].isdigit())
+    letters = sorted("".join("".join(lines).split()))
+    for name in "漢字語かな":
+        assert letters.count(name) == sum(cell.count(name) for cell in shown)
+
+
+def test_names_fold_before_columns_are_left_out() -> None:
+    head, rows = ["name", "number"], [["a-very-long-name" * 4, "123,456"]]
+    assert layout(head, rows, 24) is not None
+    assert layout(head, rows, 20) is None
+    assert fitted(head, rows, 20)[1] == ["number"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "folder", "shorter"),
+    [
+        (["a/b/c", "a/b/d"], "a/b/", ["c", "d"]),
+        (["/x/a/r", "/x/b/r"], "/x/", ["a/r", "b/r"]),
+        (["/a", "/b"], "", ["/a", "/b"]),
+        (["a/r", "b/r"], "", ["a/r", "b/r"]),
+        (["a/r", "/a/r"], "", ["a/r", "/a/r"]),
+        (["a/r"], "", ["a/r"]),
+    ],
+)
+def test_the_common_folder(paths: list[str], folder: str, shorter: list[str]) -> None:
+    assert without_common_folder(paths) == (folder, shorter)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_display_of_a_run_fits_and_its_numbers_are_whole(width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    plan = make_plan(32, 8)
+    started = Started(
+        folder=Path("runs/one"), model="m", pretrained=True, parameters=1, train_examples=1,
+        dev_examples=1, plan=plan, why="why", updates=123_456, done=0,
+    )  # fmt: skip
+    updated = Updated(
+        update=100_123, epoch=1, loss=12.3456, examples=32, micro_steps=4, tokens=320,
+        padded_tokens=352, learning_rate=2.34e-5, grad_norm=1.0, seconds=0.5,
+        examples_per_second=1234.5, skipped=False, peak_memory_bytes=900 * 2**20,
+    )  # fmt: skip
+    with Live(console) as view:
+        view.event(started)
+        view.event(updated)
+        view("tokenizing data/a-long-name-of-a-folder/train.tsv", 123_456, 234_567)
+        view._live.refresh()
+    screen = re.sub(r"(\x1b\[[0-9;?]*[A-Za-z]|\r)+", "\n", console.file.getvalue())
+    bars = screen[screen.rindex("runs/one") :]
+    assert max(map(cell_len, bars.splitlines())) <= width
+    assert "…" not in screen
+    for number in ("123456/234567", "100123/123456", "12.3456"):
+        assert number in screen
+    assert "2.34e-05" in screen or width == 40

@@ -1,0 +1,321 @@
+"""Progress: live on a terminal, lines or records in a log, and output that nobody reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bertaccum.cli.display import log_views, run_progress, sentences
+from bertaccum.cli.display.log_views import Lines, Records
+from bertaccum.cli.display.run_progress import Track
+from bertaccum.cli.display.terminal_view import Live
+from bertaccum.cli.display.view import View, make_view
+from bertaccum.planning.batch_plan import make_plan
+from bertaccum.training.events import Evaluated, OutOfMemory, Started, Updated
+
+STARTED = Started(
+    folder=Path("runs/one"),
+    model="bert-tiny",
+    pretrained=True,
+    parameters=1000,
+    train_examples=40,
+    dev_examples=8,
+    plan=make_plan(32, 8),
+    why="as --micro-batch says",
+    updates=50,
+    done=9,
+)
+
+
+def updated(number: int, loss: float = 0.5, skipped: bool = False) -> Updated:
+    return Updated(
+        update=number,
+        epoch=1,
+        loss=loss,
+        examples=32,
+        micro_steps=4,
+        tokens=320,
+        padded_tokens=352,
+        learning_rate=2e-5,
+        grad_norm=1.0,
+        seconds=0.5,
+        examples_per_second=64.0,
+        skipped=skipped,
+        peak_memory_bytes=90 * 2**20,
+    )
+
+
+EVALUATED = Evaluated(
+    update=12,
+    accuracy=0.75,
+    loss=0.6,
+    matthews_correlation=0.5,
+    best=True,
+    macro_f1=0.7333,
+    examples=8,
+    majority_class="bad",
+    majority_accuracy=0.625,
+)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the clock says."""
+    now = [100.0]
+    for module in (log_views, run_progress):
+        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_lines_say_how_far_and_how_long(
+    now: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Lines(10) as view:
+        view("tokenizing", 10, 50)
+        now[0] += 1
+        view("tokenizing", 15, 50)  # too soon for another line
+        now[0] += 19
+        view("tokenizing", 20, 50)
+        now[0] += 20
+        view("counting", 3, None)
+        now[0] += 3000
+        view("tokenizing", 10, 50)  # another one
+        now[0] += 10
+        view("tokenizing", 30, 50)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "tokenizing: 10 of 50",
+        "tokenizing: 20 of 50  0:01:00 left",
+        "counting: 3",
+        "tokenizing: 10 of 50",
+        "tokenizing: 30 of 50  0:00:10 left",
+    ]
+
+
+def test_lines_of_a_run(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    view = Lines(10)
+    view.event(STARTED)
+    assert "going on after update 9\nrun folder: runs/one" in capsys.readouterr().err
+    for number, seconds in ((10, 60), (11, 2), (12, 8)):
+        now[0] += seconds
+        view.event(updated(number, loss=0.5 if number < 12 else 0.1))
+    view.event(OutOfMemory(update=13, out_of_memory=8, micro_batch=4, recompute="none"))
+    view.event(EVALUATED)
+    view.event(updated(13, math.nan, skipped=True))
+    assert capsys.readouterr().err.splitlines() == [
+        "training: 10 of 50  loss 0.5000 (0.5000 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
+        "  ? left",
+        # The first update's minute is not taken for what an update takes; 38 of 5 s are left.
+        "training: 12 of 50  loss 0.1000 (0.3598 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
+        "  0:03:10 left",
+        "update 13: out of memory with micro-batches of 8; running it again in micro-batches of 4",
+        "update 12: dev accuracy 0.7500 (majority baseline 0.6250), macro-F1 0.7333, loss 0.6000"
+        "  (best so far)",
+        "update 13: skipped, the gradient was not finite",
+    ]
+
+
+def test_evaluations_begin_with_the_metric_that_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    view = Lines(10)
+    view.event(dataclasses.replace(STARTED, best_by="matthews_correlation"))
+    capsys.readouterr()
+    only = dataclasses.replace(EVALUATED, only_prediction="bad")
+    for event in (EVALUATED, dataclasses.replace(only, best=False), only):
+        view.event(event)
+    first, second, third = capsys.readouterr().err.splitlines()
+    scores = "update 12: dev Matthews correlation 0.5000, accuracy 0.7500"
+    assert first == f"{scores} (majority baseline 0.6250), macro-F1 0.7333, loss 0.6000" + (
+        "  (best so far)"
+    )
+    warning = "the model predicts class bad for all 8 examples"
+    assert second == f"{scores}, macro-F1 0.7333, loss 0.6000  ({warning})"
+    assert third == f"{scores}, macro-F1 0.7333, loss 0.6000  (best so far, but {warning})"
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with Live(console) as live:
+        for event in (
+            dataclasses.replace(STARTED, best_by="matthews_correlation"),
+            updated(10),
+            EVALUATED,
+        ):
+            live.event(event)
+    assert "dev Matthews correlation" in console.file.getvalue().splitlines()[-3]
+
+
+def test_the_last_lines_of_a_run_name_the_metric_that_decides() -> None:
+    best = dataclasses.asdict(EVALUATED)
+    summary = {
+        "best_by": "macro_f1", "best_evaluation": best, "last_evaluation": best | {"macro_f1": 0.7},
+        "updates": 50, "examples": 1600, "stopped_early": False, "peak_memory_bytes": None,
+        "examples_per_second": 64.0, "total_seconds": 30.0,
+    }  # fmt: skip
+    assert sentences.finished(summary, "runs/one").splitlines() == [
+        "run folder                           runs/one",
+        "updates                              50 (1,600 examples)",
+        "best dev macro-F1                    0.7333 (update 12)",
+        "dev accuracy of the best checkpoint  0.7500",
+        "majority baseline                    0.6250 (always predicting bad)",
+        "dev loss of the best checkpoint      0.6000",
+        "final dev macro-F1                   0.7000",
+        "speed                                64.0 examples/s",
+        "time                                 30 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (True, "encoder and head from the best checkpoint of run first"),
+        (
+            False,
+            "encoder from the best checkpoint of run first; the head is random, because the classes"
+            " differ",
+        ),
+    ],
+)
+def test_weights_of_another_run_are_said_to_be_so(head: bool, said: str) -> None:
+    start = dataclasses.replace(STARTED, pretrained_run="first", pretrained_head=head)
+    assert sentences.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
+
+
+def test_a_run_that_is_over_traces_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    over = dataclasses.replace(STARTED, done=50, over="train anew")
+    Lines(10).event(over)
+    errors = capsys.readouterr().err
+    assert "\nfinished already, at update 50; for more, train anew\nrun folder: " in errors
+    assert "tracing" not in errors and "going on" not in errors
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with Live(console) as view:
+        view.event(over)
+    assert "tracing" not in console.file.getvalue()
+
+
+def test_records_are_json(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    view = make_view(False, "json", 10)
+    assert isinstance(view, Records)
+    view("tokenizing", 3, None)
+    for event in (STARTED, updated(10), EVALUATED, updated(11, math.nan, skipped=True)):
+        view.event(event)
+    view.event(OutOfMemory(update=12, out_of_memory=8, micro_batch=4, recompute="none"))
+    now[0] += 10
+    view.event(updated(12))
+    view.note("a note")
+    view.error("it failed", 1)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    found = [json.loads(line) for line in captured.err.splitlines()]
+    assert [r["event"] for r in found] == [
+        "progress", "started", "evaluated", "updated", "out_of_memory", "updated", "note", "error",
+    ]  # fmt: skip
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT.*[+-]\d\d:\d\d", r["time"]) for r in found)
+    assert found[1]["plan"]["micro_batch"] == 8
+    assert found[3]["loss"] is None
+    assert found[5]["update"] == 12
+    assert (found[7]["message"], found[7]["exit_code"]) == ("it failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "pooler", "said"),
+    [
+        (True, True, "pretrained"),
+        (True, False, "pretrained but for the pooler, which is random"),
+        (False, True, "random weights, not pretrained"),
+    ],
+)
+def test_what_was_not_pretrained_is_said(pretrained: bool, pooler: bool, said: str) -> None:
+    start = dataclasses.replace(STARTED, pretrained=pretrained, pretrained_pooler=pooler)
+    assert sentences.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
+
+
+@pytest.mark.parametrize("kind", [Lines, Records])
+def test_a_worker_that_is_not_the_chief_says_what_is_its_own(
+    kind: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = OutOfMemory(update=1, out_of_memory=8, micro_batch=4, recompute="none")
+    kind(10).event(event)
+    with Live(Console(file=io.StringIO(), force_terminal=True)) as live:
+        live.event(event)
+    assert "out" in capsys.readouterr().err
+
+
+def test_quiet_shows_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
+    view = make_view(True, "text", 0)
+    assert type(view) is View
+    view("tokenizing", 1, 2)
+    view.note("a note")
+    view.event(STARTED)
+    view.error("it failed", 1)
+    assert capsys.readouterr().err == "error: it failed\n"
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_terminal_shows_all_figures_at_once(
+    monkeypatch: pytest.MonkeyPatch, colour: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    seen = io.StringIO()
+    console = Console(file=seen, force_terminal=True, width=120)
+    with Live(console) as view:
+        view("tokenizing reviews.tsv", 20, 40)
+        view.event(STARTED)
+        view.event(updated(10))
+        view.event(EVALUATED)
+        view.event(OutOfMemory(update=11, out_of_memory=8, micro_batch=4, recompute="none"))
+        view.event(updated(11))
+        view("evaluating", 8, 8)
+    screen = seen.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    assert "bert-tiny: 1,000 parameters, pretrained" in plain
+    assert "update 12: dev accuracy 0.7500" in plain
+    last = plain[plain.rindex("training") :]
+    for name, value in {
+        "loss": "0.5000", "smoothed": "0.5000", "learning rate": "2.00e-05", "memory": "90 MiB",
+        "examples/s": "64.0", "dev accuracy": "0.7500", "out of memory": "1",
+    }.items():  # fmt: skip
+        assert name in last and value in last, name
+    assert "11/50" in last
+    assert "skipped" not in last and "evaluating" not in last
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", screen)) == colour
+
+
+def test_the_smoothed_loss_is_the_mean_of_few_and_forgets_of_many() -> None:
+    found = Track(STARTED)
+    for number, loss in enumerate([1.0, 0.0, math.nan], 10):
+        found.see(updated(number, loss, skipped=math.isnan(loss)))
+    assert found.smoothed_loss == pytest.approx(0.95 / 1.95)
+    assert found.skipped == 1
+    for number in range(13, 213):
+        found.see(updated(number, 0.25))
+    assert found.smoothed_loss == pytest.approx(0.25, abs=1e-4)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = "import time, bertaccum.cli.program as c; time.sleep(1); c.main(['train', '--help'])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1
+
+
+def test_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: dict[bool, Any] = {True: Live, False: Lines}
+    for terminal, kind in kinds.items():
+        monkeypatch.setattr(sys.stderr, "isatty", lambda t=terminal: t)
+        assert isinstance(make_view(False, "text", 1), kind)

@@ -1,0 +1,116 @@
+"""Windows are a function of seed and position, and cut without loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import (
+    batches_by_length,
+    make_window,
+    permutation,
+    updates_per_epoch,
+    window_rows,
+)
+
+GOLDEN = [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
+
+
+def test_the_order_never_changes() -> None:
+    """Golden: a run resumed with another numpy must see the same examples."""
+    assert permutation(0, 0, 10).tolist() == GOLDEN
+    assert permutation(0, 1, 10).tolist() != GOLDEN
+    assert permutation(1, 0, 10).tolist() != GOLDEN
+
+
+@pytest.mark.parametrize(("examples", "target"), [(100, 32), (96, 32), (5, 32), (33, 1)])
+def test_every_epoch_holds_every_example_once(examples: int, target: int) -> None:
+    per_epoch = updates_per_epoch(examples, target)
+    for epoch in range(3):
+        parts = [
+            window_rows(epoch * per_epoch + i, examples, target, seed=7) for i in range(per_epoch)
+        ]
+        assert {number for number, _ in parts} == {epoch}
+        sizes = [len(rows) for _, rows in parts]
+        assert all(size == target for size in sizes[:-1])
+        assert sizes[-1] == examples - target * (per_epoch - 1)
+        rows = np.concatenate([rows for _, rows in parts])
+        assert sorted(rows) == list(range(examples))
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("examples", [1, 2, 10, 32])
+def test_shares_are_a_window(store: TokenStore, replicas: int, examples: int) -> None:
+    rows = permutation(3, 0, len(store))[:examples]
+    whole = make_window(store, rows, 4)
+    parts = [make_window(store, rows, 4, replica=r, replicas=replicas) for r in range(replicas)]
+    positions = np.concatenate([part.positions for part in parts])
+    assert sorted(positions) == list(range(examples))
+    sizes = [part.examples for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    for part in parts:
+        assert part.window_examples == whole.window_examples == examples
+        assert part.micro_steps == -(-part.examples // 4)
+        for own, place in enumerate(part.positions):
+            mine = part.token_ids[part.row_splits[own] : part.row_splits[own + 1]]
+            a, b = whole.row_splits[place : place + 2]
+            np.testing.assert_array_equal(mine, whole.token_ids[a:b])
+            assert part.labels[own] == whole.labels[place]
+
+
+def test_shares_have_about_as_many_tokens(store: TokenStore) -> None:
+    """Dealt out back and forth: no replica always gets the longer one of two."""
+    rows = permutation(3, 0, len(store))[:32]
+    tokens = [len(make_window(store, rows, 8, replica=r, replicas=4).token_ids) for r in range(4)]
+    longest = int(store.lengths(rows).max())
+    assert max(tokens) - min(tokens) < longest
+    plain = [int(store.lengths(np.sort(rows))[r::4].sum()) for r in range(4)]
+    assert sum(plain) == sum(tokens)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "cuts"), [(8, [0, 8, 16, 24, 32]), (12, [0, 12, 24, 32]), (32, [0, 32])]
+)
+def test_a_window_holds_its_rows_sorted_by_length(
+    store: TokenStore, micro_batch: int, cuts: list[int]
+) -> None:
+    rows = permutation(3, 0, len(store))[:32]
+    window = make_window(store, rows, micro_batch)
+    assert window.cuts.tolist() == cuts
+    lengths = np.diff(window.row_splits)
+    assert (np.diff(lengths) >= 0).all()
+
+    def bag(examples: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return sorted(examples)
+
+    got = [
+        (int(label), *window.token_ids[a:b])
+        for label, a, b in zip(
+            window.labels, window.row_splits, window.row_splits[1:], strict=False
+        )
+    ]
+    wanted = [
+        (int(store.labels[r]), *store.token_ids[store.offsets[r] : store.offsets[r + 1]])
+        for r in rows
+    ]
+    assert bag(got) == bag(wanted)
+
+
+def test_evaluation_sees_every_row_once(store: TokenStore) -> None:
+    rows = batches_by_length(store, 32)
+    assert [len(r) for r in rows] == [32, 32, 32, 4]
+    assert sorted(np.concatenate(rows)) == list(range(100))
+
+
+def test_epochs_and_seeds_differ(store: TokenStore) -> None:
+    per_epoch = updates_per_epoch(100, 32)
+    rows = [
+        window_rows(update, 100, 32, seed)[1].tolist()
+        for update, seed in ((0, 0), (per_epoch, 0), (0, 1))
+    ]
+    assert rows[0] != rows[1] != rows[2] != rows[0]
+
+
+def test_no_micro_batch_is_larger_than_asked(store: TokenStore) -> None:
+    assert make_window(store, np.arange(33), 8).cuts.tolist() == [0, 8, 16, 24, 32, 33]

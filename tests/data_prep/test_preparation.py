@@ -1,0 +1,249 @@
+"""`prepare` from config to folder, for the sources that need no tensorflow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from preparing import contents, run, words
+
+from bertaccum import __version__
+from bertaccum.config import PrepareConfig
+from bertaccum.errors import BertAccumError, ConfigError, InputError
+from data_prep.manifest import MANIFEST
+from data_prep.preparation import prepare
+from data_prep.tsv import read_tsv
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    """Options for a CSV of 300 rows, sorted by class, and a test file of 20."""
+    rows = sorted(f"{10 - i % 3},review {i}\n" for i in range(300))
+    (tmp_path / "train.csv").write_text("label,text\n" + "".join(rows))
+    (tmp_path / "test.csv").write_bytes(b"text,label\n" + b"twin,9\n" * 20)
+    return {
+        "source": "csv",
+        "train_file": str(tmp_path / "train.csv"),
+        "test_file": str(tmp_path / "test.csv"),
+        "out": str(tmp_path / "out"),
+        "dev_fraction": 0.1,
+    }
+
+
+def pairs(table: pd.DataFrame) -> set[tuple[str, str]]:
+    return set(zip(table["label"], table["text"], strict=True))
+
+
+def test_files_and_manifest(options: dict[str, Any]) -> None:
+    result = run(**options)
+    files = contents(result.folder)
+    manifest = json.loads(files.pop(MANIFEST))
+    assert manifest == result.manifest and not result.unchanged
+    assert manifest["files"] == {n: hashlib.sha256(d).hexdigest() for n, d in files.items()}
+    assert set(files) == {"train.tsv", "dev.tsv", "test.tsv"}
+    assert manifest["version"] == __version__ and "train.csv" in manifest["source"]
+    assert manifest["labels"] == manifest["source_labels"] == ["8", "9", "10"]  # by value
+    assert manifest["counts"]["test"] == {"rows": 20, "classes": {"8": 0, "9": 20, "10": 0}}
+    assert [manifest[key] for key in ("layout", "seed", "dev_fraction")] == ["plain", 0, 0.1]
+    for name in ("train_file", "test_file"):
+        data = Path(options[name]).read_bytes()
+        assert manifest["options"][f"{name}_sha256"] == hashlib.sha256(data).hexdigest()
+
+
+def test_no_row_is_lost_and_classes_are_mixed(options: dict[str, Any]) -> None:
+    result = run(**options)
+    train, dev = (read_tsv(result.folder / f"{name}.tsv") for name in ("train", "dev"))
+    assert (len(train), len(dev)) == (270, 30)
+    assert pairs(train) | pairs(dev) == {(str(2 - i % 3), f"review {i}") for i in range(300)}
+    assert set(train["label"][:20]) == {"0", "1", "2"}
+    for split, table in (("train", train), ("dev", dev)):
+        counts = table["label"].value_counts()
+        classes = {name: int(counts[str(i)]) for i, name in enumerate(("8", "9", "10"))}
+        assert result.manifest["counts"][split] == {"rows": len(table), "classes": classes}
+
+
+def test_without_test_file_there_is_no_test_split(options: dict[str, Any]) -> None:
+    result = run(**options | {"test_file": None})
+    assert set(contents(result.folder)) == {"train.tsv", "dev.tsv", MANIFEST}
+    assert set(result.manifest["counts"]) == {"train", "dev"}
+
+
+def test_cola_layout(options: dict[str, Any]) -> None:
+    folder = run(**options, layout="cola").folder
+    assert (folder / "test.tsv").read_text().startswith("index\tsentence\n0\ttwin\n")
+    assert (folder / "train.tsv").read_text().count("\t") == 3 * 270
+    assert len(read_tsv(folder / "train.tsv")) == 270
+
+
+def test_again_changes_nothing(options: dict[str, Any]) -> None:
+    first = run(**options)
+    stamps = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
+    again = run(**options)
+    assert again.unchanged and again.manifest == first.manifest
+    assert run(**options, overwrite=True).unchanged
+    assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == stamps
+
+
+def test_a_manifest_from_before_an_option_has_its_default(options: dict[str, Any]) -> None:
+    folder = run(**options).folder
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for name in ("delimiter", "encoding"):
+        assert manifest["options"].pop(name) is None
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert run(**options).unchanged
+    assert not run(**options, delimiter="comma", overwrite=True).unchanged
+    assert run(**options, delimiter=",").unchanged
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"delimiter": "comma"}, "delimiter was None, is ','"),
+        ({"encoding": "latin-1"}, "encoding was None, is 'latin-1'"),
+        ({"layout": "cola"}, "layout was 'plain', is 'cola'"),
+        ({"dev_fraction": 0.2}, "dev_fraction was 0.1, is 0.2"),
+        ({"test_file": None}, "test_file was 'test.csv', is None"),
+    ],
+)
+def test_other_options_need_overwrite(
+    options: dict[str, Any], other: dict[str, Any], message: str
+) -> None:
+    folder = run(**options).folder
+    (folder / "notes.txt").write_text("mine")
+    before = contents(folder)
+    with pytest.raises(ConfigError, match=message):
+        run(**options | other)
+    assert contents(folder) == before
+    result = run(**options | other, overwrite=True)
+    assert not result.unchanged
+    after = contents(folder)
+    assert after.pop("notes.txt") == b"mine"
+    assert set(after) == {*result.manifest["files"], MANIFEST}
+    assert run(**options | other).unchanged
+
+
+def test_changed_input_and_output_are_noticed(options: dict[str, Any], tmp_path: Path) -> None:
+    folder = run(**options).folder
+    (folder / "dev.tsv").write_bytes(b"label\ttext\n")
+    (folder / "test.tsv").unlink()
+    with pytest.raises(ConfigError, match=r"\(dev.tsv, test.tsv changed or missing\)"):
+        run(**options)
+    assert not run(**options, overwrite=True).unchanged
+    with (tmp_path / "train.csv").open("a") as file:
+        file.write("8,one more\n")
+    with pytest.raises(ConfigError, match="train_file_sha256 was"):
+        run(**options)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_others_are_safe(options: dict[str, Any], overwrite: bool) -> None:
+    folder = Path(options["out"])
+    folder.mkdir()
+    (folder / "train.tsv").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        run(**options, overwrite=overwrite)
+    (folder / MANIFEST).write_text('{"name": "mine"}')
+    with pytest.raises(InputError, match="was not written by"):
+        run(**options, overwrite=overwrite)
+    (folder / MANIFEST).unlink()
+    (folder / "train.tsv").unlink()
+    assert not run(**options).unchanged  # an empty folder is free
+    (folder / "vocab.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"vocab.txt: bertaccum prepare did not write"):
+        run(source="sample", out=str(folder), overwrite=True)
+    assert (folder / "vocab.txt").read_text() == "mine"
+
+
+def test_out_is_a_file(options: dict[str, Any]) -> None:
+    Path(options["out"]).write_text("mine")
+    with pytest.raises(ConfigError, match="is a file"):
+        run(**options, overwrite=True)
+
+
+def test_killed_while_replacing(options: dict[str, Any]) -> None:
+    folder = run(**options).folder
+    (folder / MANIFEST).rename(folder / f"{MANIFEST}.replaced")
+    (folder / "train.tsv").write_bytes(b"new")
+    with pytest.raises(ConfigError, match="was interrupted while it replaced"):
+        run(**options)
+    assert not run(**options, overwrite=True).unchanged
+    assert set(contents(folder)) == {"train.tsv", "dev.tsv", "test.tsv", MANIFEST}
+
+
+def test_interrupted_run_leaves_nothing(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(what: str, done: int, total: int | None) -> None:
+        if what == "writing test.tsv":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(PrepareConfig(**options), interrupted, words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.csv", "train.csv"]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ("label,text\n", "", "train.csv: has no rows"),
+        ("label,text\n1,a\n1,b\n", "", "train.csv: every row has the label '1'"),
+        ("label,text\n1,a\n2,b\n", "label,text\n1,a\n3,b\n", r"test.csv, row 3: the label '3' is"),
+        ("label,text\n1,a\n2,b\n", "label,text\n", "test.csv: has no rows"),
+        ("label,text\n1,a\n,b\n", "", "train.csv, row 3: has no label"),
+    ],
+)
+def test_bad_input_writes_nothing(
+    options: dict[str, Any], tmp_path: Path, train: str, test: str, message: str
+) -> None:
+    (tmp_path / "train.csv").write_text(train)
+    (tmp_path / "test.csv").write_text(test or "label,text\n1,a\n")
+    with pytest.raises(BertAccumError, match=message):
+        run(**options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.csv", "train.csv"]
+
+
+def test_missing_file(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none.csv: there is no such file"):
+        run(**options | {"train_file": str(tmp_path / "none.csv")})
+
+
+def test_labels_of_words_and_a_long_empty_and_odd_text(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    long = "x" * 1_000_000
+    (tmp_path / "train.csv").write_text(f'label,text\n b ,"a\tb\nc"\n10,\n9,{long}\n10,e\n')
+    result = run(**options | {"test_file": None})
+    assert result.manifest["labels"] == ["10", "9", "b"]  # as strings: "b" is no number
+    train, dev = (read_tsv(result.folder / f"{name}.tsv") for name in ("train", "dev"))
+    assert pairs(train) | pairs(dev) == {("2", "a b c"), ("0", ""), ("1", long), ("0", "e")}
+
+
+def test_sample_comes_with_a_vocabulary_of_its_training_texts(tmp_path: Path) -> None:
+    result = run(source="sample", out=str(tmp_path / "out"))
+    assert "synthetic" in result.manifest["source"]
+    assert result.manifest["labels"] == ["negative", "positive"]
+    assert [counts["rows"] for counts in result.manifest["counts"].values()] == [3960, 40, 1000]
+    vocabulary = (result.folder / "vocab.txt").read_bytes()
+    assert vocabulary.decode().split("\n")[:-1] == words(
+        read_tsv(result.folder / "train.tsv")["text"]
+    )
+    assert result.manifest["files"]["vocab.txt"] == hashlib.sha256(vocabulary).hexdigest()
+    assert run(source="sample", out=str(tmp_path / "out")).unchanged
+
+
+def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(source="sample").folder == Path("data/sample")
+    assert (tmp_path / "data/sample/manifest.json").is_file()
+
+
+def test_progress_counts_to_the_end(options: dict[str, Any]) -> None:
+    seen: dict[str, tuple[int, int | None]] = {}
+    prepare(PrepareConfig(**options), lambda *told: seen.update({told[0]: told[1:]}), words)
+    assert seen["reading training texts"] == (300, 300)
+    assert seen["writing train.tsv"] == (270, 270)

@@ -1,0 +1,109 @@
+"""Workers on this machine: each its place, its GPUs, and an end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from bertaccum.cli.program import cli
+from bertaccum.distribution import launcher as module
+from bertaccum.distribution.launcher import launch
+from bertaccum.errors import ConfigError
+
+ADDRESSES = ["127.0.0.1:1", "127.0.0.1:2"]
+
+
+def test_each_worker_has_its_place_and_gpus_of_its_own() -> None:
+    for number, gpus in ((0, "0,2"), (1, "1,3")):
+        told = module._environment(number, ADDRESSES, ["0", "1", "2", "3"])
+        task = json.loads(told["TF_CONFIG"])
+        assert task["cluster"] == {"worker": ADDRESSES}
+        assert task["task"] == {"type": "worker", "index": number}
+        assert told["CUDA_VISIBLE_DEVICES"] == gpus
+    assert "CUDA_VISIBLE_DEVICES" not in module._environment(0, ADDRESSES, [])
+
+
+def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("0000:01", "0000:02", "0000:03"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(module, "_DRIVER", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert module._gpus() == ["0", "1", "2"]
+    with pytest.raises(ConfigError, match="--workers 2 cannot share 3 GPUs evenly"):
+        launch(2, ["train"])
+    for named, gpus in (("", []), ("-1", []), ("1,0", ["1", "0"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        assert module._gpus() == gpus
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "2", "--", "eval"], "launch starts train or a Python file, not eval"),
+        (["--workers", "1", "--", "train"], "x>=2"),
+        (["--", "train"], "workers"),
+        (["--workers", "2"], "COMMAND"),
+    ],
+)
+def test_what_cannot_be_launched_is_said(arguments: list[str], message: str) -> None:
+    with pytest.raises(click.UsageError) as error:
+        cli.main(["launch", *arguments], standalone_mode=False)
+    assert message.lower() in error.value.format_message().lower()
+
+
+def test_the_first_failure_is_the_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch(2, ["train", "--target-batch", "none"]) == 2
+    errors = capfd.readouterr().err
+    for worker in (0, 1):
+        assert f"[{worker}] error: Invalid value for '--target-batch'" in errors
+
+
+def test_a_python_file_is_told_its_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "number = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "print(number, *sys.argv[1:])\n"
+        "print('a word', file=sys.stderr)\n"
+        "sys.exit(3 * number)\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["launch", "--workers", "2", "--", str(program), "--epochs", "3"])
+    assert ended.value.code == 3
+    out, err = capfd.readouterr()
+    assert out == "0 --epochs 3\n"
+    *said, last = err.splitlines()
+    assert sorted(said) == ["[0] a word", "[1] a word"]
+    assert last == "error: the first of the workers to fail ended with exit code 3"
+    with pytest.raises(ConfigError, match=r"none.py is no file"):
+        cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)
+
+
+def test_a_file_that_ignores_sigterm_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
+        "time.sleep(600)\n"
+    )
+    started = tmp_path / "started"
+    started.mkdir()
+
+    def stop() -> None:
+        while len(list(started.iterdir())) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    assert launch(2, [str(program), str(started)]) == 128 + signal.SIGKILL

@@ -1,0 +1,195 @@
+"""What is exported answers as `bertaccum eval` does, and where bertaccum is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tf_keras
+from safetensors.numpy import load_file
+from small import scatter
+
+from bertaccum import api
+from bertaccum.bert.model_source import ModelSource, find_model
+from bertaccum.bert.presets import EncoderConfig
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.config import ExportConfig, TrainConfig
+from bertaccum.data.data_folder import Labels
+from bertaccum.data.token_store import open_store
+from bertaccum.errors import ConfigError, RunError
+from bertaccum.inference import export
+from bertaccum.inference.predictor import Predictor
+from bertaccum.training.checkpoints import load_best, save_best
+from bertaccum.training.events import Evaluated
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.run_folder import ModelFiles, RunFolder
+
+WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "cafe", "…", "!"]
+TEXTS = ["good", "BADLY  good!", "Café… \u200bgood", "x" * 300, "good bad " * 20, "[SEP] 中 ß ™"]
+NAMES = ["negativo", "positivo ✓", "ninguno"]
+ENCODER = EncoderConfig(
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    vocab_size=len(WORDS),
+    max_position_embeddings=16,
+)
+# Where there is neither our code nor what the model was built with.
+ELSEWHERE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("bertaccum", "data_prep", "official", "tf_keras"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+import json
+import tensorflow as tf
+import tensorflow_text
+
+model = tf.saved_model.load(sys.argv[1])
+serve = model.signatures["serving_default"]
+assert serve.structured_input_signature[1]["text"].shape.as_list() == [None]
+answer = serve(text=tf.constant(json.loads(sys.argv[2])))
+answer["label"] = tf.strings.unicode_decode(answer["label"], "UTF-8").to_list()
+print(json.dumps({k: v if isinstance(v, list) else v.numpy().tolist() for k, v in answer.items()}))
+"""
+
+
+def make_run(folder: Path, **options: str) -> RunFolder:
+    """A run that saved a model."""
+    data = folder / "reviews"
+    data.mkdir(parents=True)
+    rows = [f"{number % 3}\t{text}" for number, text in enumerate(TEXTS)]
+    (data / "test.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+    config = TrainConfig(data=str(data), init_checkpoint="none", max_seq_length=12, **options)
+    source = ModelSource("small", ENCODER, WORDS, None)
+    model = scatter(build_model(config, source, len(NAMES)))
+    run = RunFolder(folder / "run")
+    run.create(config, {})
+    files = ModelFiles(ENCODER, WORDS, Labels(["0", "1", "2"], NAMES))
+    evaluated = Evaluated(7, 0.875, 0.5, matthews_correlation=0.5, best=True)
+    save_best(model, files, evaluated, run)
+    run.append(run.eval, dataclasses.asdict(evaluated))
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return make_run(tmp_path_factory.mktemp("export"), precision="mixed_bfloat16")
+
+
+def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray:
+    """Logits of the run's test.tsv, of its best model if of no other, as `bertaccum eval` has."""
+    best, files = load_best(run)
+    tsv = run.path.parent / "reviews" / "test.tsv"
+    store = open_store(tsv, files.labels, WORDS, 12, lambda *_: None)
+    logits = Predictor(model or best, batch=4)(store, lambda *_: None)
+    assert np.ptp(logits, axis=0).max() > 0.5
+    return logits
+
+
+def test_a_savedmodel_answers_without_bertaccum(run: RunFolder) -> None:
+    result = api.export(ExportConfig(run=str(run.path)))
+    folder = run.path / "export-savedmodel"
+    assert (result["folder"], result["run"]) == (str(folder), "run")
+    assert result["bytes"] > 10_000
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ELSEWHERE, folder, json.dumps(TEXTS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    logits = predicted(run)
+    np.testing.assert_allclose(answer["logits"], logits, rtol=0, atol=1e-5)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(answer["probabilities"], shares, rtol=0, atol=1e-5)
+    assert len(set(logits.argmax(-1))) > 1
+    labels = ["".join(map(chr, letters)) for letters in answer["label"]]
+    assert labels == [NAMES[number] for number in logits.argmax(-1)]
+    extra = folder / "assets.extra"
+    assert ModelFiles.read(extra) == ModelFiles.read(run.best)
+    assert str(run.path).encode() not in (folder / "saved_model.pb").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def huggingface(run: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("huggingface") / "deep" / "model"
+    result = api.export(ExportConfig(str(run.path), "huggingface", str(out)))
+    assert result["folder"] == str(out)
+    return out
+
+
+def test_an_export_to_huggingface_comes_back_as_it_was(run: RunFolder, huggingface: Path) -> None:
+    tensors = load_file(huggingface / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
+    config = TrainConfig(init_checkpoint=str(huggingface), max_seq_length=12)
+    source = find_model(config, lambda *_: None)
+    assert (source.encoder, source.vocabulary) == (ENCODER, WORDS)
+    again = build_model(config, source, len(NAMES))
+    head = [tensors["classifier.weight"].T, tensors["classifier.bias"]]
+    again.get_layer("sentence_prediction").set_weights(head)
+    model, _ = load_best(run)
+    before = [np.array(weight) for weight in model.get_weights()]
+    model.set_weights(again.get_weights())
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(predicted(run, model), predicted(run), rtol=0, atol=1e-6)
+
+
+def test_the_card_says_what_it_is(run: RunFolder, huggingface: Path) -> None:
+    card = (huggingface / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert "negativo, positivo ✓, ninguno" in card
+    assert "0.8750 (update 7)" in card
+    assert "from transformers import pipeline" in card
+    assert "reviews" in card and str(run.path.parent) not in card
+
+
+def test_what_is_there_stays(run: RunFolder, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    out.mkdir()
+    config = ExportConfig(run=str(run.path), format="huggingface", out=str(out))
+    api.export(config)  # into an empty folder
+    for path in (out, out / "config.json", tmp_path / "link"):
+        (tmp_path / "link").is_symlink() or (tmp_path / "link").symlink_to("absent")
+        with pytest.raises(ConfigError, match=r"exists; choose another folder$"):
+            api.export(dataclasses.replace(config, out=str(path)))
+    with pytest.raises(ConfigError, match="is not a possible name"):
+        api.export(dataclasses.replace(config, out="x" * 300))
+
+
+@pytest.mark.parametrize("out", ["/proc/x", "file/model"])
+def test_where_nothing_can_be_made_nothing_is_loaded(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    def never(_: object) -> None:
+        raise AssertionError("it was loaded first")
+
+    monkeypatch.setattr(export, "load_best", never)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=rf"--out .*{out} .*; choose another folder"):
+        api.export(ExportConfig(str(run.path), out=str(tmp_path / out)))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_cannot_be_written_leaves_nothing(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(model: object, folder: Path) -> None:
+        (folder / "model.safetensors").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "save_huggingface", full)
+    with pytest.raises(RunError, match=r"model: cannot be written \(No space left on device\); "):
+        api.export(ExportConfig(str(run.path), "huggingface", str(tmp_path / "model")))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,169 @@
+"""`bertaccum compare`: figure, tables, and runs of every kind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from writing import write_json, write_run
+
+from bertaccum.reporting.curves import read_series
+from bertaccum.reporting.figures import comparison
+from bertaccum.reporting.run_record import read_record
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def two_runs() -> tuple[Path, Path]:
+    rng = np.random.default_rng(0)
+    small, large = (0.5 + 0.1 * rng.normal(size=n) for n in (80, 20))
+    return (
+        write_run(Path("small"), small.tolist(), batch=8, accuracies={40: 0.7, 80: 0.9, 60: 0.8}),
+        write_run(Path("large"), large.tolist(), batch=32, accuracies={10: 0.6}, seed=3),
+    )
+
+
+def test_figure_tables_and_json(run) -> None:
+    small, large = two_runs()
+    as_json = run("compare", small, large, "--out", "figures/new", "--json")
+    assert (as_json.code, as_json.err) == (0, "")
+    values = json.loads(as_json.out)
+    first, second = values["runs"]
+    assert (first["run"], second["run"]) == ("small", "large")
+    assert (first["examples"], second["examples"]) == (640, 640)
+    assert (values["smooth"], values["equal_mean_examples"]) == (32, 32)
+    assert (first["micro_batch"], first["accumulation_steps"]) == (2, 4)
+    # Evaluations stand as they were made: the last is not the best.
+    assert (first["final_dev_accuracy"], first["best_dev_accuracy"]) == (0.8, 0.9)
+    assert first["peak_memory_bytes"] == 99 * 2**20
+    assert values["differences"] == {"target_batch": [8, 32], "seed": [0, 3]}
+    assert values["figures"] == ["figures/new/compare.png", "figures/new/compare.svg"]
+    assert Path("figures/new/compare.png").read_bytes().startswith(b"\x89PNG")
+    drawn = ElementTree.parse("figures/new/compare.svg").getroot()
+    texts = {"".join(element.itertext()) for element in drawn.iter(f"{SVG}text")}
+    assert {"small", "large", "examples seen", "dev accuracy"} <= texts
+    assert sorted(path.name for path in Path("figures/new").iterdir()) == [
+        "compare.png",
+        "compare.svg",
+    ]
+
+    shown = run("compare", small, large, "--smooth", 64)
+    assert shown.code == 0
+    assert re.search(r"target batch +│ 8 +│ 32 ", shown.out)
+    assert re.search(r"micro-batch x steps +│ 2 x 4 +│ 2 x 16 ", shown.out)
+    assert re.search(
+        r"best dev accuracy +│ 0.9000 \(update 80\) +│ 0.6000 \(update 10\) ", shown.out
+    )
+    assert re.search(r"noise of means over 32 +│ 0\.\d{4} +│ 0\.\d{4} ", shown.out)
+    assert "mean over the last 64 examples" in shown.out
+    assert re.search(r"seed +│ 0 +│ 3 ", shown.out)
+    assert "max_seq_length" not in shown.out
+    assert Path("compare.png").is_file()
+
+
+def test_the_same_runs_give_the_same_bytes(run) -> None:
+    for folder in ("one", "two"):
+        run("compare", *(two_runs() if folder == "one" else ("small", "large")), "--out", folder)
+    for name in ("compare.png", "compare.svg"):
+        assert Path("one", name).read_bytes() == Path("two", name).read_bytes()
+
+
+def test_runs_of_every_kind(run) -> None:
+    write_run(Path("one"), [0.7], batch=2)
+    write_run(Path("none"), [], finished=False)
+    write_run(Path("nan"), [0.7, None, None], batch=2, accuracies={3: 0.5})
+    write_run(Path("under-way"), [0.7, 0.6, 0.5, 0.4], finished=False)
+    Path("under-way/plan.json").unlink()
+    with Path("under-way/.lock").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = run("compare", "one", "none", "nan", "under-way", "--json", "--smooth", 2)
+        shown = run("compare", "one", "none", "nan", "under-way")
+    assert done.code == shown.code == 0
+    assert "NaN" not in done.out
+    one, none, nan, under_way = json.loads(done.out)["runs"]
+    assert (one["training_loss"], one["noise"], one["best_dev_accuracy"]) == (0.7, None, None)
+    assert (none["status"], none["updates"], none["training_loss"]) == ("stopped", 0, None)
+    assert (nan["training_loss"], nan["final_dev_accuracy"]) == (None, 0.5)
+    assert (under_way["status"], under_way["training_loss"]) == ("running", pytest.approx(0.4))
+    assert (under_way["micro_batch"], under_way["seconds"]) == (None, 2.0)
+    assert under_way["peak_memory_bytes"] == 14 * 2**20
+    assert re.search(r"micro-batch x steps +│ 2 x 1 .*│ \? x \? ", shown.out)
+
+
+def test_two_runs_of_one_name_are_told_apart(run) -> None:
+    write_run(Path("a/r"), [0.7])
+    write_run(Path("b/r"), [0.6])
+    values = json.loads(run("compare", "a/r", "b/r", "--json").out)
+    assert [row["run"] for row in values["runs"]] == ["a/r", "b/r"]
+
+
+def test_names_mean_nothing_in_the_figure(run) -> None:
+    names = ("_first", "$a_$b$^$", "<b>&[red]")
+    for number, name in enumerate(names):
+        write_run(Path(name), [0.7, 0.6 + number])
+    done = run("compare", *names)
+    assert (done.code, done.err) == (0, "")
+    assert all(name in done.out for name in names)
+    texts = [*ElementTree.parse("compare.svg").getroot().itertext()]
+    assert set(names) <= {text.strip() for text in texts}
+
+
+def test_other_data_is_a_difference(run) -> None:
+    two_runs()
+    inputs = json.loads(Path("large/inputs.json").read_text())
+    write_json(Path("large/inputs.json"), inputs | {"train.tsv": "0123456789abcdef"})
+    values = json.loads(run("compare", "small", "large", "--json").out)
+    assert values["differences"]["train.tsv"] == ["t" * 12, "0123456789ab"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing argument 'RUNS...'"),
+        (["small"], "compare needs two runs or more"),
+        (["small", "absent"], "absent: there is no run here"),
+        (["small", "damaged"], r"damaged/config.yaml: is not a run's configuration"),
+        (["empty", "empty"], "empty: none of these runs has an update yet"),
+        (["small", "small", "--out", "small/plan.json"], "--out small/plan.json cannot be written"),
+        (["small", "small", "--smooth", "0"], "0 is not in the range x>=1"),
+    ],
+)
+def test_a_mistake_gets_one_line(run, arguments: list[str], message: str) -> None:
+    write_run(Path("small"), [0.7, 0.6])
+    write_run(Path("empty"), [])
+    write_run(Path("damaged"), [0.7])
+    Path("damaged/config.yaml").write_text("seed: [")
+    outcome = run("compare", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert len(outcome.err.splitlines()) == 1
+    assert re.search(message, outcome.err)
+    assert not list(Path().glob("**/compare.*"))
+
+
+def test_long_runs_make_no_long_figures(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    losses = (0.5 + 0.1 * rng.normal(size=30_000)).tolist()
+    series = read_series(read_record(write_run(tmp_path / "r", losses)))
+    assert len(comparison(["r"], [series], 5000)["svg"]) < 300_000
+
+
+def test_neither_tensorflow_nor_pyplot_is_loaded(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.7, 0.6])
+    code = (
+        "import sys\n"
+        "from bertaccum.cli.program import cli\n"
+        "cli.main(['compare', 'a', 'a'], standalone_mode=False)\n"
+        "import bertaccum.reporting.model_card, bertaccum.reporting.report_page\n"
+        "heavy = ('tensorflow', 'tf_keras', 'pandas', 'matplotlib.pyplot')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,167 @@
+"""Model cards: what they hold, and that names mean nothing in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from writing import write_json, write_run
+
+from bertaccum.reporting.model_card import model_card, write_card
+from bertaccum.reporting.run_outline import outline
+from bertaccum.reporting.run_record import read_record
+
+EVALUATION: dict[str, Any] = {
+    "run": "r",
+    "data": "/home/someone/data/reviews/test.tsv",
+    "examples": 2000,
+    "accuracy": 0.91234,
+    "loss": 0.25,
+    "matthews_correlation": 0.8,
+    "macro_f1": 0.5,
+    "majority_class": "good",
+    "majority_accuracy": 0.51,
+    "only_prediction": None,
+    "classes": [],
+}
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    assert card.startswith("---\n")
+    values = yaml.safe_load(card.split("---\n")[1])
+    assert isinstance(values, dict)
+    return values
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    losses = [1 / number for number in range(1, 41)]
+    plan = {"memory_bytes": 4 * 2**30, "device": "a GPU"}
+    folder = write_run(tmp_path / "r", losses, accuracies={20: 0.8, 40: 0.75}, plan=plan, seed=7)
+    (folder / "best").mkdir()
+    write_json(folder / "best/labels.json", {"values": ["0", "1"], "names": ["bad", "good"]})
+    return folder
+
+
+def test_what_a_card_says(run: Path) -> None:
+    write_card(run)
+    card = (run / "model-card.md").read_text()
+    for line in (
+        "# r",
+        "A text classifier: bert-tiny, fine-tuned on reviews with bertaccum. It tells apart bad,"
+        " good.",
+        "| best dev accuracy | 0.8000 (update 20) |",
+        "| final dev accuracy | 0.7500 |",
+        "| examples seen | 160 |",
+        "| peak memory | 99 MiB |",
+        f"| train.tsv | 1,200 rows, SHA-256 {'t' * 64} |",
+        "| truncation of train.tsv | 38 % of the texts are longer than --max-seq-length 8"
+        " (median 8, longest 10 tokens) |",
+        "| target\\_batch | 4 |",
+        "| seed | 7 |",
+        "| micro-batch | 2 |",
+        "| memory | 4,096 MiB |",
+        "| device | a GPU |",
+        "| tensorflow | 2.20.0 |",
+        "bertaccum eval --run runs/r       # how good it is on test.tsv",
+    ):
+        assert line in card.splitlines(), line
+    # What changes no update is no part of the recipe.
+    assert "save\\_every" not in card
+    assert "someone" not in card
+    assert "language" not in front_matter(card)
+    assert front_matter(card)["library_name"] == "tf-keras"
+
+
+def test_a_run_that_did_not_count_lengths_has_a_card(run: Path) -> None:
+    inputs = json.loads((run / "inputs.json").read_text())
+    del inputs["truncation"]
+    write_json(run / "inputs.json", inputs)
+    card = model_card(read_record(run))
+    assert "| train.tsv | 1,200 rows" in card
+    assert "truncation" not in card
+
+
+def test_the_curve_has_ten_points_and_ends_where_the_run_does(run: Path) -> None:
+    card = model_card(read_record(run))
+    rows = card.split("## Curve")[1].split("## Versions")[0].strip().splitlines()[4:]
+    assert len(rows) == 10
+    assert rows[0].startswith("| 16 | 4 | ")
+    assert rows[4].endswith("| 0.8000 |")
+    assert rows[-1] == "| 160 | 40 | 0.0253 | 2.50e-05 | 0.7500 |"
+
+
+def test_evaluations_are_part_of_it(run: Path) -> None:
+    write_json(run / "eval-test.json", EVALUATION)
+    (run / "eval-dev.json").write_text('{"accuracy": ')
+    write_json(run / "eval-file-x.json", {"accuracy": "high"})
+    card = model_card(read_record(run), library="transformers", language="en")
+    assert (
+        "| test.tsv | 2,000 | 0.9123 | 0.5000 | 0.8000 | 0.2500 | 0.5100 (always predicting" in card
+    )
+    assert "someone" not in card
+    known = front_matter(card)
+    assert (known["language"], known["library_name"]) == ("en", "transformers")
+    (result,) = known["model-index"][0]["results"]
+    assert result["dataset"] == {"name": "reviews (test)", "type": "reviews", "split": "test"}
+    assert {"type": "accuracy", "name": "accuracy", "value": 0.9123} in result["metrics"]
+    assert {"type": "f1", "name": "macro-F1", "value": 0.5} in result["metrics"]
+
+
+def test_names_mean_nothing_in_markdown_and_yaml(tmp_path: Path) -> None:
+    name = "a: [b] | `c` <script>*d*"
+    run = write_run(tmp_path / name, [0.5, None], accuracies={2: 0.5}, data=f"/x/{name}")
+    (run / "best").mkdir()
+    write_json(run / "best/labels.json", {"values": ["0"], "names": ["<b>\n# one | two"]})
+    write_json(run / "eval-test.json", EVALUATION)
+    card = model_card(read_record(run))
+    known = front_matter(card)
+    assert known["model-index"][0]["name"] == name
+    body = card.split("---\n", 2)[2]
+    assert "# a: \\[b\\] \\| \\`c\\` \\<script\\>\\*d\\*" in body
+    assert "\\<b\\> \\# one \\| two." in body
+    assert "bertaccum predict --run RUN " in body
+    for line in body.splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") in (3, 6, 8), line
+
+
+def test_usage_may_be_another_and_unfinished_runs_have_no_card(run: Path) -> None:
+    card = model_card(read_record(run), usage="Load it so.")
+    assert card.endswith("## Use\n\nLoad it so.\n")
+    (run / "summary.json").unlink()
+    write_card(run)
+    assert not (run / "model-card.md").exists()
+    # But exports may have one of it.
+    assert "final dev accuracy" not in model_card(read_record(run))
+
+
+def test_dropout_that_follows_the_cut_is_not_said_not_to(tmp_path: Path) -> None:
+    same = "which does not change the updates"
+    first = write_run(tmp_path / "a", [0.5])
+    other = write_run(tmp_path / "b", [0.5], dropout_stream="micro-batch")
+    assert same in model_card(read_record(first))
+    assert same not in model_card(read_record(other))
+
+
+def test_a_run_of_one_update(tmp_path: Path) -> None:
+    card = model_card(read_record(write_run(tmp_path / "r", [None])))
+    assert "| 4 | 1 |  | 1.00e-03 |  |" in card
+    assert "null" not in json.dumps(card)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_model_of_ones_own_is_not_called_by_the_machines_path(
+    tmp_path: Path, finished: bool
+) -> None:
+    path = "/home/someone/bert_config.json"
+    options = {"bert_config": path, "model": None, "init_checkpoint": "none"}
+    run = write_run(tmp_path / "r", [0.5], finished=finished, **options)
+    if finished:
+        write_json(run / "summary.json", {"model": path, "total_seconds": 1.0})
+    record = read_record(run)
+    assert "someone" not in model_card(record)
+    assert outline(record)["model"] == "bert_config.json"

@@ -1,0 +1,220 @@
+"""The page of a run: what it holds, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from writing import write_json, write_run
+
+from bertaccum.errors import InputError
+from bertaccum.reporting.report_page import page, write_page
+from bertaccum.reporting.run_record import read_record
+
+HOSTILE = '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>x()</script>&amp;'
+EVALUATION: dict[str, Any] = {
+    "data": "/home/someone/data/reviews/dev.tsv",
+    "examples": 10,
+    "accuracy": 0.7,
+    "loss": 0.5,
+    "matthews_correlation": 0.4,
+    "classes": [
+        {"name": name, "precision": 0.75, "recall": 0.6, "f1": 0.6667, "examples": 5}
+        for name in ("bad", "<good>")
+    ],
+    "confusion_matrix": [[3, 2], [1, 4]],
+}
+MISTAKES = [
+    {"row": 12, "text": HOSTILE, "label": "bad", "prediction": "<good>", "probability": 0.98765}
+]
+CANDIDATE = {
+    "micro_batch": 2,
+    "accumulation_steps": 2,
+    "recompute": "none",
+    "predicted_peak_bytes": 3 * 2**20,
+    "measured_peak_bytes": None,
+    "examples_per_second": 7.25,
+    "fits": True,
+}
+VOID = {"meta", "br", "img"}
+
+
+class Outline(HTMLParser):
+    """Elements, their ids and texts; fails where they are not nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    losses = (0.5 + 0.1 * np.random.default_rng(0).normal(size=50)).tolist()
+    plan = {"candidates": [CANDIDATE, CANDIDATE | {"micro_batch": 4, "fits": False}]}
+    plan["recompute"] = "none"
+    return write_run(tmp_path / "r & d", losses, accuracies={25: 0.8, 50: 0.7}, plan=plan)
+
+
+def test_everything_is_on_it(run: Path) -> None:
+    outline = Outline(page(read_record(run), EVALUATION, MISTAKES))
+    for text in (
+        *("r & d", "bert-tiny on reviews, finished", "0.8000 (update 25)", "99 MiB"),
+        *("<good>", "0.6667", HOSTILE, "0.9877", "12", "2 x 2 *", "4 x 2", "7.2", "3 MiB"),
+        *("learning_rate", "2e-05", "tf_keras", "2.20.1", "12.5 s", "Learning rate"),
+        f"1,200 rows, SHA-256 {'t' * 64}",
+        "truncation of train.tsv",
+        "38 % of the texts are longer than --max-seq-length 8 (median 8, longest 10 tokens)",
+    ):
+        assert text in outline.texts, text
+    names = [name for name, _ in outline.elements]
+    assert names.count("svg") == 3
+    assert not {"script", "img", "link", "iframe", "object", "a"} & set(names)
+    assert not any("someone" in text for text in outline.texts)
+
+
+def test_it_says_what_it_is_to_those_who_do_not_see_it(run: Path) -> None:
+    outline = Outline(page(read_record(run), EVALUATION, MISTAKES))
+    of: dict[str, list[dict[str, str | None]]] = {}
+    for name, attributes in outline.elements:
+        of.setdefault(name, []).append(attributes)
+    assert of["html"][0]["lang"] == "en"
+    assert len(of["title"]) == len(of["h1"]) == len(of["main"]) == 1
+    assert all(one["role"] == "img" and one["aria-label"] for one in of["svg"])
+    assert all(one["scope"] in ("row", "col") for one in of["th"])
+    assert len(of["caption"]) == len(of["table"])
+    ids = Counter(one["id"] for _, one in outline.elements if one.get("id"))
+    assert max(ids.values()) == 1
+    # What an SVG refers to is in it.
+    text = page(read_record(run), None, [])
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
+
+
+def test_a_run_without_a_model_or_updates_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", [], finished=False)
+    for name in ("plan.json", "inputs.json"):
+        (run / name).unlink()
+    texts = Outline(page(read_record(run), None, [])).texts
+    assert "There is no update yet." in texts
+    assert "The run has no best model yet: it was not evaluated on dev.tsv so far." in texts
+    assert "bert-tiny on reviews, stopped" in texts
+
+
+def test_one_update_that_was_not_finite(tmp_path: Path) -> None:
+    record = read_record(write_run(tmp_path / "r", [None], accuracies={1: 0.5}))
+    assert "nan" not in page(record, EVALUATION, []).lower().replace("nance", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("plan.json", {"candidates": 5}),
+        ("plan.json", {"candidates": [{"predicted_peak_bytes": "much"}]}),
+        ("plan.json", {"planning_seconds": [1]}),
+        ("summary.json", {"updates": 1}),
+        ("inputs.json", {"train.tsv": "x", "rows": 5}),
+    ],
+)
+def test_damaged_files_are_named(run: Path, name: str, values: dict[str, Any]) -> None:
+    write_json(run / name, values)
+    with pytest.raises(InputError, match=r"r & d: its files are damaged \(\w+Error: "):
+        page(read_record(run), None, [])
+
+
+def test_no_mistakes_and_long_texts(run: Path) -> None:
+    record = read_record(run)
+    assert "It got every example of dev.tsv right." in page(record, EVALUATION, [])
+    long = [MISTAKES[0] | {"text": "word " * 1000}]
+    assert page(record, EVALUATION, long).count("word") == 120
+
+
+def test_the_command_without_a_model(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bertaccum.cli.program import main
+
+    monkeypatch.chdir(run.parent)
+    for arguments, out in ((["r & d"], "r & d/report.html"), (["r & d", "--out", "x"], "x")):
+        with pytest.raises(SystemExit) as end:
+            main(["report", *arguments])
+        assert not end.value.code
+        assert capsys.readouterr().out == f"{out}: written\n"
+        assert "no best model yet" in Path(out).read_text()
+    for wrong, message in (
+        (["absent"], "absent: there is no run here"),
+        (["r & d", "--out", "no/x"], "--out no/x cannot be written"),
+        (["r & d", "--split", "all"], "'all' is not one of"),
+        ([], "runs/latest: there is no run here"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["report", *wrong])
+        captured = capsys.readouterr()
+        assert (end.value.code, captured.out) == (2, "")
+        assert message in captured.err
+        *_, last = lines = captured.err.splitlines()
+        assert [line for line in lines if line.startswith("error: ")] == [last]
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no chromium or chrome on PATH")
+    return found
+
+
+def browse(browser: str, path: Path, profile: Path, arguments: Sequence[str]) -> tuple[str, str]:
+    """What a browser without a screen prints of a page, and what its console says."""
+    command = [browser, "--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars"]
+    command += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0"]
+    command += ["--virtual-time-budget=2000", *arguments, path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+def test_in_a_browser(run: Path, tmp_path: Path, browser: str) -> None:
+    write_page(read_record(run), EVALUATION, MISTAKES, run / "report.html")
+    picture = tmp_path / "page.png"
+    arguments = ["--dump-dom", f"--screenshot={picture}", "--window-size=500,900"]
+    dom, console = browse(browser, run / "report.html", tmp_path / "profile", arguments)
+    assert console == ""
+    outline = Outline(dom)
+    assert HOSTILE in outline.texts
+    assert "r & d - bertaccum" in outline.texts
+    assert [name for name, _ in outline.elements].count("svg") == 3
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_browser_names_what_is_fetched(run: Path, tmp_path: Path, browser: str) -> None:
+    """Its console is heard, and the policy keeps a picture from being fetched."""
+    text = page(read_record(run), None, [])
+    other = tmp_path / "other.html"
+    other.write_text(text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'))
+    _, console = browse(browser, other, tmp_path / "profile", ["--dump-dom"])
+    assert "Content Security Policy" in console

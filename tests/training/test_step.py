@@ -1,0 +1,196 @@
+"""The promise: the same target batch gives the same weights, however a window is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.encoder import build_classifier, build_encoder, encoder_inputs
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.presets import EncoderConfig
+from bertaccum.config import TrainConfig
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import make_window, window_rows
+from bertaccum.distribution.topology import Topology
+from bertaccum.inference.predictor import Predictor
+from bertaccum.planning.batch_plan import make_plan
+from bertaccum.progress import silent
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import make_optimizer, make_schedule
+from bertaccum.training.step import make_predict, make_update
+
+TINY = EncoderConfig(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    vocab_size=50,
+    max_position_embeddings=32,
+)
+# 25 times the recipe's rate. Not more: a key's bias has no gradient but rounding noise, which
+# Adam makes as large as any other step.
+CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
+# 100 examples are three windows of 32 and one of 4: the tenth update is in the third epoch.
+UPDATES = 10
+
+
+def build(dropout: float = 0.0) -> tf_keras.Model:
+    tf_keras.utils.set_random_seed(1)
+    return build_classifier(build_encoder(TINY, dropout), TINY, 2, dropout)
+
+
+def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[str, float]]]:
+    """Weights after ten updates, and what each reported."""
+    plan = make_plan(CONFIG.target_batch, micro_batch)
+    model, optimizer = build(), make_optimizer(CONFIG, UPDATES, plan.accumulation_steps)
+    update, results = make_update(model, optimizer, 0, plan.accumulation_steps > 1), []
+    for number in range(UPDATES):
+        _, rows = window_rows(number, len(store), CONFIG.target_batch, CONFIG.seed)
+        results.append(update(make_window(store, rows, plan.micro_batch)))
+    return np.concatenate([w.numpy().ravel() for w in model.trainable_variables]), results
+
+
+@pytest.fixture(scope="module")
+def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
+    """Plain tf_keras, all padded to the maximum, no accumulation: independent of our update."""
+    model = build()
+    optimizer = tf_keras.optimizers.AdamW(0.0, weight_decay=0.01, epsilon=1e-8)
+    optimizer.exclude_from_weight_decay(
+        [v for v in model.trainable_variables if re.search("bias|gamma|beta", v.name)]
+    )
+    results = []
+    for number in range(UPDATES):
+        _, rows = window_rows(number, len(store), CONFIG.target_batch, CONFIG.seed)
+        tokens = tf.ragged.constant(
+            [store.token_ids[store.offsets[r] : store.offsets[r + 1]] for r in rows], tf.int32
+        ).to_tensor(shape=[None, 32])
+        inputs = encoder_inputs(tokens, tf.cast(tokens != 0, tf.int32))
+        with tf.GradientTape() as tape:
+            loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
+                store.labels[rows], model(inputs, training=True)
+            )
+        gradients = [
+            tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
+        ]
+        gradients, norm = tf.clip_by_global_norm(gradients, CONFIG.clip_norm)
+        # Warm-up over the first of ten updates, from 0; then in a straight line to 0.
+        rate = CONFIG.learning_rate * (0 if number == 0 else (UPDATES - number) / (UPDATES - 1))
+        optimizer.learning_rate = rate
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        results.append({"loss": float(loss), "grad_norm": float(norm), "learning_rate": rate})
+    return np.concatenate([w.numpy().ravel() for w in model.trainable_variables]), results
+
+
+@pytest.mark.parametrize("micro_batch", [32, 8, 12, 1])
+def test_same_weights_however_the_window_is_cut(
+    store: TokenStore, micro_batch: int, big_batch: tuple[np.ndarray, list[dict[str, float]]]
+) -> None:
+    weights, results = train(store, micro_batch)
+    expected_weights, expected = big_batch
+    np.testing.assert_allclose(weights, expected_weights, rtol=0, atol=1e-6)
+    for key in ("loss", "grad_norm", "learning_rate"):
+        np.testing.assert_allclose([r[key] for r in results], [r[key] for r in expected], rtol=1e-5)
+    assert max(r["grad_norm"] for r in results) > CONFIG.clip_norm  # clipping was in effect
+    assert all(r["applied"] for r in results)
+
+
+@pytest.mark.slow
+def test_there_are_no_accumulators_with_one_micro_step(store: TokenStore) -> None:
+    for micro_batch, accumulators in ((32, False), (8, True)):
+        steps = make_plan(32, micro_batch).accumulation_steps
+        model, optimizer = build(), make_optimizer(CONFIG, UPDATES, steps)
+        make_update(model, optimizer, 0, steps > 1)(make_window(store, np.arange(32), micro_batch))
+        own = len(optimizer.variables) - len(optimizer.inner.variables)
+        assert (own > len(model.trainable_variables)) == accumulators
+
+
+def test_one_trace_serves_all_windows(store: TokenStore) -> None:
+    model = build()
+    traces = []
+    call = model.call
+
+    def counted(*arguments: object, **options: object) -> object:
+        traces.append(1)
+        return call(*arguments, **options)
+
+    model.call = counted
+    update = make_update(model, make_optimizer(CONFIG, UPDATES, accumulation_steps=4), 0, True)
+    update(make_window(store, np.arange(32), 8))
+    traced = len(traces)
+    for start, size in ((32, 32), (64, 4), (10, 20)):
+        update(make_window(store, np.arange(start, start + size), 8))
+    assert len(traces) == traced > 0
+
+
+def test_dropout_is_on_in_training_and_off_in_prediction(store: TokenStore) -> None:
+    model, window = build(dropout=0.5), make_window(store, np.arange(8), 8)
+    predict = make_predict(model, Topology())
+    np.testing.assert_array_equal(predict(window), predict(window))
+    config = dataclasses.replace(CONFIG, learning_rate=1e-30, weight_decay=0.0)
+    update = make_update(model, make_optimizer(config, UPDATES, 1), 0, False)
+    assert update(window)["loss"] != update(window)["loss"]
+
+
+def test_padding_does_not_change_a_prediction(store: TokenStore) -> None:
+    model = build()
+    alone, together = (Predictor(model, batch)(store, silent) for batch in (1, 32))
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+    predict = make_predict(model, Topology())
+    for row in (0, len(store) - 1):
+        (logits,) = predict(make_window(store, np.array([row]), 1))
+        np.testing.assert_array_equal(alone[row], logits[0])
+
+
+def test_biases_and_layer_norm_do_not_decay() -> None:
+    model = build()
+    config = dataclasses.replace(CONFIG, weight_decay=0.5, warmup_fraction=0.0)
+    optimizer = make_optimizer(config, 10, 1)
+    optimizer.build(model.trainable_variables)
+    before = [v.numpy() for v in model.trainable_variables]
+    zeros = [tf.zeros_like(v) for v in model.trainable_variables]
+    optimizer.apply_sums(zip(zeros, model.trainable_variables, strict=True), weight=1)
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        kept = re.search("bias|gamma|beta", variable.name)
+        factor = 1.0 if kept else 1 - 0.5 * CONFIG.learning_rate
+        np.testing.assert_allclose(variable.numpy(), old * factor, rtol=1e-6, err_msg=variable.name)
+
+
+def test_the_schedule_warms_up_and_decays_by_updates() -> None:
+    schedule = make_schedule(TrainConfig(learning_rate=1.0, warmup_fraction=0.1), 100)
+    expected = {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0}
+    for update, rate in expected.items():
+        np.testing.assert_allclose(float(schedule(update)), rate, atol=1e-6)
+
+
+def test_a_window_that_is_not_finite_is_dropped(store: TokenStore) -> None:
+    model, optimizer = build(), make_optimizer(CONFIG, UPDATES, 4)
+    update, window = make_update(model, optimizer, 0, True), make_window(store, np.arange(32), 8)
+    weights = model.trainable_variables[-1]
+    weights.assign(weights * np.nan)
+    before = model.trainable_variables[0].numpy()
+    assert update(window)["applied"] == 0
+    np.testing.assert_array_equal(model.trainable_variables[0].numpy(), before)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_each_precision_trains_with_its_own_arithmetic(store: TokenStore, precision: str) -> None:
+    config = dataclasses.replace(CONFIG, precision=precision, warmup_fraction=0.0)
+    model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
+    optimizer = make_optimizer(config, UPDATES, 4)
+    update, window = make_update(model, optimizer, 0, True), make_window(store, np.arange(32), 8)
+    # In float16 the first windows overflow until the loss scale has come down.
+    results = [update(window) for _ in range(6)]
+    compute = {"float32": "float32", "mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+    assert model.layers[-1].compute_dtype == compute[precision]
+    scaled = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+    assert scaled == (precision == "mixed_float16")
+    assert results[1]["learning_rate"] == pytest.approx(CONFIG.learning_rate * 0.9)
+    assert results[-1]["loss"] < results[0]["loss"]
+    (logits,) = make_predict(model, Topology())(window)
+    assert logits.dtype == np.float32
+    assert tf_keras.mixed_precision.global_policy().name == "float32"

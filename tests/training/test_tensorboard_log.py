@@ -1,0 +1,64 @@
+"""TensorBoard's event files: what the logs have, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from bertaccum.errors import RunError
+from bertaccum.files import json_text
+from bertaccum.reporting.run_record import read_record
+from bertaccum.training.tensorboard_log import EventFiles
+
+EVALUATION = {"update": 2, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}
+
+
+def update(number: int) -> dict[str, object]:
+    return {"update": number, "loss": 1 / number, "grad_norm": None, "learning_rate": 0.1}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that was saved after its second update."""
+    (tmp_path / "config.yaml").write_text("target_batch: 8\nmicro_batch: 4\n")
+    lines = [json_text(update(number), indent=None) for number in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "eval.jsonl").write_text(json_text(EVALUATION, indent=None))
+    return tmp_path
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard reads, by name: steps and values."""
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events.Reload()
+    return {
+        tag: [(e.step, float(tf.make_ndarray(e.tensor_proto))) for e in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+        if tag != "config"
+    }
+
+
+def test_a_run_that_goes_on_is_drawn_once(run: Path) -> None:
+    for more in ([3, 4], [3, 4, 5]):
+        files = EventFiles(run / "tensorboard", read_record(run))
+        for number in more:
+            files.add(update(number))
+        files.close()
+    found = scalars(run / "tensorboard")
+    assert [step for step, _ in found["train/loss"]] == [1, 2, 3, 4, 5]
+    assert [value for _, value in found["train/loss"]] == pytest.approx(
+        [1, 1 / 2, 1 / 3, 1 / 4, 0.2]
+    )
+    assert found["dev/accuracy"] == [(2, 0.5)]
+    # What was not finite is not drawn, nor what a line has no value of.
+    assert "train/gradient_norm" not in found and "memory/peak_bytes" not in found
+
+
+def test_what_cannot_be_written_is_said(run: Path) -> None:
+    (run / "taken").write_text("a file")
+    with pytest.raises(RunError, match=r"taken/tensorboard: cannot be written .*--resume"):
+        files = EventFiles(run / "taken/tensorboard", read_record(run))
+        files.add(update(3))
