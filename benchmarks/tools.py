@@ -17,8 +17,10 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
-from bertaccum.data.data_folder import Labels, read_labels
-from bertaccum.data.token_store import TokenStore, open_store
+from bertaccum.data.data_folder import read_labels
+from bertaccum.data.labels import Labels
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.tokenizing import open_store
 from bertaccum.planning.rehearsal import Subject, worker_job
 from bertaccum.progress import silent
 

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
     from bertaccum.api import evaluate, export, plan, predict, prepare, report, train
 
-__version__ = "0.1.0"
+from bertaccum.version import __version__
+
 __all__ = [
     "AccumulatingOptimizer",
     "__version__",

@@ -175,7 +175,7 @@ def evaluate(
       `examples`.
     """
     config = _configured(EvalConfig, config, options)
-    from bertaccum.training.preflight import evaluated_table
+    from bertaccum.inference.inputs import evaluated_table
 
     evaluated_table(config)
     from bertaccum.inference.evaluate import evaluate as run
@@ -204,7 +204,7 @@ def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]
       `run`, `format`, `folder`, and `bytes` that were written.
     """
     config = _configured(ExportConfig, config, options)
-    from bertaccum.training.preflight import check_export
+    from bertaccum.inference.inputs import check_export
 
     check_export(config)
     from bertaccum.inference.export import export as run
@@ -279,7 +279,7 @@ def predict(
     config = _configured(PredictConfig, config, options)
     if texts is None and config.file is None:
         raise TypeError("predict() needs texts, or a file")
-    from bertaccum.training.preflight import check_predict
+    from bertaccum.inference.inputs import check_predict
 
     check_predict(config)
     from bertaccum.inference.predict import predict as run

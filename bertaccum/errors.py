@@ -61,7 +61,14 @@ class RunError(BertAccumError):
     """The run itself failed (out of memory, non-finite loss, disk full)."""
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of another library's message, without TensorFlow's operation names."""
+def reason(error: BaseException) -> str:
+    """Return why an operation failed, in one line.
+
+    Args:
+      error: of the system, whose own words are returned, or of another library, whose message is
+        cut to its first line without TensorFlow's operation names.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     lines = _OPERATION.sub("", str(error)).strip().splitlines()
     return lines[0] if lines else type(error).__name__

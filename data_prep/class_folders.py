@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
-from data_prep.lines import text_lines
-from data_prep.streams import ending
+from data_prep.text_files import ending, text_lines
 
 # Folders of texts without classes, as in the aclImdb data.
 _UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})

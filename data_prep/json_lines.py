@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
-from data_prep.lines import text_lines
+from data_prep.text_cleaning import cell
+from data_prep.text_files import text_lines
 
-_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot hold them, but JSON can write them.
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 
 
@@ -71,21 +70,3 @@ def _cell(record: dict[str, Any], name: str, path: Path, row: int) -> str:
     if name not in record:
         raise InputError(f"has no {name!r}", "add it or delete the row", path=path, row=row)
     return cell(record[name], name, path, row)
-
-
-def cell(value: Any, name: str, path: Path, row: int) -> str:
-    """Return a value as CSV would hold it; JSON's null is empty.
-
-    Raises:
-      InputError: it is a list, an object or bytes.
-    """
-    if isinstance(value, str):
-        return _SURROGATES.sub(" ", value)
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)
-    what = f"{name!r} is a {type(value).__name__}, not text"
-    raise InputError(what, "write text, or a number for a class", path=path, row=row)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
-from bertaccum.files import open_input, sha256
+from bertaccum.files import open_input, read_mapping, sha256
 
 MANIFEST = "manifest.json"
 TOOL = "bertaccum prepare"
@@ -115,3 +115,10 @@ def _changed(folder: Path, files: dict[str, Any]) -> Iterator[str]:
         path = folder / name
         if not path.is_file() or sha256(path) != recorded:
             yield name
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a manifest says that `bertaccum prepare` wrote this file, which quotes nothing."""
+    manifest = read_mapping(path.parent / MANIFEST) or {}
+    files = manifest.get("files")
+    return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
-from data_prep.json_lines import cell
+from data_prep.text_cleaning import cell
 
 _ROWS_A_BATCH = 1024
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertaccum import __version__
 from bertaccum.config import SPLITS, PrepareConfig
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.settings import delimiter_character
+from bertaccum.version import __version__
 from data_prep.archive import checked_sha256, recorded_download
 from data_prep.atomic import staged
 from data_prep.csv_source import csv_source

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertaccum.errors import InputError
-from data_prep.lines import LONGEST
+from data_prep.text_files import LONGEST
 
 TAB = "\t"
 Lines = Iterable[tuple[int, str]]

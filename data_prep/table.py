@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_mapping, sha256
+from bertaccum.files import sha256
 from bertaccum.progress import Note, unheard
 from data_prep.class_folders import class_texts, folder_digest
 from data_prep.delimiter import find_delimiter, name_of
 from data_prep.header import is_header
 from data_prep.json_lines import is_json_lines, json_cells, json_names
-from data_prep.lines import marked_encoding, text_lines
-from data_prep.manifest import MANIFEST, TOOL
+from data_prep.manifest import is_prepared
 from data_prep.parquet import parquet_cells, parquet_names
 from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
-from data_prep.streams import PARQUET, ending, first_bytes
+from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
 
 TEXT, LABEL = "text", "label"
 # The header of test files in CoLA's layout, which have no labels.
@@ -115,13 +114,6 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a table, or of the texts in a folder."""
     return folder_digest(path) if path.is_dir() else sha256(path)
-
-
-def is_prepared(path: Path) -> bool:
-    """Whether a manifest says that `bertaccum prepare` wrote this file, which quotes nothing."""
-    manifest = read_mapping(path.parent / MANIFEST) or {}
-    files = manifest.get("files")
-    return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
 
 
 def _named_rows(

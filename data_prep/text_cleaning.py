@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
+
+from bertaccum.errors import InputError
 
 # Everything that ends a line for some reader (`str.splitlines` is the broadest),
 # separates fields or ends a C string; and surrogates, which UTF-8 cannot hold.
@@ -19,3 +23,24 @@ def clean(text: str) -> str:
       Text of the same length; cleaning it again changes nothing.
     """
     return _BREAKS.sub(" ", text)
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot hold them, but JSON can write them.
+
+
+def cell(value: Any, name: str, path: Path, row: int) -> str:
+    """Return a value as CSV would hold it; JSON's null is empty.
+
+    Raises:
+      InputError: it is a list, an object or bytes.
+    """
+    if isinstance(value, str):
+        return _SURROGATES.sub(" ", value)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    what = f"{name!r} is a {type(value).__name__}, not text"
+    raise InputError(what, "write text, or a number for a class", path=path, row=row)

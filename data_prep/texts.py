@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertaccum.progress import Note, unheard
-from data_prep.lines import text_lines
-from data_prep.streams import PARQUET, ending, first_bytes
 from data_prep.table import LABEL, TEXT, Reading, read_rows
+from data_prep.text_files import PARQUET, ending, first_bytes, text_lines
 
 # The endings of files that are tables for every command; others may hold one text a line.
 _TABLES = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet"})

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertaccum.bert.download import unpack
-from bertaccum.bert.encoder import build_classifier, build_encoder
+from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.google_checkpoint import load_google_checkpoint
 from bertaccum.bert.huggingface_folder import (
     check_folder,
@@ -39,8 +39,9 @@ from bertaccum.config import PrepareConfig
 from bertaccum.errors import BertAccumError
 from bertaccum.progress import silent
 from bertaccum.reporting.run_record import read_run_config
+from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import read_position
-from bertaccum.training.run_folder import ModelFiles
 from data_prep.csv_source import read_examples
 from data_prep.preparation import prepare
 from data_prep.table import Reading

@@ -7,7 +7,7 @@ from turns import Turns, job, reviews
 
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import read_vocabulary
-from bertaccum.data.token_store import tokenized
+from bertaccum.data.tokenizing import tokenized
 
 
 def main() -> None:

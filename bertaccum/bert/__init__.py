@@ -1,1 +1,1 @@
-"""BERT itself: presets, classifier, Google's checkpoints, vocabulary and tokens."""
+"""BERT: the encoder, its checkpoint formats and its tokenizer."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
-from official.nlp.modeling import models, networks
+from official.nlp.modeling import networks
 
 from bertaccum.bert.activations import gelu, gelu_erf
 from bertaccum.bert.attention import simplify_attention
@@ -50,11 +50,11 @@ def build_encoder(
         inner_activation=_ACTIVATIONS[config.hidden_act],
         output_dropout=dropout,
         attention_dropout=dropout,
-        initializer=_initializer(config),
+        initializer=initializer(config),
         embedding_layer=WordEmbedding(
             vocab_size=config.vocab_size,
             embedding_width=config.hidden_size,
-            initializer=_initializer(config),
+            initializer=initializer(config),
             name="word_embeddings",
         ),
         output_range=1 if first_token_only else None,
@@ -65,19 +65,6 @@ def build_encoder(
     simplify_norms(encoder)
     _activate_in_compute_type(encoder)
     return encoder
-
-
-def build_classifier(
-    encoder: networks.BertEncoder, config: EncoderConfig, classes: int, dropout: float = 0.0
-) -> models.BertClassifier:
-    """A classifier on the encoder's pooled output.
-
-    Returns:
-      A model of `encoder_inputs` with logits [batch, classes].
-    """
-    return models.BertClassifier(
-        encoder, num_classes=classes, initializer=_initializer(config), dropout_rate=dropout
-    )
 
 
 def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, Any]:
@@ -94,19 +81,11 @@ def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, A
     }
 
 
-def classify(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-    """[batch, (length)] tokens to logits [batch, classes] float32."""
-    token_ids = tokens.to_tensor()  # [batch, longest]; [PAD] is 0, and masked anyway
-    padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
-    logits = model(encoder_inputs(token_ids, padding_mask), training=training)
-    return tf.cast(logits, tf.float32)
-
-
 def _activate_in_compute_type(encoder: networks.BertEncoder) -> None:
     """tf-models-official's bfloat16 activations are float32; `gelu` sees to that itself."""
     for layer in encoder.transformer_layers:
         layer._intermediate_activation_layer._autocast = False
 
 
-def _initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
+def initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from official.nlp.modeling import networks
 from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 
-from bertaccum.errors import InputError, first_line
+from bertaccum.errors import InputError, reason
 
 # Of the variables that do not match, this many are named.
 _NAMED = 5
@@ -37,9 +37,8 @@ def load_google_checkpoint(encoder: networks.BertEncoder, checkpoint: Path) -> N
             tensor = reader.get_tensor(original_names[_name(variable)])
             variable.assign(tensor.reshape(variable.shape))
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        reason = first_line(error)
         raise InputError(
-            f"is not a readable BERT checkpoint ({reason})",
+            f"is not a readable BERT checkpoint ({reason(error)})",
             "download it again or name another",
             path=checkpoint,
         ) from None

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bertaccum import __version__
 from bertaccum.cli.commands.compare import compare
 from bertaccum.cli.commands.evaluate import evaluate
 from bertaccum.cli.commands.export import export
@@ -29,6 +28,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.shared import fail
 from bertaccum.errors import BertAccumError
 from bertaccum.stopping import Terminated, terminating
+from bertaccum.version import __version__
 
 if TYPE_CHECKING:
     from bertaccum.cli.display.view import View

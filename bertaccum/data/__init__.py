@@ -1,1 +1,1 @@
-"""."""
+"""Prepared data as tokens, and the windows that updates are computed from."""

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertaccum.config import PlanConfig
+from bertaccum.data.labels import Labels, labels_of
 from bertaccum.errors import InputError
 from data_prep.manifest import label_names
 from data_prep.tsv import read_tsv
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The classes of a task: how the TSV writes them and what people call them."""
-
-    values: list[str]
-    names: list[str]
+    pass
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:
@@ -68,18 +60,3 @@ def read_labels(folder: Path) -> Labels:
             path=train,
         )
     return Labels(values, values)
-
-
-def labels_of(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
-    """Return the label of each row of a TSV.
-
-    Raises:
-      InputError: it has none.
-    """
-    if "label" not in table:
-        raise InputError(
-            "has no labels",
-            "a test.tsv in the cola layout has none: predict it, or prepare with --layout plain",
-            path=tsv,
-        )
-    return table["label"]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from bertaccum.data.token_store import TokenStore
 from bertaccum.planning.window_cuts import Cut, cut_by_count
@@ -147,3 +149,27 @@ def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
     """The rows of all examples, by length, so many at a time: for what needs no order."""
     order = by_length(store, np.arange(len(store)))
     return [order[start : start + batch] for start in range(0, len(store), batch)]
+
+
+# [tokens], [examples + 1], [examples], [micro_steps + 1], [examples], []: what `fields` gives.
+# Every size is open, so that all windows share one trace.
+SIGNATURE = [
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int64),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([None], tf.int32),
+    tf.TensorSpec([], tf.int32),
+]
+
+
+def fields(window: Window) -> tuple[Any, ...]:
+    """What the update is given of a window: as in `SIGNATURE`."""
+    return (
+        window.token_ids,
+        window.row_splits,
+        window.labels,
+        window.cuts,
+        window.positions,
+        np.int32(window.window_examples),
+    )

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy
 
 from bertaccum.distribution.cluster import in_slurm_step
-from bertaccum.errors import ConfigError, RunError, first_line
+from bertaccum.errors import ConfigError, RunError, reason
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,9 @@ def _multi_worker(
         with _whole_cpu_as(count):
             strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver, options)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        reason = first_line(error)
+        addresses = ", ".join(cluster.addresses)
         raise RunError(
-            f"the workers {', '.join(cluster.addresses)} cannot be connected ({reason})",
+            f"the workers {addresses} cannot be connected ({reason(error)})",
             "see that all are started, and that their ports can be reached",
         ) from None
     return Topology(strategy, count, cluster.worker, cluster.addresses)

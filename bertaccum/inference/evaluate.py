@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import tf_keras
 
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import EvalConfig
-from bertaccum.data.token_store import TokenStore, open_store, store_of_table
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.tokenizing import open_store, store_of_table
+from bertaccum.files import json_text, read_mapping, write_text
+from bertaccum.inference.inputs import evaluated_table
 from bertaccum.inference.predictor import Predictor
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import Note, Progress, unheard
+from bertaccum.reporting.model_card import write_card
+from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import delimiter_character, size_in_bytes
-from bertaccum.training.checkpoints import best_evaluation, load_best
-from bertaccum.training.preflight import evaluated_table
-from bertaccum.training.run_folder import RunFolder
+from bertaccum.tasks.classification import classification_report
+from bertaccum.tasks.model_files import EVALUATION, load_best
 from data_prep.table import Reading
 from data_prep.tsv import read_tsv
 
@@ -64,18 +66,19 @@ def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) ->
       InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
     """
     limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
-    folder = RunFolder(Path(config.run))
+    folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
     tsv = evaluated_table(config)
-    model, files = load_best(folder)
+    best = folder.best_checkpoint()
+    model, files = load_best(best)
     if config.file:
         tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
         store = store_of_table(_read(config, tsv, note), tsv, files.labels, tokenizer, note)
     else:
         store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
     logits = Predictor(model, config.batch)(store, progress)
-    name, best = folder.path.resolve().name, best_evaluation(folder)
-    update = None if best is None else best.update
+    update = (read_mapping(best / EVALUATION) or {}).get("update")
+    name = folder.path.resolve().name
     return Predictions(name, update, tsv, store, files.labels.names, logits)
 
 
@@ -124,99 +127,6 @@ def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
 def write_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
     """Keeps the result as `eval-<split>.json`, or `eval-file-<name>.json`, and in the card."""
     name = f"file-{Path(config.file).stem}" if config.file else Path(result["data"]).stem
-    folder = RunFolder(Path(config.run))
-    folder.write_json(folder.path / f"eval-{name}.json", result)
-    folder.write_card()
-
-
-def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Mean cross-entropy of `logits` [examples, classes] against `labels` [examples]."""
-    losses = tf_keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    return float(np.mean(losses, dtype=np.float64))
-
-
-def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Share of examples whose largest logit is their label's."""
-    return float(np.mean(np.argmax(logits, axis=1) == labels))
-
-
-def matthews(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation of predictions and `labels` [examples]; 0 if all are of one class.
-
-    Source: Matthews 1975; for more than two classes, Gorodkin 2004.
-    """
-    from sklearn import metrics
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # That there is one class only.
-        return float(metrics.matthews_corrcoef(labels, np.argmax(logits, axis=1)))
-
-
-def macro_f1(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur in `labels` [examples] or are predicted."""
-    from sklearn import metrics
-
-    predictions = np.argmax(logits, axis=1)
-    return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
-
-
-def scores(logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Return what every evaluation holds, during training and after.
-
-    Args:
-      logits: [examples, classes].
-      labels: [examples] class numbers.
-      names: the classes' names.
-
-    Returns:
-      `examples`, `accuracy`, `loss`, `matthews_correlation`, `macro_f1`; `majority_class` and
-      `majority_accuracy`, the most frequent label and the accuracy of always predicting it; and
-      `only_prediction`, the class that is predicted for every example, None if there are several.
-    """
-    counts = np.bincount(labels, minlength=len(names))
-    predicted = np.unique(np.argmax(logits, axis=1))
-    return {
-        "examples": len(labels),
-        "accuracy": accuracy(logits, labels),
-        "loss": mean_loss(logits, labels),
-        "matthews_correlation": matthews(logits, labels),
-        "macro_f1": macro_f1(logits, labels),
-        "majority_class": names[counts.argmax()],
-        "majority_accuracy": float(counts.max() / len(labels)),
-        "only_prediction": names[predicted[0]] if len(predicted) == 1 else None,
-    }
-
-
-def classification_report(
-    logits: np.ndarray, labels: np.ndarray, names: list[str]
-) -> dict[str, Any]:
-    """Return `scores`, and what they are made of, in plain numbers.
-
-    Args:
-      logits: [examples, classes].
-      labels: [examples] class numbers.
-      names: the classes' names.
-
-    Returns:
-      As `scores`, and `classes` (name, precision, recall, f1 and examples of each) and
-      `confusion_matrix` (rows: label, columns: prediction).
-    """
-    from sklearn import metrics
-
-    predictions, numbers = np.argmax(logits, axis=1), range(len(names))
-    of_classes = metrics.precision_recall_fscore_support(
-        labels, predictions, labels=list(numbers), zero_division=0.0
-    )
-    keys = ("precision", "recall", "f1")
-    return {
-        **scores(logits, labels, names),
-        "classes": [
-            {"name": names[i]}
-            | {k: float(s[i]) for k, s in zip(keys, of_classes, strict=False)}
-            | {"examples": int(of_classes[3][i])}
-            for i in numbers
-        ],
-        "confusion_matrix": metrics.confusion_matrix(
-            labels, predictions, labels=list(numbers)
-        ).tolist(),
-    }
+    folder = RunPaths(Path(config.run))
+    write_text(folder.path / f"eval-{name}.json", json_text(result))
+    write_card(folder.path)

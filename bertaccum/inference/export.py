@@ -14,13 +14,13 @@ from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
-from bertaccum.errors import RunError, first_line
+from bertaccum.errors import RunError, reason
 from bertaccum.files import new_folder, write_text
 from bertaccum.inference.savedmodel import save_serving
 from bertaccum.reporting.model_card import model_card
+from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_record, read_run_config
-from bertaccum.training.checkpoints import load_best
-from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.tasks.model_files import ModelFiles, load_best
 
 # Where SavedModel has room for what is not its own.
 _BESIDE = "assets.extra"
@@ -54,9 +54,9 @@ def export(config: ExportConfig) -> dict[str, Any]:
       InputError: the run's files are damaged.
       RunError: it cannot be written.
     """
-    run, path = RunFolder(Path(config.run)), Path(config.folder)
+    run, path = RunPaths(Path(config.run)), Path(config.folder)
     trained = read_run_config(run.path)
-    model, files = load_best(run)
+    model, files = load_best(run.best_checkpoint())
     record = read_record(run.path)
     with _written(path) as folder:
         if config.format == "huggingface":
@@ -107,7 +107,8 @@ def _written(path: Path) -> Iterator[Path]:
         with new_folder(path) as folder:
             yield folder
     except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or first_line(error)
         raise RunError(
-            f"cannot be written ({reason})", "free disk space, or name another --out", path=path
+            f"cannot be written ({reason(error)})",
+            "free disk space, or name another --out",
+            path=path,
         ) from None

@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
-from bertaccum.data.token_store import store_of
+from bertaccum.data.tokenizing import store_of
 from bertaccum.inference.predictor import Predictor
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import silent
+from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import size_in_bytes
-from bertaccum.training.checkpoints import load_best
-from bertaccum.training.run_folder import RunFolder
+from bertaccum.tasks.model_files import load_best
 
 # So many are sorted by length together, if they are there; fewer are not waited with.
 _TOGETHER = 2048
@@ -57,9 +57,9 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
       InputError: there is no such run, or it saved no model; and what `texts` raises.
     """
     limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
-    folder = RunFolder(Path(config.run))
+    folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
-    model, files = load_best(folder)
+    model, files = load_best(folder.best_checkpoint())
     tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
     predictor = Predictor(model, config.batch)
     for some in _as_they_come(texts):

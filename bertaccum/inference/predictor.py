@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.windows import batches_by_length, make_window
+from bertaccum.data.windows import SIGNATURE, Window, batches_by_length, fields, make_window
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
+from bertaccum.planning.device_memory import survive_lack_of_memory
 from bertaccum.progress import Progress
 from bertaccum.stopping import StoppedEarlyError
-from bertaccum.training.step import make_predict
+from bertaccum.tasks.classification import classify
 
 
 class Predictor:
@@ -110,3 +112,29 @@ class Predictor:
 
 def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
+    """Builds the forward pass, of a window for each of this process' replicas.
+
+    Returns:
+      A function of these windows, to the logits of each: [examples, classes] float32.
+    """
+    survive_lack_of_memory()
+    strategy, number, width = topology.strategy, topology.present_replica, 2
+
+    @tf.function(input_signature=SIGNATURE[:width] * topology.local_replicas)
+    def predict(*flat: tf.Tensor) -> Any:
+        def own() -> tf.Tensor:
+            start = width * number()
+            token_ids, row_splits = flat[start : start + width]
+            tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+            return classify(model, tokens, training=False)
+
+        return strategy.experimental_local_results(strategy.run(own))
+
+    def run(*windows: Window) -> list[np.ndarray]:
+        found = predict(*(field for window in windows for field in fields(window)[:width]))
+        return [logits.numpy() for logits in found]
+
+    return run

@@ -7,8 +7,8 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.encoder import classify
 from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.tasks.classification import classify
 
 
 def save_serving(

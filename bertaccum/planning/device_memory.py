@@ -200,3 +200,13 @@ def _too_late() -> ConfigError:
         "the memory limit comes too late: TensorFlow has started",
         "set it before anything else is done with TensorFlow",
     )
+
+
+def survive_lack_of_memory() -> None:
+    """Forgoes oneDNN's products fused with what follows: they do not look for their memory.
+
+    TensorFlow 2.20's MklFusedMatMulOp goes on with an output that could not be allocated, and
+    the process dies of a segmentation fault.
+    """
+    if device_name() == "CPU":
+        tf.config.optimizer.set_experimental_options({"remapping": False})

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertaccum import __version__
 from bertaccum.bert.download import cache_folder
 from bertaccum.bert.model_source import find_dimensions
 from bertaccum.config import PlanConfig, StepConfig
-from bertaccum.data.data_folder import Labels, read_labels, tsvs_to_plan_with
+from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with
+from bertaccum.data.labels import Labels
 from bertaccum.errors import RunError
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.planning import device_memory
@@ -27,6 +27,7 @@ from bertaccum.planning.batch_plan import Plan
 from bertaccum.planning.rehearsal import Subject, rehearse
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, field_names, size_in_bytes
+from bertaccum.version import __version__
 
 # Raise when the same options would be measured or chosen otherwise.
 _FORMAT = 2

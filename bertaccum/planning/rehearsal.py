@@ -17,7 +17,7 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.config import StepConfig, TrainConfig
-from bertaccum.data.data_folder import Labels
+from bertaccum.data.labels import Labels
 from bertaccum.data.token_store import store_digest
 from bertaccum.files import sha256
 from bertaccum.planning import device_memory

@@ -12,7 +12,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertaccum import __version__
 from bertaccum.errors import ConfigError
 from bertaccum.files import write_text
 from bertaccum.metrics import LABELS
@@ -23,6 +22,7 @@ from bertaccum.reporting.html import element, pairs, section, table
 from bertaccum.reporting.run_record import RUNNING, Record, undamaged
 from bertaccum.reporting.score_sections import scores
 from bertaccum.sizes import format_size
+from bertaccum.version import __version__
 
 # Nothing is fetched and nothing runs, whatever a text says.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -1,8 +1,11 @@
-"""Where a run keeps what. Standard library only."""
+"""Where a run keeps its files. Standard library only."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from bertaccum.errors import InputError
+from bertaccum.files import standing
 
 RUNS = Path("runs")
 LATEST = "latest"
@@ -25,3 +28,19 @@ class RunPaths:
         self.lock = path / ".lock"
         self.card = path / "model-card.md"
         self.page = path / "report.html"
+
+    def best_checkpoint(self) -> Path:
+        """Return the folder of the best checkpoint.
+
+        Raises:
+          InputError: there is none.
+        """
+        # `runs/latest` is another run as soon as the next one begins.
+        best = standing(self.path.resolve() / self.best.name)
+        if not best.is_dir():
+            raise InputError(
+                "this run has no best checkpoint yet",
+                "wait for its first evaluation",
+                path=self.path,
+            )
+        return best

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.config import TrainConfig
-from bertaccum.errors import ConfigError, InputError, first_line
+from bertaccum.errors import ConfigError, InputError, reason
 from bertaccum.files import read_mapping, read_text
 from bertaccum.metrics import metric_of
 from bertaccum.reporting.run_paths import RUNS, RunPaths
@@ -123,8 +123,7 @@ def read_run_config(run: Path) -> TrainConfig:
     try:
         return TrainConfig(**yaml.safe_load(read_text(path)))
     except (yaml.YAMLError, ConfigError, TypeError, ValueError, RecursionError) as error:
-        reason = first_line(error)
-        raise InputError(f"is not a run's configuration ({reason})", path=path) from None
+        raise InputError(f"is not a run's configuration ({reason(error)})", path=path) from None
 
 
 @contextmanager

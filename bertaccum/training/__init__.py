@@ -1,1 +1,1 @@
-"""Windows, the update, the loop, checkpoints, evaluation and the run folder."""
+"""A training run: its steps, checkpoints, events and folder."""

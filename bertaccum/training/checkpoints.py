@@ -19,11 +19,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
-from bertaccum.bert.encoder import build_classifier, build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import InputError, RunError, first_line
+from bertaccum.errors import InputError, RunError, reason
 from bertaccum.files import (
     json_text,
     new_folder,
@@ -31,10 +30,10 @@ from bertaccum.files import (
     sha256,
     write_text,
 )
+from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.training.events import Evaluated
-from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.run_folder import RunFolder
 
-_EVALUATION = "evaluation.json"
 _STATE, _POSITION = "state", "position.json"
 _PIECE_BYTES = 4 * 2**20
 _NAME = re.compile(r"update-(\d+)")
@@ -172,7 +171,7 @@ class Checkpoints:
                 path=path,
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-            raise _unusable(path, f"does not fit this run's model ({_reason(error)})") from None
+            raise _unusable(path, f"does not fit this run's model ({reason(error)})") from None
 
 
 def _components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
@@ -221,7 +220,7 @@ def _saved(path: Path, states: Path) -> Iterator[Path]:
             yield folder
     except (OSError, InputError, tf.errors.OpError) as error:
         raise RunError(
-            f"cannot be saved ({_reason(error)})",
+            f"cannot be saved ({reason(error)})",
             "free disk space or fix the permissions, then run again with --resume; "
             + ("earlier checkpoints are intact" if saved_states(states) else "it starts over"),
             path=path,
@@ -288,11 +287,6 @@ def _digest(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _reason(error: Exception) -> str:
-    """Return what the system or TensorFlow says, in a line."""
-    return (isinstance(error, OSError) and error.strerror) or first_line(error)
-
-
 def save_best(
     model: tf_keras.Model, files: ModelFiles, evaluated: Evaluated, folder: RunFolder
 ) -> None:
@@ -303,49 +297,13 @@ def save_best(
     """
     with _saved(folder.best, folder.checkpoints) as written:
         files.write(written)
-        write_text(written / _EVALUATION, json_text(dataclasses.asdict(evaluated)))
+        write_text(written / EVALUATION, json_text(dataclasses.asdict(evaluated)))
         tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
 
 
 def best_evaluation(folder: RunFolder) -> Evaluated | None:
     """How good the model in `best/` is; None if there is none, or it is damaged."""
     try:
-        return Evaluated(**json.loads(read_text(folder.best / _EVALUATION)))
+        return Evaluated(**json.loads(read_text(folder.best / EVALUATION)))
     except (InputError, ValueError, TypeError, RecursionError):
         return None
-
-
-def load_best(folder: RunFolder) -> tuple[tf_keras.Model, ModelFiles]:
-    """The best model of a run, ready to predict.
-
-    Raises:
-      InputError: the run saved none, or its files are damaged.
-    """
-    best = folder.standing_best()
-    files = ModelFiles.read(best)
-    encoder = build_encoder(files.encoder)
-    model = build_classifier(encoder, files.encoder, len(files.labels.values))
-    load_run(model, best / RUN_PREFIX)
-    return model, files
-
-
-def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
-    """Give a classifier the weights of a run's best checkpoint.
-
-    Args:
-      model: as `build_classifier` returns it.
-      path: the checkpoint's prefix.
-      head: also load the classifier's head; otherwise encoder and pooler only.
-
-    Raises:
-      InputError: the files are damaged, or those of another model.
-    """
-    # The names under which tf_keras saves a model's layers that have weights.
-    names = ("layer_with_weights-0", "layer_with_weights-1")
-    layers = [layer for layer in model.layers if layer.weights]
-    wanted = dict(zip(names, layers if head else layers[:1], strict=head))
-    try:
-        whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**wanted))
-        whole.read(str(path)).assert_existing_objects_matched().expect_partial()
-    except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-        raise InputError(f"cannot be loaded ({_reason(error)})", "train again", path=path) from None

@@ -8,7 +8,7 @@ import tf_keras
 from official.nlp.modeling import networks
 
 from bertaccum.bert.dropout import seed_dropout
-from bertaccum.bert.encoder import build_classifier, build_encoder
+from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.google_checkpoint import load_google_checkpoint
 from bertaccum.bert.huggingface_folder import WEIGHTS
 from bertaccum.bert.huggingface_weights import load_huggingface
@@ -16,7 +16,8 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.config import TrainConfig
-from bertaccum.training.checkpoints import load_run
+from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.model_files import load_run
 
 
 def build_model(

@@ -10,19 +10,12 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
-from bertaccum.data.windows import Window
+from bertaccum.data.windows import SIGNATURE, Window, fields
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
-from bertaccum.training.step import (
-    SIGNATURE,
-    accumulate_share,
-    fields,
-    in_python,
-    of_update,
-    open_share,
-    survive_lack_of_memory,
-)
+from bertaccum.planning.device_memory import survive_lack_of_memory
+from bertaccum.training.step import accumulate_share, in_python, of_update, open_share
 
 # What travels with the gradients, one number each. The first is not 0 where somebody objects.
 REPORTED = ("objections", "loss", "micro_steps", "padded_tokens")

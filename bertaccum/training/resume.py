@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertaccum import __version__
 from bertaccum.bert.model_source import checkpoint_home
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import PRESETS, TrainConfig
@@ -21,6 +20,7 @@ from bertaccum.planning.device_memory import device_name
 from bertaccum.planning.rehearsal import Subject
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.run_folder import RunFolder
+from bertaccum.version import __version__
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
 # What decides when a run ends, which all workers have to do at once.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import signal
@@ -14,11 +13,9 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import __version__
 from bertaccum.config import EvalConfig
 from bertaccum.data.windows import updates_between, updates_per_epoch
-from bertaccum.errors import InputError, RunError
-from bertaccum.inference.evaluate import scores
+from bertaccum.errors import RunError
 from bertaccum.inference.predictor import Predictor
 from bertaccum.metrics import metric_of
 from bertaccum.planning.planner import learned_limits
@@ -26,6 +23,8 @@ from bertaccum.progress import Progress
 from bertaccum.reporting.run_record import read_record
 from bertaccum.settings import save_interval
 from bertaccum.stopping import StoppedEarlyError, Stopping
+from bertaccum.tasks.classification import scores
+from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import (
     Checkpoints,
     Position,
@@ -45,10 +44,11 @@ from bertaccum.training.events import (
 )
 from bertaccum.training.nonfinite import remedy
 from bertaccum.training.resume import inputs_of, resolved_config
-from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.run_plan import Parts
 from bertaccum.training.tensorboard_log import EventFiles
 from bertaccum.training.updater import Updates
+from bertaccum.version import __version__
 
 
 class Run:
@@ -149,9 +149,6 @@ class Run:
         self.position.total_seconds = time.perf_counter() - self.started
         summary = self._summary(last)
         self.folder.write_json(self.folder.summary, summary)
-        # What a run has come to does not depend on its description.
-        with contextlib.suppress(InputError, OSError):
-            self.folder.write_card()
         yield Finished(summary)
 
     def _next(self) -> Iterator[Event]:

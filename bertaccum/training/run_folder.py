@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import fcntl
 import itertools
-import json
 import os
 import secrets
 import shutil
@@ -19,68 +18,22 @@ from typing import IO, Any
 
 import yaml
 
-from bertaccum.bert.presets import EncoderConfig, read_bert_config, write_bert_config
-from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
-from bertaccum.data.data_folder import Labels
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.files import (
     beside,
     json_text,
     read_mapping,
-    read_text,
     remove_unfinished,
     settle,
-    standing,
     sync,
     write_text,
 )
-from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
 
 # So often, and so long in between, a lock is tried.
 _LOOKS, _LOOK_SECONDS = 3, 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelFiles:
-    """What a folder of weights needs beside them to be used: dimensions, words, classes."""
-
-    encoder: EncoderConfig
-    vocabulary: list[str]
-    labels: Labels
-
-    def write(self, folder: Path) -> None:
-        write_bert_config(folder / "bert_config.json", self.encoder)
-        write_text(folder / "vocab.txt", "\n".join(self.vocabulary) + "\n")
-        write_text(folder / "labels.json", json_text(dataclasses.asdict(self.labels)))
-
-    @staticmethod
-    def read(folder: Path) -> ModelFiles:
-        """Reads what `write` wrote.
-
-        Raises:
-          InputError: a file is missing or damaged.
-        """
-        path = folder / "labels.json"
-        try:
-            labels = Labels(**json.loads(read_text(path)))
-            if not all(isinstance(text, str) for text in [*labels.values, *labels.names]):
-                raise ValueError("a label is not text")
-            if len(labels.values) != len(labels.names):
-                raise ValueError(f"{len(labels.values)} labels, {len(labels.names)} names")
-        except (ValueError, TypeError) as error:
-            raise InputError(f"is damaged ({error})", "train again", path=path) from None
-        encoder = read_bert_config(folder / "bert_config.json")
-        vocabulary = read_vocabulary(folder / "vocab.txt")
-        if len(vocabulary) != encoder.vocab_size:
-            raise InputError(
-                f"its vocab.txt has {len(vocabulary)} entries, its model {encoder.vocab_size}",
-                "train again",
-                path=folder,
-            )
-        return ModelFiles(encoder, vocabulary, labels)
 
 
 class RunFolder(RunPaths):
@@ -184,31 +137,12 @@ class RunFolder(RunPaths):
             if path.exists():
                 sync(path)
 
-    def standing_best(self) -> Path:
-        """Return the folder of the best checkpoint.
-
-        Raises:
-          InputError: there is none.
-        """
-        best = standing(self.best)
-        if not best.is_dir():
-            raise InputError(
-                "this run has no best checkpoint yet",
-                "wait for its first evaluation",
-                path=self.path,
-            )
-        return best
-
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
         write_text(path, json_text(values))
 
     def read_plan(self) -> dict[str, Any]:
         """What `plan.json` holds; nothing if it is not there, or damaged."""
         return read_mapping(self.plan) or {}
-
-    def write_card(self) -> None:
-        """Writes what the run was and has come to, for people."""
-        write_card(self.path)
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Adds one line to `metrics.jsonl` or `eval.jsonl`.
@@ -245,9 +179,6 @@ class Bystander(RunFolder):
         """Nothing."""
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def write_card(self) -> None:
         """Nothing."""
 
     def read_plan(self) -> dict[str, Any]:

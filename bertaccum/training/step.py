@@ -6,40 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
-from bertaccum.bert.encoder import classify
-from bertaccum.data.windows import Window
-from bertaccum.distribution.topology import Topology
-from bertaccum.planning.device_memory import device_name
-
-# [tokens], [examples + 1], [examples], [micro_steps + 1], [examples], []: what `fields` gives.
-# Every size is open, so that all windows share one trace.
-SIGNATURE = [
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([None], tf.int64),
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([], tf.int32),
-]
-
-
-def fields(window: Window) -> tuple[Any, ...]:
-    """What the update is given of a window: as in `SIGNATURE`."""
-    return (
-        window.token_ids,
-        window.row_splits,
-        window.labels,
-        window.cuts,
-        window.positions,
-        np.int32(window.window_examples),
-    )
+from bertaccum.data.windows import SIGNATURE, Window, fields
+from bertaccum.planning.device_memory import survive_lack_of_memory
+from bertaccum.tasks.classification import classify
 
 
 def make_update(
@@ -130,42 +105,6 @@ def open_share(
     own_seed = tf.stack([tf.constant(seed, tf.int64), here(optimizer.iterations).read_value()])
     masks = draw_masks(model, own_seed, examples, positions, dropout_stream)
     return Share(tokens, labels, cuts, masks, examples)
-
-
-def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
-    """Builds the forward pass, of a window for each of this process' replicas.
-
-    Returns:
-      A function of these windows, to the logits of each: [examples, classes] float32.
-    """
-    survive_lack_of_memory()
-    strategy, number, width = topology.strategy, topology.present_replica, 2
-
-    @tf.function(input_signature=SIGNATURE[:width] * topology.local_replicas)
-    def predict(*flat: tf.Tensor) -> Any:
-        def own() -> tf.Tensor:
-            start = width * number()
-            token_ids, row_splits = flat[start : start + width]
-            tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-            return classify(model, tokens, training=False)
-
-        return strategy.experimental_local_results(strategy.run(own))
-
-    def run(*windows: Window) -> list[np.ndarray]:
-        found = predict(*(field for window in windows for field in fields(window)[:width]))
-        return [logits.numpy() for logits in found]
-
-    return run
-
-
-def survive_lack_of_memory() -> None:
-    """Forgoes oneDNN's products fused with what follows: they do not look for their memory.
-
-    TensorFlow 2.20's MklFusedMatMulOp goes on with an output that could not be allocated, and
-    the process dies of a segmentation fault.
-    """
-    if device_name() == "CPU":
-        tf.config.optimizer.set_experimental_options({"remapping": False})
 
 
 def _accumulated(

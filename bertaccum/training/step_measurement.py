@@ -24,16 +24,17 @@ from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import EncoderConfig
 from bertaccum.bert.recompute import keep_activations, recompute_layers
 from bertaccum.config import TrainConfig
-from bertaccum.data.data_folder import Labels
-from bertaccum.data.token_store import open_store
+from bertaccum.data.labels import Labels
+from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError
+from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
 from bertaccum.planning.measurement import Trial
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.step import make_predict, make_update
+from bertaccum.training.step import make_update
 
 # Windows of the data whose lengths are told.
 _WINDOWS = 4

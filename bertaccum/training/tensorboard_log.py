@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
-from bertaccum.errors import RunError, first_line
+from bertaccum.errors import RunError, reason
 from bertaccum.reporting.run_record import Record
 
 # What of a line of `metrics.jsonl` and `eval.jsonl` is drawn, under which name.
@@ -87,7 +87,7 @@ class EventFiles:
                 yield
         except tf.errors.OpError as error:
             raise RunError(
-                f"cannot be written ({first_line(error)})",
+                f"cannot be written ({reason(error)})",
                 "free disk space or fix the permissions, then run again with --resume",
                 path=self._folder,
             ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -13,19 +14,20 @@ import tensorflow as tf
 from bertaccum.bert.model_source import find_model
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_labels, tsvs_to_train_on
-from bertaccum.data.token_store import open_store
+from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.exchange import told_by_chief
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.planning.batch_plan import largest_share, make_plan
 from bertaccum.planning.device_memory import announce_limit, claim_memory
 from bertaccum.planning.planner import Subject, make_report
 from bertaccum.progress import Progress
+from bertaccum.reporting.model_card import write_card
 from bertaccum.settings import AUTO, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
 from bertaccum.training.checkpoints import Position, read_position, saved_states
-from bertaccum.training.events import Event
+from bertaccum.training.events import Event, Finished
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.resume import (
     check_agreement,
@@ -153,7 +155,17 @@ def _begin(
     run = Run(parts, folder, stopping, progress)
     told_by_chief(topology, lambda: run.create_folder(named))
     with folder.locked():
-        yield from run.events()
+        yield from _events(run)
+
+
+def _events(run: Run) -> Iterator[Event]:
+    """Yield a run's events; when it is finished, its model card is there."""
+    for event in run.events():
+        if isinstance(event, Finished) and run.topology.chief:
+            # What a run has come to does not depend on its description.
+            with contextlib.suppress(InputError, OSError):
+                write_card(run.folder.path)
+        yield event
 
 
 def _go_on(
@@ -196,7 +208,7 @@ def _go_on(
         else:
             told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))
             run.share_state(position)
-        yield from run.events()
+        yield from _events(run)
 
 
 def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Progress) -> Parts:

@@ -21,7 +21,7 @@ import tf_keras
 from safetensors.numpy import load_file, save_file
 from small import scatter
 
-from bertaccum.bert.encoder import build_classifier, build_encoder, encoder_inputs
+from bertaccum.bert.encoder import build_encoder, encoder_inputs
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
 from bertaccum.bert.model_source import ModelSource, find_model
@@ -29,6 +29,7 @@ from bertaccum.bert.presets import EncoderConfig
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.tasks.classification import build_classifier
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "[unused0]"]
 SMALL = EncoderConfig(

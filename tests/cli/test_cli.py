@@ -335,7 +335,7 @@ def test_best_holds_the_weights_of_the_best_evaluation(
     common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
     run(*common, "--max-updates", 3, "--out", "three")
     scores = iter([0.5, 0.9, 0.9, 0.2])
-    monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(scores))
+    monkeypatch.setattr("bertaccum.tasks.classification.accuracy", lambda *_: next(scores))
     run(*common, "--max-updates", 4, "--eval-every", 1, "--out", "four")
     evaluations = [json.loads(line) for line in Path("four/eval.jsonl").read_text().splitlines()]
     assert [e["best"] for e in evaluations] == [True, True, True, False]

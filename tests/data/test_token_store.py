@@ -11,8 +11,10 @@ import pytest
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PrepareConfig
-from bertaccum.data.data_folder import Labels, read_labels
-from bertaccum.data.token_store import TokenStore, open_store, store_of_table
+from bertaccum.data.data_folder import read_labels
+from bertaccum.data.labels import Labels
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.progress import silent

@@ -234,7 +234,7 @@ def test_a_long_packed_file_is_not_unpacked_as_a_whole(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 1000 and peak < 1000 * len(line) / 2
-    monkeypatch.setattr("data_prep.lines.LONGEST", 1 << 20)
+    monkeypatch.setattr("data_prep.text_files.LONGEST", 1 << 20)
     path.write_bytes(gzip.compress(b"a" * (3 << 20)))
     with pytest.raises(InputError, match="row 1: is longer than 1 MiB"):
         list(read_examples(path, Reading()))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bertaccum.data.token_store import TokenStore
-from bertaccum.inference.evaluate import Predictions, classification_report, most_wrong, scores
+from bertaccum.inference.evaluate import Predictions, most_wrong
+from bertaccum.tasks.classification import classification_report, scores
 
 
 def test_scores_by_hand() -> None:

@@ -19,15 +19,16 @@ from bertaccum.bert.model_source import ModelSource, find_model
 from bertaccum.bert.presets import EncoderConfig
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import ExportConfig, TrainConfig
-from bertaccum.data.data_folder import Labels
-from bertaccum.data.token_store import open_store
+from bertaccum.data.labels import Labels
+from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.inference import export
 from bertaccum.inference.predictor import Predictor
-from bertaccum.training.checkpoints import load_best, save_best
+from bertaccum.tasks.model_files import ModelFiles, load_best
+from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.initial_model import build_model
-from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.run_folder import RunFolder
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "cafe", "…", "!"]
 TEXTS = ["good", "BADLY  good!", "Café… \u200bgood", "x" * 300, "good bad " * 20, "[SEP] 中 ß ™"]

@@ -49,7 +49,7 @@ def config(tmp_path: Path) -> Any:
 def scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations that say what a list has, by the update that they are after."""
     evaluate = iter(ACCURACIES)
-    monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(evaluate))
+    monkeypatch.setattr("bertaccum.tasks.classification.accuracy", lambda *_: next(evaluate))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_patience_ends_with_an_evaluation_that_is_no_better(
 def test_patience_counts_on_over_a_crash(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def saying(accuracies: list[float]) -> None:
         evaluate = iter(accuracies)
-        monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(evaluate))
+        monkeypatch.setattr("bertaccum.tasks.classification.accuracy", lambda *_: next(evaluate))
 
     saying(ACCURACIES)
     list(train(config("whole", patience=2), silent))

@@ -18,11 +18,12 @@ from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.planning.rehearsal import Subject
 from bertaccum.progress import silent
+from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated, Started
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.resume import inputs_of, resolved_config
-from bertaccum.training.run_folder import ModelFiles, RunFolder
+from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
 
 LABELS = Labels(["0", "1"], ["bad", "good"])

@@ -21,8 +21,8 @@ from small import write_small_task
 from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
 from bertaccum.progress import silent
+from bertaccum.tasks.model_files import load_best
 from bertaccum.training import step
-from bertaccum.training.checkpoints import load_best
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import train

@@ -175,7 +175,7 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
 def test_more_updates_than_at_first(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its first end it was evaluated, and was the best: a longer run never would have been."""
     scores = iter([0.9, 0.5, 0.5, 0.9, 0.95, 0.5, 0.5])
-    monkeypatch.setattr("bertaccum.inference.evaluate.accuracy", lambda *_: next(scores))
+    monkeypatch.setattr("bertaccum.tasks.classification.accuracy", lambda *_: next(scores))
     whole = config("whole")
     *_, last = train(whole, silent)
     assert last.summary["best_update"] == 2

@@ -10,19 +10,20 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.encoder import build_classifier, build_encoder, encoder_inputs
+from bertaccum.bert.encoder import build_encoder, encoder_inputs
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import EncoderConfig
 from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.distribution.topology import Topology
-from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.predictor import Predictor, make_predict
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.progress import silent
+from bertaccum.tasks.classification import build_classifier
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, make_schedule
-from bertaccum.training.step import make_predict, make_update
+from bertaccum.training.step import make_update
 
 TINY = EncoderConfig(
     hidden_size=16,

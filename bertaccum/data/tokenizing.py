@@ -1,0 +1,141 @@
+"""Token stores of TSVs and of texts: read once, tokenized once, then memory-mapped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+
+from bertaccum.bert.download import cache_folder
+from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.data.labels import Labels, _class_numbers, labels_of
+from bertaccum.data.token_store import TokenStore, store_digest
+from bertaccum.data.truncation import Truncation
+from bertaccum.files import beside, json_text, read_text, sha256, write_text
+from bertaccum.progress import Note, Progress
+from data_prep.manifest import is_prepared
+from data_prep.tsv import read_tsv
+
+_BATCH = 1024
+
+
+_TRUNCATION = "truncation.json"
+
+
+def open_store(
+    tsv: Path,
+    labels: Labels,
+    vocabulary: list[str],
+    max_seq_length: int,
+    progress: Progress,
+    digest: str | None = None,
+) -> TokenStore:
+    """Opens the token store of `tsv`, after making it if there is none yet.
+
+    Its name, `store_digest`, is computed unless the caller has it already.
+
+    Raises:
+      InputError: the TSV cannot be read, has no labels or one that is not in `labels`.
+    """
+    digest = digest or store_digest(tsv, sha256(tsv), labels, vocabulary, max_seq_length)
+    folder = cache_folder() / "tokens" / digest
+    if not folder.is_dir():
+        _make_store(folder, tsv, labels, Tokenizer(vocabulary, max_seq_length), progress)
+    return TokenStore(
+        token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
+        offsets=np.fromfile(folder / "offsets.int64", np.int64),
+        labels=np.fromfile(folder / "labels.int32", np.int32),
+        truncation=Truncation(**json.loads(read_text(folder / _TRUNCATION))),
+    )
+
+
+def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
+    """A store of texts without classes, in memory."""
+    tokens = tokenizer(tf.constant(texts, tf.string))
+    return TokenStore(
+        token_ids=tokens.flat_values.numpy(),
+        offsets=tokens.row_splits.numpy(),
+        labels=np.zeros(len(texts), np.int32),
+    )
+
+
+def store_of_table(
+    table: pd.DataFrame, path: Path, labels: Labels, tokenizer: Tokenizer, note: Note
+) -> TokenStore:
+    """Return a store, in memory, of a table of the user's own.
+
+    Args:
+      table: as `read_tsv` returns it.
+      path: where it was read, for messages.
+      labels: the classes. The table may have their names or their numbers.
+      tokenizer: of the model.
+      note: is told which of the two was taken if both are possible.
+
+    Raises:
+      InputError: it has no labels, or one that is unknown.
+    """
+    store = store_of(table["text"].tolist(), tokenizer)
+    found = set(labels_of(path, table))
+    by_name = found <= set(labels.names) and not is_prepared(path)
+    if by_name and found <= set(labels.values) and labels.names != labels.values:
+        note(f"{path}: its labels are class names and could be class numbers; taken for names")
+    known = Labels(labels.names, labels.names) if by_name else labels
+    return dataclasses.replace(store, labels=_class_numbers(path, table, known))
+
+
+def _make_store(
+    folder: Path, tsv: Path, labels: Labels, tokenizer: Tokenizer, progress: Progress
+) -> None:
+    table = read_tsv(tsv)
+    numbers = _class_numbers(tsv, table, labels)
+    texts = table["text"].tolist()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = beside(folder)
+    temporary.mkdir()
+    try:
+        kept, whole = [np.zeros(1, np.int64)], []
+        with (temporary / "token_ids.int32").open("wb") as file:
+            for done, (tokens, lengths) in enumerate(tokenized(texts, tokenizer), 1):
+                file.write(tokens.flat_values.numpy().tobytes())
+                kept.append(tokens.row_lengths().numpy())
+                whole.append(lengths.numpy())
+                progress(f"tokenizing {tsv}", min(done * _BATCH, len(texts)), len(texts))
+        np.cumsum(np.concatenate(kept)).tofile(temporary / "offsets.int64")
+        numbers.tofile(temporary / "labels.int32")
+        truncation = _truncation(np.concatenate(whole), tokenizer.max_seq_length)
+        write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
+        if not folder.exists():
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
+    return Truncation(
+        max_seq_length=max_seq_length,
+        texts=len(lengths),
+        longer=int((lengths > max_seq_length).sum()),
+        median=round(float(np.median(lengths))),
+        longest=int(lengths.max()),
+    )
+
+
+def tokenized(
+    texts: list[str], tokenizer: Tokenizer
+) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
+    """Tokenize texts on all cores; yields what `Tokenizer.with_lengths` makes of each batch."""
+
+    def batches() -> Iterator[list[str]]:
+        for start in range(0, len(texts), _BATCH):
+            yield texts[start : start + _BATCH]
+
+    data = tf.data.Dataset.from_generator(
+        batches, output_signature=tf.TensorSpec([None], tf.string)
+    )
+    yield from data.map(tokenizer.with_lengths, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)

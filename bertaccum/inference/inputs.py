@@ -1,0 +1,78 @@
+"""What evaluation, prediction and export need, checked before TensorFlow is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertaccum.bert.huggingface_folder import safetensors
+from bertaccum.config import EvalConfig, ExportConfig, PredictConfig
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import beside
+from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.reporting.run_record import read_run_config
+from data_prep.tsv import default_split
+
+
+def evaluated_table(config: EvalConfig) -> Path:
+    """Return the table that a run's best checkpoint is evaluated on.
+
+    Raises:
+      InputError: the run, its best checkpoint or the table is missing.
+    """
+    run = RunPaths(Path(config.run))
+    data = Path(read_run_config(run.path).data)
+    run.best_checkpoint()
+    split = config.split or default_split(data)
+    table = Path(config.file) if config.file else data / f"{split}.tsv"
+    if not table.exists():
+        raise InputError("there is no such file", "choose another --split or --file", path=table)
+    return table
+
+
+def check_predict(config: PredictConfig) -> None:
+    """Check that a run has a best checkpoint, and that the texts to predict are there.
+
+    Raises:
+      InputError: one of them is missing.
+    """
+    run = RunPaths(Path(config.run))
+    read_run_config(run.path)
+    run.best_checkpoint()
+    if config.file not in (None, "-") and not Path(config.file).exists():
+        raise InputError("there is no such file", "check the path", path=config.file)
+
+
+def check_export(config: ExportConfig) -> None:
+    """Check that a run has a best checkpoint, and that `--out` can be made.
+
+    Raises:
+      ConfigError: `--out` exists or cannot be made, or safetensors is not installed.
+      InputError: the run or its best checkpoint is missing.
+    """
+    run = RunPaths(Path(config.run))
+    read_run_config(run.path)
+    _check_new_folder(Path(config.folder))
+    if config.format == "huggingface":
+        safetensors()
+    run.best_checkpoint()
+
+
+def _check_new_folder(path: Path) -> None:
+    """Raise ConfigError if writing to `--out` would replace something or is not possible."""
+    if not path.name:
+        raise ConfigError(f"--out {path} is not a possible name", "name a new folder")
+    try:
+        parent = next(p for p in path.absolute().parents if p.exists())
+        taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
+    except OSError as error:
+        raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
+    if taken:
+        raise ConfigError(f"--out {path} exists", "choose another folder")
+    trial = beside(parent / path.name)
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise ConfigError(
+            f"--out {path} cannot be made in {parent} ({error.strerror})", "choose another folder"
+        ) from None
