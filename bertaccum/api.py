@@ -28,8 +28,8 @@ from bertaccum.settings import AUTO, delimiter_character, field_names
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
-    from bertaccum.inference.predict import Prediction
-    from bertaccum.planning.planner import Report
+    from bertaccum.inference.results import Prediction
+    from bertaccum.planning.batch_plan import PlanResult
     from bertaccum.training.events import Event
     from data_prep.preparation import PrepareResult
 
@@ -78,7 +78,7 @@ def prepare(
 
 def plan(
     config: PlanConfig | None = None, *, progress: Progress = silent, **options: Any
-) -> Report:
+) -> PlanResult:
     """Measures which micro-batch is the fastest that fits, as `bertaccum plan`.
 
     Args:
@@ -248,13 +248,6 @@ def report(
         judged = evaluation(found), most_wrong(found, _MISTAKES)
     write_page(record, *judged, out)
     return out
-
-
-def default_split(data: str | Path) -> str:
-    """Return the split of a data folder that `evaluate` and `report` use unless told otherwise."""
-    from data_prep.tsv import default_split as run
-
-    return run(Path(data))
 
 
 def predict(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import os
+import sys
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +15,11 @@ from typing import Any
 import click
 
 from bertaccum.cli.config_file import read_config_file
-from bertaccum.cli.shared import quiet_tensorflow
 from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO
+
+if typing.TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
 
 _COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 # Of commands, and not of their configuration.
@@ -240,7 +245,6 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         *arguments: Any,
         **options: Any,
     ) -> Any:
-        from bertaccum.cli.display.view import make_view
 
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose contradict each other; drop one")
@@ -251,3 +255,33 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, view=view, **options)
 
     return wrapped
+
+
+JSON = "json"
+
+
+def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
+    """The view that the options ask for, and stderr is fit for.
+
+    Args:
+      quiet: errors only.
+      log_format: text or json.
+      seconds: between lines of progress, where there is no terminal.
+      verbose: Show what others write on stderr.
+    """
+    from bertaccum.cli.display.log_views import Lines, Records
+    from bertaccum.cli.display.terminal_view import Live
+    from bertaccum.cli.display.view import View
+
+    if quiet:
+        return View(verbose)
+    if log_format == JSON:
+        return Records(seconds, verbose)
+    return Live(verbose=verbose) if sys.stderr.isatty() else Lines(seconds, verbose)
+
+
+def quiet_tensorflow() -> None:
+    """Keeps TensorFlow's chatter off the screen, unless the user asked for it."""
+    if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)

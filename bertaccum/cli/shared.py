@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bertaccum import api
 from bertaccum.cli.display import sentences
 
 if TYPE_CHECKING:
@@ -22,13 +19,6 @@ def tables() -> Any:
     from bertaccum.cli.display import tables
 
     return tables
-
-
-def quiet_tensorflow() -> None:
-    """Keeps TensorFlow's chatter off the screen, unless the user asked for it."""
-    if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 def name_run(view: View, named: str) -> Record:
@@ -49,7 +39,9 @@ def name_run(view: View, named: str) -> Record:
 
 def name_split(view: View, record: Record, split: str | None) -> str:
     """Say on which split the best model of a run is evaluated; return it."""
-    split = split or api.default_split(record.config.data)
+    from data_prep.tsv import default_split
+
+    split = split or default_split(Path(record.config.data))
     view.note(f"evaluating on {split}.tsv")
     return split
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.tokenizing import store_of
 from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.results import Prediction
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import silent
 from bertaccum.reporting.run_paths import RunPaths
@@ -24,21 +24,6 @@ from bertaccum.tasks.model_files import load_best
 
 # So many are sorted by length together, if they are there; fewer are not waited with.
 _TOGETHER = 2048
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a model says of a text.
-
-    Args:
-      text: as it was given.
-      label: the most probable class' name.
-      probabilities: of each class, by name, in the order of the labels.
-    """
-
-    text: str
-    label: str
-    probabilities: dict[str, float]
 
 
 def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
+
+from bertaccum.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -64,3 +68,35 @@ def even_micro_batches(target_batch: int) -> list[int]:
     With any other size as many micro-steps are needed, and more memory.
     """
     return sorted({math.ceil(target_batch / steps) for steps in range(1, target_batch + 1)})
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What planning found: what `plan.json` holds.
+
+    Args:
+      values: everything, in plain numbers.
+      cached: it was measured before.
+      timed_on: which windows the speeds are those of.
+    """
+
+    values: dict[str, Any]
+    cached: bool
+    timed_on: str
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan to take; None if nothing fits."""
+        if self.values["micro_batch"] is None:
+            return None
+        return Plan(**{f.name: self.values[f.name] for f in dataclasses.fields(Plan)})
+
+    def taken(self) -> Plan:
+        """The plan.
+
+        Raises:
+          RunError: nothing fits; it names what would.
+        """
+        if self.plan is None:
+            raise RunError(self.values["why"], "; ".join(self.values["remedies"]))
+        return self.plan

@@ -11,7 +11,6 @@ import importlib.metadata
 import json
 import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from bertaccum.bert.model_source import find_dimensions
 from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with
 from bertaccum.data.labels import Labels
-from bertaccum.errors import RunError
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.planning import device_memory
-from bertaccum.planning.batch_plan import Plan
+from bertaccum.planning.batch_plan import Plan, PlanResult
 from bertaccum.planning.rehearsal import Subject, rehearse
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, field_names, size_in_bytes
@@ -34,39 +32,7 @@ _FORMAT = 2
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
-@dataclass(frozen=True)
-class Report:
-    """What planning found: what `plan.json` holds.
-
-    Args:
-      values: everything, in plain numbers.
-      cached: it was measured before.
-      timed_on: which windows the speeds are those of.
-    """
-
-    values: dict[str, Any]
-    cached: bool
-    timed_on: str
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan to take; None if nothing fits."""
-        if self.values["micro_batch"] is None:
-            return None
-        return Plan(**{f.name: self.values[f.name] for f in dataclasses.fields(Plan)})
-
-    def taken(self) -> Plan:
-        """The plan.
-
-        Raises:
-          RunError: nothing fits; it names what would.
-        """
-        if self.plan is None:
-            raise RunError(self.values["why"], "; ".join(self.values["remedies"]))
-        return self.plan
-
-
-def plan(config: PlanConfig, progress: Progress) -> Report:
+def plan(config: PlanConfig, progress: Progress) -> PlanResult:
     """Plans for the options, and writes the plan to `config.out`.
 
     Without the default's data, or with a vocabulary that has yet to be downloaded, examples are
@@ -97,7 +63,7 @@ def plan(config: PlanConfig, progress: Progress) -> Report:
     return report
 
 
-def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Report:
+def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> PlanResult:
     """Plans, or takes what was planned before for the same subject on the same machine.
 
     Args:
@@ -124,7 +90,7 @@ def make_report(subject: Subject, progress: Progress, fresh: bool = False) -> Re
         values = _heed(values, read_mapping(learned))
     tsvs = subject.tsvs
     timed_on = f"windows of {tsvs[0].parent}" if tsvs else "windows of full length"
-    return Report(values, cached, timed_on)
+    return PlanResult(values, cached, timed_on)
 
 
 def remember_out_of_memory(subject: Subject, micro_batch: int, recompute: str) -> None:

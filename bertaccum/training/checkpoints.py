@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology

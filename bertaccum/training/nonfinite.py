@@ -10,7 +10,6 @@ import numpy as np
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.data.windows import Window
 from bertaccum.errors import RunError
-from bertaccum.training.checkpoints import Position
 from data_prep.tsv import read_tsv
 
 # So many rows of a micro-batch are named.
@@ -18,7 +17,8 @@ _NAMED = 8
 
 
 def not_finite(
-    position: Position,
+    update: int,
+    in_a_row: int,
     tsv: Path,
     rows: np.ndarray,
     windows: list[Window],
@@ -28,7 +28,8 @@ def not_finite(
     """Says which update, micro-batch and rows of a TSV it was.
 
     Args:
-      position: after the last of the updates in a row whose gradient was not finite.
+      update: number of the last update whose gradient was not finite, from 1.
+      in_a_row: updates until then whose gradients were not finite.
       tsv: what was trained on.
       rows: [examples] of the whole window, in its order, counted from 0 in the store.
       windows: this worker's shares of it.
@@ -45,8 +46,8 @@ def not_finite(
     lines = ", ".join(map(str, read_tsv(tsv)["row"].to_numpy()[rows[:_NAMED]]))
     more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
     return RunError(
-        f"the {what} in update {position.update} is not finite ({tsv.name}, rows {lines}{more}),"
-        f" for {position.nonfinite_in_a_row} updates in a row",
+        f"the {what} in update {update} is not finite ({tsv.name}, rows {lines}{more}),"
+        f" for {in_a_row} updates in a row",
         remedy(precision),
     )
 

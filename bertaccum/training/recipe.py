@@ -8,8 +8,9 @@ import tf_keras
 from official.modeling.optimization import lr_schedule
 from official.nlp.optimization import WarmUp
 
-from bertaccum.accumulation import AccumulatingOptimizer, ClipByGlobalNorm
 from bertaccum.accumulation.adamw import InPlaceAdamW, OffloadedAdamW
+from bertaccum.accumulation.optimizer import AccumulatingOptimizer
+from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
 

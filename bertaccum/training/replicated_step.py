@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.data.windows import SIGNATURE, Window, fields
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.data.windows import SIGNATURE, Window, fields

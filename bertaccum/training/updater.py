@@ -99,7 +99,8 @@ class Updates:
         rows, windows, losses = self._last
         rows = by_length(self._store, rows)
         tsv, precision = self._parts.subject.tsvs[0], self._config.precision
-        return not_finite(position, tsv, rows, windows, losses, precision)
+        in_a_row = position.nonfinite_in_a_row
+        return not_finite(position.update, in_a_row, tsv, rows, windows, losses, precision)
 
     def _plan(self, micro_batch: int, recompute: str) -> Plan:
         config, replicas = self._config, self._topology.replicas

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from small import write_small_task
 
-from bertaccum.cli.display.view import make_view
+from bertaccum.cli.options import make_view
 from bertaccum.errors import InputError, RunError
 
 # Says one line of its own, and has others write past `sys.stderr` and through it.
 PROGRAM = """
 import os, sys, warnings
-from bertaccum.cli.display.view import make_view
+from bertaccum.cli.options import make_view
 with make_view({quiet}, "{form}", 0, {verbose}) as view:
     view.note("from the view")
     os.write(2, b"W0000 from C++\\n")
@@ -120,7 +120,7 @@ def test_stderr_is_the_processs_own_again_afterwards(capfd: pytest.CaptureFixtur
 
 
 def test_a_process_without_stderr_captures_nothing() -> None:
-    code = "import os; os.close(2)\nfrom bertaccum.cli.display.view import make_view\n"
+    code = "import os; os.close(2)\nfrom bertaccum.cli.options import make_view\n"
     assert run(code + "with make_view(True, 'text', 0): print('result')") == (0, [])
 
 

@@ -19,7 +19,8 @@ from bertaccum.cli.display import log_views, run_progress, sentences
 from bertaccum.cli.display.log_views import Lines, Records
 from bertaccum.cli.display.run_progress import Track
 from bertaccum.cli.display.terminal_view import Live
-from bertaccum.cli.display.view import View, make_view
+from bertaccum.cli.display.view import View
+from bertaccum.cli.options import make_view
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Updated
 

@@ -29,14 +29,14 @@ MIB = 2**20
 @pytest.fixture
 def make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[planner.Report, dict[str, Any]]]:
+) -> Callable[..., tuple[planner.PlanResult, dict[str, Any]]]:
     """Plans with simulated workers; the report and what was written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(rehearsal, "Worker", Simulated)
     Simulated.started = []
 
-    def call(**options: Any) -> tuple[planner.Report, dict[str, Any]]:
+    def call(**options: Any) -> tuple[planner.PlanResult, dict[str, Any]]:
         report = plan(PlanConfig(**options), silent)
         return report, json.loads((tmp_path / "plan.json").read_text())
 

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.run_progress import Track, follow
+from bertaccum.cli.display.run_progress import Track, follow, progressing
 from bertaccum.cli.display.view import View
 from bertaccum.files import finite
 from bertaccum.training.events import Event, Started, Updated
@@ -71,7 +71,7 @@ class Lines(View):
             if not event.over:
                 self.note(sentences.TRACING)
         elif isinstance(event, Updated) and self._track and self._interval.is_over():
-            self.note(sentences.progressing(self._track))
+            self.note(progressing(self._track))
 
 
 class Records(View):

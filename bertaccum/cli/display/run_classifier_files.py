@@ -11,7 +11,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.files import new_file
 
 if TYPE_CHECKING:
-    from bertaccum.inference.predict import Prediction
+    from bertaccum.inference.results import Prediction
 
 
 @contextmanager

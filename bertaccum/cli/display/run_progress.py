@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from bertaccum.cli.display import sentences
+from bertaccum.sizes import format_size
 from bertaccum.training.events import Evaluated, Event, OutOfMemory, Started, Updated
 
 # So much of what is smoothed is what it was before.
@@ -103,3 +104,18 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
     elif isinstance(event, Updated) and event.skipped:
         note(sentences.skipped(event))
     return track
+
+
+def progressing(track: Track) -> str:
+    """A line in a log: where a run is."""
+    last = track.last
+    assert last is not None
+    parts = [
+        f"training: {last.update:,} of {track.total:,}",
+        f"loss {last.loss:.4f} ({track.smoothed_loss:.4f} smoothed)",
+        f"lr {last.learning_rate:.2g}",
+        f"{track.examples_per_second:.1f} examples/s",
+        *([format_size(last.peak_memory_bytes)] if last.peak_memory_bytes else []),
+        *([f"{track.skipped} skipped"] if track.skipped else []),
+    ]
+    return "  ".join([*parts, f"{sentences.duration(track.seconds_left)} left"])

@@ -13,8 +13,7 @@ from bertaccum.files import json_text
 from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
-    from bertaccum.cli.display.run_progress import Track
-    from bertaccum.inference.predict import Prediction
+    from bertaccum.inference.results import Prediction
     from bertaccum.training.events import (
         Evaluated,
         OutOfMemory,
@@ -86,21 +85,6 @@ def _weights(event: Started) -> str:
     return "pretrained" + (
         "" if event.pretrained_pooler else " but for the pooler, which is random"
     )
-
-
-def progressing(track: Track) -> str:
-    """A line in a log: where a run is."""
-    last = track.last
-    assert last is not None
-    parts = [
-        f"training: {last.update:,} of {track.total:,}",
-        f"loss {last.loss:.4f} ({track.smoothed_loss:.4f} smoothed)",
-        f"lr {last.learning_rate:.2g}",
-        f"{track.examples_per_second:.1f} examples/s",
-        *([format_size(last.peak_memory_bytes)] if last.peak_memory_bytes else []),
-        *([f"{track.skipped} skipped"] if track.skipped else []),
-    ]
-    return "  ".join([*parts, f"{duration(track.seconds_left)} left"])
 
 
 def duration(seconds: float | None) -> str:

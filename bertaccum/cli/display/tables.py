@@ -21,7 +21,7 @@ from bertaccum.sizes import format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bertaccum.planning.planner import Report
+    from bertaccum.planning.batch_plan import PlanResult
 
 # Rows of classes, or of pairs of classes, that a terminal shows.
 _MOST_ROWS = 20
@@ -90,7 +90,7 @@ def _scores(values: dict[str, Any]) -> dict[str, str]:
     return facts
 
 
-def planned(found: Report, path: str) -> None:
+def planned(found: PlanResult, path: str) -> None:
     """Prints what `bertaccum plan` found."""
     values = found.values
     console = stdout_console()

@@ -17,8 +17,6 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.stderr_capture import Capture
 from bertaccum.training.events import Event
 
-JSON = "json"
-
 
 class View:
     """What all views do; this one shows nothing but errors, for `--quiet`.
@@ -74,22 +72,3 @@ class View:
         """Give the terminal back, and return what was held back and not shown yet."""
         capture, self._capture = self._capture, None
         return capture.close() if capture else ""
-
-
-def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
-    """The view that the options ask for, and stderr is fit for.
-
-    Args:
-      quiet: errors only.
-      log_format: text or json.
-      seconds: between lines of progress, where there is no terminal.
-      verbose: Show what others write on stderr.
-    """
-    from bertaccum.cli.display.log_views import Lines, Records
-    from bertaccum.cli.display.terminal_view import Live
-
-    if quiet:
-        return View(verbose)
-    if log_format == JSON:
-        return Records(seconds, verbose)
-    return Live(verbose=verbose) if sys.stderr.isatty() else Lines(seconds, verbose)
