@@ -28,8 +28,8 @@ from tools import Results, preset_job, table
 
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.planning import device_memory
-from bertaccum.planning.measurement import Trial
-from bertaccum.planning.measurement_process import Worker
+from bertaccum.planning.measurement import MeasurementRequest
+from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
 
@@ -54,12 +54,16 @@ def measure(model: str, precision: str, offloaded: bool, limit: int | None) -> d
     config = TrainConfig(precision=precision, offload_optimizer=offloaded, recompute="none")
     job = preset_job(model, config, limit, len(WINDOW))
     result = {"model": model, "precision": precision, "offload": offloaded}
-    with Worker(silent, {}) as worker:
+    with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job)
-        ran = [worker.run(Trial(WINDOW, "none")) for _ in range(REPEATS + 1)] if built else []
-    if built is None or None in ran:
+        measurements = (
+            [worker.run(MeasurementRequest(WINDOW, "none")) for _ in range(REPEATS + 1)]
+            if built
+            else []
+        )
+    if built is None or None in measurements:
         return result | {"out_of_memory": True}
-    timed = [one for one in ran[1:] if one is not None]  # The first time it is traced.
+    timed = [one for one in measurements[1:] if one is not None]  # The first time it is traced.
     return result | {
         "device": built["device"],
         "resting_bytes": built["resting_bytes"],

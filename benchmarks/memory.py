@@ -34,11 +34,11 @@ from bertaccum.bert.model_source import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.data.data_folder import read_labels
 from bertaccum.planning.batch_plan import even_micro_batches
-from bertaccum.planning.measurement import Trial
-from bertaccum.planning.measurement_process import Worker
+from bertaccum.planning.measurement import MeasurementRequest
+from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.planning.planner import make_report
-from bertaccum.planning.rehearsal import Subject, worker_job
-from bertaccum.planning.search import Task, search
+from bertaccum.planning.rehearsal import Subject, measurement_job
+from bertaccum.planning.search import SearchSpace, search
 from bertaccum.planning.window_cuts import make_cut
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
@@ -156,21 +156,21 @@ def brute_force(subject: Subject, values: dict[str, Any]) -> dict[tuple[int, str
         fitting += [(size, "layer") for size, _ in fitting[::3]]
     fitting.sort(key=lambda way: way[1], reverse=True)
     seconds: dict[tuple[int, str], list[float]] = {way: [] for way in fitting}
-    with Worker(silent, {}) as worker:
-        built = worker.build(worker_job(subject, subject.step_config(), parse_size("9GiB"), 2))
+    with MeasurementProcess(silent, {}) as worker:
+        built = worker.build(measurement_job(subject, subject.step_config(), parse_size("9GiB"), 2))
         assert built is not None
         windows = built["windows"]
         for kind in ("none", "layer"):
-            worker.run(Trial([[8]], kind))
+            worker.run(MeasurementRequest([[8]], kind))
         for number in range(ROUNDS):
             window = windows[number % len(windows)]
             for size, kind in fitting:
                 cut = make_cut("count" if size == TARGET else "cost", built["longest"])
                 starts = cut(np.array(window), size)
                 micro_batches = [window[a:b] for a, b in itertools.pairwise(starts)]
-                ran = worker.run(Trial(micro_batches, kind))
-                assert ran is not None
-                seconds[size, kind].append(ran.seconds)
+                measurement = worker.run(MeasurementRequest(micro_batches, kind))
+                assert measurement is not None
+                seconds[size, kind].append(measurement.seconds)
     return {way: TARGET / statistics.median(times) for way, times in seconds.items()}
 
 
@@ -217,10 +217,10 @@ def predicted(
     config = TrainConfig(precision=precision, max_seq_length=length)
     job = preset_job(preset, config, limit, steps=2)
     results = []
-    with Worker(silent, {}) as worker:
+    with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job)
         assert built is not None
-        task = Task(
+        task = SearchSpace(
             target_batch=TARGET,
             sizes=even_micro_batches(TARGET),
             recompute=["none"],
@@ -240,9 +240,11 @@ def predicted(
                     continue
                 # Peaks scatter by a percent or two, with how two threads interleave.
                 times = 3 if size * example_seconds < 5 else 1
-                ran = [worker.run(Trial([[length] * size], kind)) for _ in range(times)]
-                example_seconds = max(one.seconds for one in ran) / size
-                measured = statistics.median(one.peak_bytes for one in ran)
+                measurements = [
+                    worker.run(MeasurementRequest([[length] * size], kind)) for _ in range(times)
+                ]
+                example_seconds = max(one.seconds for one in measurements) / size
+                measured = statistics.median(one.peak_bytes for one in measurements)
                 error = expected / measured - 1
                 say(f"{preset} {precision} {length} {kind} {size}: {error:+.2%}")
                 results.append(

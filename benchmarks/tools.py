@@ -21,7 +21,7 @@ from bertaccum.data.data_folder import read_labels
 from bertaccum.data.labels import Labels
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
-from bertaccum.planning.rehearsal import Subject, worker_job
+from bertaccum.planning.rehearsal import Subject, measurement_job
 from bertaccum.progress import silent
 
 Results = list[dict[str, Any]]
@@ -84,7 +84,7 @@ def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) 
     """What a worker is to build: a preset with two classes, and no data."""
     source = ModelSource(preset, PRESET_CONFIGS[preset], [], None)
     subject = Subject(config, source, Labels(["0", "1"], ["0", "1"]), [])
-    return worker_job(subject, config, limit, steps)
+    return measurement_job(subject, config, limit, steps)
 
 
 def run_part(description: str, name: str, parts: dict[str, Part]) -> None:

@@ -11,7 +11,7 @@ from bertaccum.errors import RunError
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """How each full window is run.
 
     Args:
@@ -51,10 +51,10 @@ def make_plan(
     recompute: str = "none",
     cut: str = "count",
     replicas: int = 1,
-) -> Plan:
+) -> BatchPlan:
     """Derives accumulation_steps."""
     steps = math.ceil(largest_share(target_batch, replicas) / micro_batch)
-    return Plan(target_batch, micro_batch, steps, replicas, recompute, cut)
+    return BatchPlan(target_batch, micro_batch, steps, replicas, recompute, cut)
 
 
 def largest_share(target_batch: int, replicas: int) -> int:
@@ -85,13 +85,13 @@ class PlanResult:
     timed_on: str
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> BatchPlan | None:
         """The plan to take; None if nothing fits."""
         if self.values["micro_batch"] is None:
             return None
-        return Plan(**{f.name: self.values[f.name] for f in dataclasses.fields(Plan)})
+        return BatchPlan(**{f.name: self.values[f.name] for f in dataclasses.fields(BatchPlan)})
 
-    def taken(self) -> Plan:
+    def taken(self) -> BatchPlan:
         """The plan.
 
         Raises:

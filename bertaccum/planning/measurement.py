@@ -1,4 +1,4 @@
-"""What is measured: one update, and what it took. The words of search and probe."""
+"""Measurements of training steps: what is asked for, and what comes back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Ran:
+class Measurement:
     """What a window took: seconds, and the most bytes that were handed out meanwhile."""
 
     seconds: float
@@ -16,7 +16,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Trial:
+class MeasurementRequest:
     """One update that is run to see what it takes.
 
     Args:
@@ -32,8 +32,8 @@ class Trial:
     thorough: bool = False
 
 
-class Probe(Protocol):
+class StepMeasurer(Protocol):
     """Runs training steps."""
 
-    def run(self, trial: Trial) -> Ran | None:
+    def run(self, request: MeasurementRequest) -> Measurement | None:
         """Runs one; None if it ran out of memory."""

@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Any
 
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.planning.measurement import Ran, Trial
+from bertaccum.planning.measurement import Measurement, MeasurementRequest
 from bertaccum.progress import Progress
 
 _END_SECONDS = 10
 
 
-class Worker:
+class MeasurementProcess:
     """A process that runs windows; started again if memory, or the system, ended it.
 
     Args:
@@ -36,7 +36,7 @@ class Worker:
         self._windows = 0
         self._start()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> MeasurementProcess:
         return self
 
     def __exit__(
@@ -51,7 +51,7 @@ class Worker:
         """Builds what windows are run on, and describes it; None if that does not fit already.
 
         Args:
-          job: as `probe.Bench` takes it.
+          job: as `probe.MeasuredModel` takes it.
 
         Raises:
           BertAccumError: as building it does.
@@ -63,16 +63,16 @@ class Worker:
             return None
         return answer
 
-    def run(self, trial: Trial) -> Ran | None:
-        """As `memory.search.Probe`."""
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        """As `memory.search.StepMeasurer`."""
         if self._process is None:
             self._start()
             if self.build(self._job) is None:
                 return None
         self._windows += 1
         self._progress("measuring training steps", self._windows, None)
-        answer = self._ask(dataclasses.asdict(trial))
-        return None if "out_of_memory" in answer else Ran(**answer)
+        answer = self._ask(dataclasses.asdict(request))
+        return None if "out_of_memory" in answer else Measurement(**answer)
 
     def end(self) -> None:
         """Ends the process; what it was doing is not waited for."""

@@ -13,7 +13,7 @@ _CLEARLY_ABOVE = 1.03
 
 
 @dataclass(frozen=True)
-class Measured:
+class MemoryPoint:
     """The peak of a window whose largest micro-batch had this shape.
 
     Args:
@@ -59,7 +59,9 @@ class MemoryCost:
         return max(self.update_bytes, self.static_bytes + self.example_bytes(length) * micro_batch)
 
 
-def fit_cost(update_bytes: float, resting_bytes: float, points: Sequence[Measured]) -> MemoryCost:
+def fit_cost(
+    update_bytes: float, resting_bytes: float, points: Sequence[MemoryPoint]
+) -> MemoryCost:
     """Fits the cost to measured peaks.
 
     Args:
@@ -85,7 +87,7 @@ def fit_cost(update_bytes: float, resting_bytes: float, points: Sequence[Measure
     return MemoryCost(update_bytes, static, long - quadratic * longest, quadratic)
 
 
-def _line(points: list[Measured], least: float) -> tuple[float, float]:
+def _line(points: list[MemoryPoint], least: float) -> tuple[float, float]:
     """Static bytes and bytes an example: the line with the smallest relative errors.
 
     Peaks are not quite reproducible: what is free in the allocator has the sizes of what was

@@ -21,7 +21,7 @@ from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with
 from bertaccum.data.labels import Labels
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.planning import device_memory
-from bertaccum.planning.batch_plan import Plan, PlanResult
+from bertaccum.planning.batch_plan import BatchPlan, PlanResult
 from bertaccum.planning.rehearsal import Subject, rehearse
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, field_names, size_in_bytes
@@ -152,7 +152,7 @@ def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, A
     if not left:
         return values  # What fails again will be cut smaller again.
     best = max(left, key=lambda c: (c["examples_per_second"] or 0.0, c["micro_batch"]))
-    taken = {f.name: best[f.name] for f in dataclasses.fields(Plan)}
+    taken = {f.name: best[f.name] for f in dataclasses.fields(BatchPlan)}
     tried = ", ".join(f"{size} ({kind})" for kind, size in learned.items())
     return (
         values

@@ -22,10 +22,18 @@ from bertaccum.data.token_store import store_digest
 from bertaccum.files import sha256
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
-from bertaccum.planning.batch_plan import Plan, even_micro_batches
-from bertaccum.planning.measurement import Ran
-from bertaccum.planning.measurement_process import Worker
-from bertaccum.planning.search import MARGIN, Candidate, Found, Task, rate, search, verified
+from bertaccum.planning.batch_plan import BatchPlan, even_micro_batches
+from bertaccum.planning.measurement import Measurement
+from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.search import (
+    MARGIN,
+    Candidate,
+    SearchResult,
+    SearchSpace,
+    rate,
+    search,
+    verified,
+)
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO, field_names, size_in_bytes
 from bertaccum.sizes import format_size
@@ -118,20 +126,23 @@ def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:
     environment = {"CUDA_VISIBLE_DEVICES": ""} if what_if else {}
     pool = _pool_bytes(limit, on_cpu=what_if or device_memory.device_name() == "CPU")
     # The second is started early: it loads TensorFlow while the first builds the model.
-    with Worker(progress, environment) as worker, Worker(progress, environment) as judge:
-        built = worker.build(worker_job(subject, config, pool, 2))
+    with (
+        MeasurementProcess(progress, environment) as process,
+        MeasurementProcess(progress, environment) as verifier,
+    ):
+        built = process.build(measurement_job(subject, config, pool, 2))
         if built is None:
             return _nothing_built(subject, config, limit)
         moved = built["static_bytes"]["slots"] if pretended else 0
         task = _task(subject, config, built, (limit or built["limit_bytes"]) + moved)
-        found = search(worker, task)
-        worker.end()
-        proven = _prove(subject, config, judge, task, found, pool)
-        judge.end()
+        found = search(process, task)
+        process.end()
+        proven = _prove(subject, config, verifier, task, found, pool)
+        verifier.end()
         if proven is None and "layer" not in task.recompute:
             # For the advice.
             other = dataclasses.replace(task, recompute=["layer"], speed_seconds=0.0)
-            found.costs |= search(worker, other).costs
+            found.costs |= search(process, other).costs
     values = _values(subject, task, found, built, moved)
     values |= (
         _chosen(task, found, proven, moved)
@@ -144,21 +155,21 @@ def rehearse(subject: Subject, progress: Progress) -> dict[str, Any]:
 def _prove(
     subject: Subject,
     config: TrainConfig,
-    judge: Worker,
-    task: Task,
-    found: Found,
+    verifier: MeasurementProcess,
+    task: SearchSpace,
+    found: SearchResult,
     pool: int | None,
-) -> tuple[Candidate, Ran] | None:
+) -> tuple[Candidate, Measurement] | None:
     """The best that really fits, with half of the margin: so that it still does another day."""
     best = found.best_first()
     strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
     # A card may be larger than this machine.
     strict = max(min(strict, pool or strict), device_memory.LEAST_BYTES)
-    if not best or not judge.build(
-        worker_job(subject, config, strict, 1 if task.alone(best[0].plan.micro_batch) else 2)
+    if not best or not verifier.build(
+        measurement_job(subject, config, strict, 1 if task.alone(best[0].plan.micro_batch) else 2)
     ):
         return None
-    return verified(found, judge, task)
+    return verified(found, verifier, task)
 
 
 def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
@@ -169,10 +180,10 @@ def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
     return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.LEAST_BYTES)
 
 
-def worker_job(
+def measurement_job(
     subject: Subject, config: TrainConfig, limit: int | None, accumulation_steps: int
 ) -> dict[str, Any]:
-    """What a worker is to build.
+    """What a process is to build.
 
     Args:
       subject: model, classes and data.
@@ -195,11 +206,13 @@ def worker_job(
     }
 
 
-def _task(subject: Subject, config: TrainConfig, built: dict[str, Any], limit: float) -> Task:
+def _task(
+    subject: Subject, config: TrainConfig, built: dict[str, Any], limit: float
+) -> SearchSpace:
     sizes = even_micro_batches(config.target_batch)
     if config.micro_batch != AUTO:
         sizes = [int(config.micro_batch)]
-    return Task(
+    return SearchSpace(
         target_batch=config.target_batch,
         sizes=sizes,
         recompute=["none", "layer"] if config.recompute == AUTO else [config.recompute],
@@ -214,7 +227,7 @@ def _task(subject: Subject, config: TrainConfig, built: dict[str, Any], limit: f
 
 
 def _values(
-    subject: Subject, task: Task, found: Found, built: dict[str, Any], moved: int
+    subject: Subject, task: SearchSpace, found: SearchResult, built: dict[str, Any], moved: int
 ) -> dict[str, Any]:
     candidates = [
         {
@@ -243,18 +256,20 @@ def _values(
     }
 
 
-def _chosen(task: Task, found: Found, proven: tuple[Candidate, Ran], moved: int) -> dict[str, Any]:
-    candidate, ran = proven
+def _chosen(
+    task: SearchSpace, found: SearchResult, proven: tuple[Candidate, Measurement], moved: int
+) -> dict[str, Any]:
+    candidate, measurement = proven
     return {
         **dataclasses.asdict(candidate.plan),
-        "peak_memory_bytes": round(max(ran.peak_bytes, task.exchange_bytes) - moved),
+        "peak_memory_bytes": round(max(measurement.peak_bytes, task.exchange_bytes) - moved),
         "examples_per_second": round(rate(candidate), 3),
         "why": _why(candidate, found, task.shared),
         "remedies": [],
     }
 
 
-def _why(chosen: Candidate, found: Found, shared: bool) -> str:
+def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
     if shared and chosen.plan.accumulation_steps == 1:
         return "each replica's whole share of a window fits"
     whole = [c for c in found.candidates if c.plan.accumulation_steps == 1 and c.fits]
@@ -271,7 +286,7 @@ def _why(chosen: Candidate, found: Found, shared: bool) -> str:
 
 
 def _nothing(
-    subject: Subject, task: Task, found: Found, built: dict[str, Any], moved: int
+    subject: Subject, task: SearchSpace, found: SearchResult, built: dict[str, Any], moved: int
 ) -> dict[str, Any]:
     costs = {kind: cost.less(moved) for kind, cost in found.costs.items()}
     size, usable = min(task.sizes), task.usable_bytes - moved
@@ -301,7 +316,7 @@ def _nothing(
     )
     own = Size(built["parameters"], _activations(subject.source.encoder))
     presets = {name: Size(c.parameters, _activations(c)) for name, c in PRESET_CONFIGS.items()}
-    empty = dict.fromkeys(f.name for f in dataclasses.fields(Plan))
+    empty = dict.fromkeys(f.name for f in dataclasses.fields(BatchPlan))
     return empty | {
         "peak_memory_bytes": None,
         "examples_per_second": None,
@@ -324,7 +339,9 @@ def _nothing_built(subject: Subject, config: TrainConfig, limit: int | None) -> 
         "windows": [[config.max_seq_length]],
     }
     task = _task(subject, config, built, limit or 0)
-    values = _values(subject, task, Found(), built, 0) | _nothing(subject, task, Found(), built, 0)
+    values = _values(subject, task, SearchResult(), built, 0) | _nothing(
+        subject, task, SearchResult(), built, 0
+    )
     why = (
         f"nothing fits: weights, moments and accumulators of {subject.source.name} alone take"
         f" {format_size(16 * parameters)}"

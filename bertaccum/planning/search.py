@@ -1,6 +1,6 @@
 """Finding the fastest way to run a window that fits: what to measure, and what to take.
 
-Nothing here knows TensorFlow: a `Probe` runs trials and says what they took.
+Nothing here knows TensorFlow: a `StepMeasurer` runs trials and says what they took.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertaccum.planning.batch_plan import Plan, make_plan
-from bertaccum.planning.measurement import Probe, Ran, Trial
-from bertaccum.planning.memory_cost import Measured, MemoryCost, fit_cost
+from bertaccum.planning.batch_plan import BatchPlan, make_plan
+from bertaccum.planning.measurement import Measurement, MeasurementRequest, StepMeasurer
+from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 from bertaccum.planning.window_cuts import make_cut
 
 # Of the memory, left for what fragmentation, evaluation and checkpoints may take.
@@ -26,7 +26,7 @@ _SAME_SPEED = 0.98
 # More examples at once must be so much faster for recomputation, a forward pass more, to pay.
 _RECOMPUTATION_COSTS = 1.1
 # What adding up gradients over replicas takes, in their own size: what is sent and what comes
-# back. Measured with two workers: 2.05 to 2.5, and the same for micro-batches of 1, 2 and 4.
+# back. MemoryPoint with two workers: 2.05 to 2.5, and the same for micro-batches of 1, 2 and 4.
 _EXCHANGED = 2.5
 # What a single measurement of memory may take: one that is needed, and one that makes the
 # others, which scatter by a percent or two, surer.
@@ -36,7 +36,7 @@ _SHORT = 8
 
 
 @dataclass(frozen=True)
-class Task:
+class SearchSpace:
     """What is to be planned.
 
     Args:
@@ -100,7 +100,7 @@ class Candidate:
       fits: the predicted peak is within the memory, margin included.
     """
 
-    plan: Plan
+    plan: BatchPlan
     predicted_peak_bytes: float
     measured_peak_bytes: float | None
     examples_per_second: float | None
@@ -108,7 +108,7 @@ class Candidate:
 
 
 @dataclass
-class Found:
+class SearchResult:
     """All that was found out: the candidates and each kind's cost."""
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -130,11 +130,11 @@ def rate(candidate: Candidate) -> float:
     return candidate.examples_per_second or 0.0
 
 
-def search(probe: Probe, task: Task) -> Found:
+def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
     """Measures, kind by kind; stops when slower kinds can bring nothing more."""
-    found = Found()
+    found = SearchResult()
     for kind in task.recompute:
-        search = _Search(probe, task, kind)
+        search = _Search(measurer, task, kind)
         found.candidates += search.candidates()
         if search.cost is not None:
             found.costs[kind] = search.cost
@@ -146,9 +146,9 @@ def search(probe: Probe, task: Task) -> Found:
 class _Search:
     """The search among micro-batches, with one kind of recomputation."""
 
-    def __init__(self, probe: Probe, task: Task, recompute: str) -> None:
-        self.probe, self.task, self.recompute = probe, task, recompute
-        self.points: list[Measured] = []
+    def __init__(self, measurer: StepMeasurer, task: SearchSpace, recompute: str) -> None:
+        self.measurer, self.task, self.recompute = measurer, task, recompute
+        self.points: list[MemoryPoint] = []
         # The least that ran out of memory, of the longest examples.
         self.too_large = math.inf
         self.update_seconds = 0.0
@@ -182,12 +182,12 @@ class _Search:
 
         Until they weigh as much as it does, where that takes no time.
         """
-        short = Trial([[_SHORT]], self.recompute)
-        self.probe.run(short)  # It is traced.
-        ran = self.probe.run(short)
-        if ran is None:
+        short = MeasurementRequest([[_SHORT]], self.recompute)
+        self.measurer.run(short)  # It is traced.
+        measurement = self.measurer.run(short)
+        if measurement is None:
             return None
-        update_bytes, self.update_seconds = ran.peak_bytes, ran.seconds
+        update_bytes, self.update_seconds = measurement.peak_bytes, measurement.seconds
         size, longest = 1, self.task.longest
         while self._measure(size, longest) and size < self.task.target_batch:
             weight = self.points[-1].peak_bytes / update_bytes
@@ -206,14 +206,14 @@ class _Search:
         )
 
     def _measure(self, size: int, length: int) -> bool:
-        ran = self.probe.run(Trial([[length] * size], self.recompute))
-        if ran is None:
+        measurement = self.measurer.run(MeasurementRequest([[length] * size], self.recompute))
+        if measurement is None:
             if length == self.task.longest:
                 self.too_large = min(size, self.too_large)
             return False
-        self.points.append(Measured(size, length, ran.peak_bytes))
+        self.points.append(MemoryPoint(size, length, measurement.peak_bytes))
         if length == self.task.longest:
-            self.example_seconds = max(ran.seconds - self.update_seconds, 1e-6) / size
+            self.example_seconds = max(measurement.seconds - self.update_seconds, 1e-6) / size
         return True
 
     def _candidate(self, size: int) -> Candidate:
@@ -242,7 +242,7 @@ class _Search:
         return cost.peak_bytes(size, self.task.longest)
 
     def _fits(self, size: int) -> bool:
-        # Measured with accumulators, runs without.
+        # MemoryPoint with accumulators, runs without.
         failed = size >= self.too_large and not self.task.alone(size)
         return self._predicted(size) <= self.task.usable_bytes and not failed
 
@@ -300,15 +300,15 @@ class _Search:
         affordable = self.task.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
         chosen = [cut[int((i + 0.5) * len(cut) / steps)] for i in range(steps)]
-        ran = self.probe.run(Trial(chosen, self.recompute))
-        if ran is None:
+        measurement = self.measurer.run(MeasurementRequest(chosen, self.recompute))
+        if measurement is None:
             self.rates.setdefault(size, 0.0)
             return 0.0
         # The update is once a window, however much of it was run.
         share = _padded(chosen) / _padded(cut)
-        seconds = max(ran.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
+        seconds = max(measurement.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
         self.rates[size] = max(self.rates.get(size, 0.0), len(lengths) / seconds)
-        return ran.seconds
+        return measurement.seconds
 
 
 def _padded(micro_batches: Sequence[Sequence[int]]) -> int:
@@ -316,14 +316,16 @@ def _padded(micro_batches: Sequence[Sequence[int]]) -> int:
     return sum(len(lengths) * max(lengths) for lengths in micro_batches)
 
 
-def verified(found: Found, probe: Probe, task: Task) -> tuple[Candidate, Ran] | None:
+def verified(
+    found: SearchResult, measurer: StepMeasurer, task: SearchSpace
+) -> tuple[Candidate, Measurement] | None:
     """The best candidate that real updates under the limit have shown to fit.
 
     Those that have not, and what takes as much, no longer count as fitting.
 
     Args:
       found: what `search` found.
-      probe: one that has no more memory than the limit.
+      measurer: one that has no more memory than the limit.
       task: as for `search`.
     """
     failed = float("inf")
@@ -334,9 +336,11 @@ def verified(found: Found, probe: Probe, task: Task) -> tuple[Candidate, Ran] | 
         steps = min(candidate.plan.accumulation_steps, 2)
         window = [[task.longest] * size] * steps
         kind = candidate.plan.recompute
-        ran = probe.run(Trial(window, kind, accumulate=not task.alone(size), thorough=True))
-        if ran is not None:
-            return candidate, ran
+        measurement = measurer.run(
+            MeasurementRequest(window, kind, accumulate=not task.alone(size), thorough=True)
+        )
+        if measurement is not None:
+            return candidate, measurement
         failed = candidate.predicted_peak_bytes
         found.candidates = [
             dataclasses.replace(c, fits=c.fits and c.predicted_peak_bytes < failed)

@@ -17,7 +17,7 @@ import numpy as np
 Cut: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # What a micro-step costs besides its tokens, in tokens: gradients are added to the sums, and
-# some hundred operations are started. Measured by `python benchmarks/speed.py cuts`: 44.
+# some hundred operations are started. MemoryPoint by `python benchmarks/speed.py cuts`: 44.
 _STEP_TOKENS = 50.0
 # A token's attention to one other against its dense layers: 4 h to 24 h**2 multiplications,
 # and the softmax between them, which is slower than its count. From the same measurement.

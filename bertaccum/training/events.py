@@ -8,7 +8,7 @@ from typing import Any
 
 from bertaccum.data.truncation import Truncation
 from bertaccum.metrics import is_worse
-from bertaccum.planning.batch_plan import Plan
+from bertaccum.planning.batch_plan import BatchPlan
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Started:
     parameters: int
     train_examples: int
     dev_examples: int
-    plan: Plan
+    plan: BatchPlan
     why: str
     updates: int
     done: int = 0

@@ -31,7 +31,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
-from bertaccum.planning.measurement import Trial
+from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -54,17 +54,17 @@ def main() -> None:
         answer(progress=[what, done, total])
 
     try:
-        bench = Bench(json.loads(sys.stdin.readline()), progress)
+        bench = MeasuredModel(json.loads(sys.stdin.readline()), progress)
         answer(**bench.description())
         for line in sys.stdin:
-            answer(**bench.run(Trial(**json.loads(line))))
+            answer(**bench.run(MeasurementRequest(**json.loads(line))))
     except BertAccumError as error:
         answer(error=str(error), exit_code=error.exit_code)
     except tf.errors.ResourceExhaustedError:
         answer(out_of_memory=True)
 
 
-class Bench:
+class MeasuredModel:
     """A model in training, on random tokens: what a step costs does not depend on them."""
 
     def __init__(self, job: dict[str, Any], progress: Callable[..., None]) -> None:
@@ -122,18 +122,18 @@ class Bench:
             "windows": self.windows,
         }
 
-    def run(self, trial: Trial) -> dict[str, Any]:
+    def run(self, request: MeasurementRequest) -> dict[str, Any]:
         """One update; seconds and peak, or that memory ran out."""
-        window = self._window(trial.micro_batches)
-        update = self._update(trial.recompute, trial.accumulate)
+        window = self._window(request.micro_batches)
+        update = self._update(request.recompute, request.accumulate)
         gc.collect()
         device_memory.reset_peak_memory()
         start = time.perf_counter()
         try:
             update(window)
             seconds = time.perf_counter() - start
-            if trial.thorough:
-                self._between_updates(max(trial.micro_batches, key=sum))
+            if request.thorough:
+                self._between_updates(max(request.micro_batches, key=sum))
         except tf.errors.ResourceExhaustedError:
             self.optimizer.drop()
             return {"out_of_memory": True}

@@ -12,7 +12,7 @@ import tensorflow as tf
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.errors import RunError
-from bertaccum.planning.batch_plan import Plan, make_plan
+from bertaccum.planning.batch_plan import BatchPlan, make_plan
 from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
 from bertaccum.planning.planner import remember_out_of_memory
 from bertaccum.planning.window_cuts import Cut, make_cut
@@ -102,7 +102,7 @@ class Updates:
         in_a_row = position.nonfinite_in_a_row
         return not_finite(position.update, in_a_row, tsv, rows, windows, losses, precision)
 
-    def _plan(self, micro_batch: int, recompute: str) -> Plan:
+    def _plan(self, micro_batch: int, recompute: str) -> BatchPlan:
         config, replicas = self._config, self._topology.replicas
         return make_plan(config.target_batch, micro_batch, recompute, config.cut, replicas)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bertaccum.planning.batch_plan import Plan, even_micro_batches, make_plan
+from bertaccum.planning.batch_plan import BatchPlan, even_micro_batches, make_plan
 
 
 @pytest.mark.parametrize(
     ("target", "micro", "steps"), [(32, 8, 4), (32, 32, 1), (32, 12, 3), (7, 2, 4), (1, 1, 1)]
 )
 def test_accumulation_steps_are_derived(target: int, micro: int, steps: int) -> None:
-    assert make_plan(target, micro) == Plan(target, micro, steps, replicas=1)
+    assert make_plan(target, micro) == BatchPlan(target, micro, steps, replicas=1)
 
 
 @pytest.mark.parametrize("target", [1, 2, 7, 32, 100])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertaccum.planning.memory_cost import Measured, MemoryCost, fit_cost
+from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 
 MIB = 2**20
 
@@ -24,7 +24,7 @@ def test_a_cost_of_this_form_is_found_again(
     sizes = [2**k for k in range(20)]
     size = next(s for s in sizes if law.peak_bytes(s, 128) > 1.2 * law.update_bytes)
     shapes = [(size, 128), (2 * size, 128), (8 * size, 64), (1, 128)]
-    points = [Measured(s, n, law.peak_bytes(s, n)) for s, n in shapes]
+    points = [MemoryPoint(s, n, law.peak_bytes(s, n)) for s, n in shapes]
     found = fit_cost(law.update_bytes, law.static_bytes, points)
     for length in (8, 64, 100, 512):
         for micro_batch in (1, 7, 100):
@@ -33,7 +33,7 @@ def test_a_cost_of_this_form_is_found_again(
 
 
 def test_what_lies_under_the_updates_peak_says_nothing() -> None:
-    points = [Measured(1, 128, 100.0), Measured(2, 128, 101.0), Measured(4, 128, 120.0)]
+    points = [MemoryPoint(1, 128, 100.0), MemoryPoint(2, 128, 101.0), MemoryPoint(4, 128, 120.0)]
     found = fit_cost(100.0, 80.0, points)
     assert found.peak_bytes(1, 128) == 100.0
     assert found.peak_bytes(4, 128) == pytest.approx(120.0)

@@ -18,8 +18,8 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.planning import planner, rehearsal
-from bertaccum.planning.measurement import Trial
-from bertaccum.planning.measurement_process import Worker
+from bertaccum.planning.measurement import MeasurementRequest
+from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.planning.planner import plan, remember_out_of_memory
 from bertaccum.progress import silent
 
@@ -105,7 +105,7 @@ def test_nothing_fits_and_what_would(make: Callable[..., Any]) -> None:
     assert "there are 490 MiB, without the margin" in message
     assert "--accumulator-dtype bfloat16 (about 445 MiB)" in message
     assert "--model bert-mini" in message
-    # Measured to be proposed, though it was not allowed.
+    # MemoryPoint to be proposed, though it was not allowed.
     assert set(written["example_bytes"]) == {"none", "layer"}
 
 
@@ -191,26 +191,28 @@ def job(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_starts_again() -> None:
-    with Worker(silent, {}) as worker:
+    with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job())
         assert built["longest"] == 64 and built["windows"] == [[64] * 8]
         parts = built["static_bytes"]
         assert parts["slots"] >= 2 * parts["parameters"] > 2 * parts["embeddings"] > 0
         assert parts["accumulators"] == parts["parameters"]
-        small, large = (worker.run(Trial([[64] * n], "none")) for n in (2, 16))
+        small, large = (worker.run(MeasurementRequest([[64] * n], "none")) for n in (2, 16))
         assert large.peak_bytes > small.peak_bytes > built["resting_bytes"]
-        assert worker.run(Trial([[64] * 20000], "none")) is None  # It does not fit, and goes on.
-        assert worker.run(Trial([[64] * 2, [8]], "layer", thorough=True)) is not None
+        assert (
+            worker.run(MeasurementRequest([[64] * 20000], "none")) is None
+        )  # It does not fit, and goes on.
+        assert worker.run(MeasurementRequest([[64] * 2, [8]], "layer", thorough=True)) is not None
         os.kill(worker._process.pid, signal.SIGKILL)
-        assert worker.run(Trial([[64] * 2], "none")) is None
-        assert worker.run(Trial([[64] * 2], "none")).seconds > 0
+        assert worker.run(MeasurementRequest([[64] * 2], "none")) is None
+        assert worker.run(MeasurementRequest([[64] * 2], "none")).seconds > 0
 
 
 def test_a_workers_error_is_ours(tmp_path: Path) -> None:
     train = tmp_path / "train.tsv"
     train.write_text("label\ttext\n0\tgood\n7\tbad\n")
     words = [*SPECIAL_TOKENS, "good", "bad"]
-    with Worker(silent, {}) as worker, pytest.raises(BertAccumError) as error:
+    with MeasurementProcess(silent, {}) as worker, pytest.raises(BertAccumError) as error:
         worker.build(job(tsvs=[str(train)], vocabulary=words))
     assert "row 3: label '7' is unknown" in str(error.value)
     assert error.value.exit_code == 2
@@ -225,7 +227,10 @@ def test_what_a_failed_worker_wrote_is_shown_whole(
     )
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    with Worker(silent, {}) as worker, pytest.raises(RunError, match=r"failed \(a failed check\)"):
+    with (
+        MeasurementProcess(silent, {}) as worker,
+        pytest.raises(RunError, match=r"failed \(a failed check\)"),
+    ):
         worker.build(job())
     assert capsys.readouterr().err == "a warning\na failed check\n"
 

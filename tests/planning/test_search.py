@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from bertaccum.planning.batch_plan import even_micro_batches, make_plan
-from bertaccum.planning.measurement import Ran, Trial
-from bertaccum.planning.search import MARGIN, Task, search, verified
+from bertaccum.planning.measurement import Measurement, MeasurementRequest
+from bertaccum.planning.search import MARGIN, SearchSpace, search, verified
 
 LONGEST = 128
 
@@ -46,19 +46,21 @@ class Device:
         tokens = [max(len(m), self.saturated) * max(m) for m in micro_batches]
         return 0.1 + factor * sum(self.started + self.token * n for n in tokens)
 
-    def run(self, trial: Trial) -> Ran | None:
-        size = max(map(len, trial.micro_batches))
-        self.asked.append((size, trial.recompute))
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        size = max(map(len, request.micro_batches))
+        self.asked.append((size, request.recompute))
         peak = max(
-            self.peak(len(m), max(m), trial.recompute, trial.accumulate)
-            for m in trial.micro_batches
+            self.peak(len(m), max(m), request.recompute, request.accumulate)
+            for m in request.micro_batches
         )
         if peak > self.memory:
             return None
-        return Ran(self.seconds(trial.micro_batches, trial.recompute) * (1 + self.noise), peak)
+        return Measurement(
+            self.seconds(request.micro_batches, request.recompute) * (1 + self.noise), peak
+        )
 
 
-def task(limit: float, target: int = 32, **options: object) -> Task:
+def task(limit: float, target: int = 32, **options: object) -> SearchSpace:
     rng = random.Random(0)
     windows = [
         sorted(min(int(rng.gammavariate(2, 40)) + 3, LONGEST) for _ in range(target))
@@ -74,10 +76,10 @@ def task(limit: float, target: int = 32, **options: object) -> Task:
         "resting_bytes": 400.0,
         "accumulator_bytes": 100.0,
     }
-    return Task(**(values | options))
+    return SearchSpace(**(values | options))
 
 
-def best_rate(device: Device, task: Task) -> float:
+def best_rate(device: Device, task: SearchSpace) -> float:
     """Examples per second of the best plan that fits, by brute force."""
     rates = [0.0]
     for kind in task.recompute:
@@ -87,7 +89,7 @@ def best_rate(device: Device, task: Task) -> float:
     return max(rates)
 
 
-def rate_of(device: Device, task: Task, size: int, kind: str) -> float:
+def rate_of(device: Device, task: SearchSpace, size: int, kind: str) -> float:
     """Over all windows."""
     seconds = sum(
         device.seconds([window[i : i + size] for i in range(0, len(window), size)], kind)
@@ -181,8 +183,8 @@ def test_a_share_is_accumulated_however_it_is_cut_and_added_up_with_the_others()
     assert peaks[8] == pytest.approx(device.peak(8, LONGEST, "none", True), rel=0.01)
     assert [c.plan.micro_batch for c in found.candidates if c.fits] == [1, 2, 3, 4, 8]
     assert not any(c.fits for c in search(device, task(660.0, **options)).candidates)
-    taken, ran = verified(found, device, wanted)
-    assert ran.peak_bytes == device.peak(taken.plan.micro_batch, LONGEST, "none", True)
+    taken, measurement = verified(found, device, wanted)
+    assert measurement.peak_bytes == device.peak(taken.plan.micro_batch, LONGEST, "none", True)
 
 
 def test_a_plan_that_fails_in_earnest_is_replaced_by_a_smaller_one() -> None:
@@ -190,11 +192,11 @@ def test_a_plan_that_fails_in_earnest_is_replaced_by_a_smaller_one() -> None:
     found = search(Device(memory=1e9), wanted)
     first = found.best_first()[0]
     # Fragmentation, or whatever it be: less is there than was promised.
-    judge = Device(memory=first.predicted_peak_bytes - 1)
-    taken, ran = verified(found, judge, wanted)
+    verifier = Device(memory=first.predicted_peak_bytes - 1)
+    taken, measurement = verified(found, verifier, wanted)
     assert taken.predicted_peak_bytes < first.predicted_peak_bytes
-    assert ran.peak_bytes <= judge.memory
-    assert len(judge.asked) == len(set(judge.asked))
+    assert measurement.peak_bytes <= verifier.memory
+    assert len(verifier.asked) == len(set(verifier.asked))
     assert first.plan not in [c.plan for c in found.candidates if c.fits]
     assert verified(found, Device(memory=0.0), wanted) is None
     assert not any(c.fits and c.examples_per_second for c in found.candidates)

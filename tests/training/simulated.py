@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from bertaccum.planning.measurement import Ran, Trial
+from bertaccum.planning.measurement import Measurement, MeasurementRequest
 
 MIB = 2**20
 
@@ -42,12 +42,14 @@ class Simulated:
             "windows": [[128] * target],
         }
 
-    def run(self, trial: Trial) -> Ran | None:
-        size, length = max((len(m), max(m)) for m in trial.micro_batches)
-        example = 12 if trial.recompute == "layer" else 37
-        peak = max(500, (450 if trial.accumulate else 340) + example * size * length / 128) * MIB
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        size, length = max((len(m), max(m)) for m in request.micro_batches)
+        example = 12 if request.recompute == "layer" else 37
+        peak = max(500, (450 if request.accumulate else 340) + example * size * length / 128) * MIB
         if peak > self.job["limit_bytes"]:
             return None
-        slower = 1.25 if trial.recompute == "layer" else 1.0
-        seconds = sum(0.01 + len(m) * (1 + abs(len(m) - 8) / 32) / 20 for m in trial.micro_batches)
-        return Ran(0.1 + slower * seconds, peak)
+        slower = 1.25 if request.recompute == "layer" else 1.0
+        seconds = sum(
+            0.01 + len(m) * (1 + abs(len(m) - 8) / 32) / 20 for m in request.micro_batches
+        )
+        return Measurement(0.1 + slower * seconds, peak)

@@ -17,8 +17,8 @@ from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
-from bertaccum.planning.measurement import Trial
-from bertaccum.planning.measurement_process import Worker
+from bertaccum.planning.measurement import MeasurementRequest
+from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.progress import silent
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
@@ -42,18 +42,23 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
-    with Worker(silent, {}) as worker:
+    with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job(encoder=WIDE, config=KINDS[kind]))
         parameters = built["static_bytes"]["parameters"]
         accumulators = built["static_bytes"]["accumulators"]
-        worker.run(Trial([[8]], "none"))
-        transient = worker.run(Trial([[8]], "none")).peak_bytes - built["resting_bytes"]
+        worker.run(MeasurementRequest([[8]], "none"))
+        transient = (
+            worker.run(MeasurementRequest([[8]], "none")).peak_bytes - built["resting_bytes"]
+        )
         # In mixed precision weights are there a second time, in half their size.
         assert transient < (0.75 if kind == "loss scale" else 0.5) * parameters
         if kind == "float32":
             # A loop over 12 micro-steps takes no more than 12 windows of one. How two threads
             # interleave moves each peak by up to 3 %: the largest of as many is compared.
-            one, many = Trial([[64] * 4], "none"), Trial([[64] * 4] * 12, "none")
+            one, many = (
+                MeasurementRequest([[64] * 4], "none"),
+                MeasurementRequest([[64] * 4] * 12, "none"),
+            )
             ones = [worker.run(one).peak_bytes for _ in range(12)]
             looped = min(worker.run(many).peak_bytes for _ in range(3))
             assert looped < 1.02 * max(ones)
@@ -64,11 +69,11 @@ def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
 
 @pytest.mark.slow
 def test_one_micro_step_needs_no_accumulators() -> None:
-    with Worker(silent, {}) as worker:
+    with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job(encoder=WIDE, accumulation_steps=1))
         assert built["static_bytes"]["accumulators"] == 0
         assert built["resting_bytes"] < 3.5 * built["static_bytes"]["parameters"]
-        assert worker.run(Trial([[64] * 4], "none", accumulate=False)) is not None
+        assert worker.run(MeasurementRequest([[64] * 4], "none", accumulate=False)) is not None
 
 
 def test_gradients_of_embeddings_stay_sparse_until_they_are_summed(
