@@ -26,8 +26,8 @@ import numpy as np
 from speed import PRECISIONS, TARGET, build, full_window, interleaved
 from tools import random_store, run_part, table
 
+from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.config import TrainConfig
 from bertaccum.data.windows import make_window, window_rows

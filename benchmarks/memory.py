@@ -23,6 +23,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bertaccum.data.run_inputs import RunInputs
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if __name__ == "__main__":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -30,14 +32,15 @@ if __name__ == "__main__":
 import numpy as np
 from tools import prepared_yelp, preset_job, run_part, say, table, train_command, vocabulary_file
 
-from bertaccum.bert.model_source import find_model
+from bertaccum.bert.model_finder import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.data.data_folder import read_labels
 from bertaccum.planning.batch_plan import even_micro_batches
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
-from bertaccum.planning.rehearsal import Subject, measurement_job
+from bertaccum.planning.rehearsal import measurement_job
 from bertaccum.planning.search import SearchSpace, search
 from bertaccum.planning.window_cuts import make_cut
 from bertaccum.progress import silent
@@ -112,9 +115,12 @@ def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
             target_batch=TARGET,
         )
         tsvs = [data / "train.tsv", data / "dev.tsv"]
-        subject = Subject(config, find_model(config, silent), read_labels(data), tsvs)
-        values = make_report(subject, silent, fresh=True).values
-        rates = brute_force(subject, values)
+        inputs = RunInputs(
+            find_model(config, silent), read_labels(data), tsvs, config.max_seq_length
+        )
+        request = PlanRequest(config, inputs)
+        values = make_report(request, silent, fresh=True).values
+        rates = brute_force(request, values)
         mine = rates[values["micro_batch"], values["recompute"]]
         best = max(rates, key=lambda key: rates[key])
         result = {
@@ -148,7 +154,7 @@ def shown(way: list[Any]) -> str:
     return f"{way[0]}{', recomputed' if way[1] == 'layer' else ''}: {way[2]:.1f} examples/s"
 
 
-def brute_force(subject: Subject, values: dict[str, Any]) -> dict[tuple[int, str], float]:
+def brute_force(request: PlanRequest, values: dict[str, Any]) -> dict[tuple[int, str], float]:
     """Examples per second of all candidates that fit, medians of whole windows, interleaved."""
     fitting = [(c["micro_batch"], c["recompute"]) for c in values["candidates"] if c["fits"]]
     # Where slower kinds were passed over as hopeless, they are tried all the same.
@@ -157,7 +163,7 @@ def brute_force(subject: Subject, values: dict[str, Any]) -> dict[tuple[int, str
     fitting.sort(key=lambda way: way[1], reverse=True)
     seconds: dict[tuple[int, str], list[float]] = {way: [] for way in fitting}
     with MeasurementProcess(silent, {}) as worker:
-        built = worker.build(measurement_job(subject, subject.step_config(), parse_size("9GiB"), 2))
+        built = worker.build(measurement_job(request, request.step_config(), parse_size("9GiB"), 2))
         assert built is not None
         windows = built["windows"]
         for kind in ("none", "layer"):

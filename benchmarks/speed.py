@@ -34,8 +34,8 @@ from tools import run_part, table, yelp_stores
 
 from bertaccum.accumulation.sums import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
+from bertaccum.bert.encoder_config import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.presets import PRESET_CONFIGS, EncoderConfig
 from bertaccum.config import TrainConfig
 from bertaccum.data.windows import Window, make_window, window_rows
 from bertaccum.planning.window_cuts import make_cut

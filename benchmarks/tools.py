@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_labels
 from bertaccum.data.labels import Labels
-from bertaccum.data.token_store import TokenStore
+from bertaccum.data.token_store import TokenStore, read_inputs
 from bertaccum.data.tokenizing import open_store
-from bertaccum.planning.rehearsal import Subject, measurement_job
+from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.planning.rehearsal import measurement_job
 from bertaccum.progress import silent
 
 Results = list[dict[str, Any]]
@@ -83,8 +84,9 @@ def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:
     """What a worker is to build: a preset with two classes, and no data."""
     source = ModelSource(preset, PRESET_CONFIGS[preset], [], None)
-    subject = Subject(config, source, Labels(["0", "1"], ["0", "1"]), [])
-    return measurement_job(subject, config, limit, steps)
+    inputs = read_inputs(source, Labels(["0", "1"], ["0", "1"]), [], config.max_seq_length)
+    request = PlanRequest(config, inputs)
+    return measurement_job(request, config, limit, steps)
 
 
 def run_part(description: str, name: str, parts: dict[str, Part]) -> None:

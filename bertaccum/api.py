@@ -24,7 +24,7 @@ from bertaccum.config import (
 from bertaccum.errors import ConfigError
 from bertaccum.files import standing
 from bertaccum.progress import Note, Progress, silent, unheard
-from bertaccum.settings import AUTO, delimiter_character, field_names
+from bertaccum.settings import AUTO, delimiter_character, field_names, named_options
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -146,7 +146,13 @@ def train(
     if resume is not None:
         return training.resume(Path(resume), options, progress, stopping)
     if seeds is not None:
-        return train_seeds(whole, seeds, progress, stopping, options if config is None else None)
+        return train_seeds(
+            whole,
+            seeds,
+            options if config is None else named_options(whole),
+            lambda own, named: training.train(own, progress, stopping, named),
+            lambda path, asked: training.resume(path, asked, progress, stopping),
+        )
     return training.train(whole, progress, stopping, options if config is None else None)
 
 

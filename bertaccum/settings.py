@@ -1,4 +1,4 @@
-"""What a configuration's fields know of themselves, and how their values are checked.
+"""Fields of a configuration: their defaults, help texts, bounds and checks.
 
 Standard library only.
 """
@@ -191,3 +191,9 @@ def check_encoding(value: str | None) -> None:
         raise ConfigError(
             f"--encoding {value} is not a known encoding", "name one such as utf-16 or latin-1"
         ) from None
+
+
+def named_options(config: Any) -> dict[str, Any]:
+    """Return the options that are not at their defaults, by name."""
+    own = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
+    return {name: value for name, (value, default) in own.items() if value != default}

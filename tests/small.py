@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import tf_keras
 
-from bertaccum.bert.presets import EncoderConfig, write_bert_config
+from bertaccum.bert.bert_config_file import write_bert_config
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 
 

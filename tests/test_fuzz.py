@@ -22,8 +22,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import unpack
 from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.google_checkpoint import load_google_checkpoint
 from bertaccum.bert.huggingface_folder import (
     check_folder,
@@ -32,7 +34,6 @@ from bertaccum.bert.huggingface_folder import (
     write_description,
 )
 from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
-from bertaccum.bert.presets import EncoderConfig, read_bert_config
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
 from bertaccum.cli.program import cli
 from bertaccum.config import PrepareConfig
@@ -41,7 +42,7 @@ from bertaccum.progress import silent
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.tasks.classification import build_classifier
 from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.training.checkpoints import read_position
+from bertaccum.training.checkpoints import read_saved
 from data_prep.csv_source import read_examples
 from data_prep.preparation import prepare
 from data_prep.table import Reading
@@ -280,7 +281,7 @@ def run_case(folder: Path) -> tuple[Path, Reader]:
 
 
 def labels_case(folder: Path) -> tuple[Path, Reader]:
-    from bertaccum.bert.presets import write_bert_config
+    from bertaccum.bert.bert_config_file import write_bert_config
 
     path = folder / "labels.json"
     path.write_text(json.dumps({"values": ["0", "1"], "names": ["bad", "good"]}))
@@ -298,7 +299,7 @@ def state_case(folder: Path) -> tuple[Path, Reader]:
     values = {"position": position | {"best": None, "last": None}, "files": {}}
     path = state / "position.json"
     path.write_text(json.dumps(values | {"digest": _digest(values)}))
-    return path, lambda path: read_position(path.parent, "mark")
+    return path, lambda path: read_saved(path.parent, "mark")
 
 
 CASES = {

@@ -17,9 +17,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
-import platformdirs
-
-from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.encoder_config import PRESET_CONFIGS
+from bertaccum.cache import cache_folder
 from bertaccum.errors import InputError
 from bertaccum.files import beside
 from bertaccum.progress import Progress
@@ -43,12 +42,6 @@ _DAMAGED = (
 )
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 30
-
-
-def cache_folder() -> Path:
-    """Where downloads and tokenized text are kept: `BERTACCUM_CACHE` or the user's cache."""
-    named = os.environ.get("BERTACCUM_CACHE")
-    return Path(named) if named else platformdirs.user_cache_path("bertaccum")
 
 
 def checkpoint_url(preset: str) -> str:

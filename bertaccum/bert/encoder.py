@@ -12,8 +12,8 @@ from bertaccum.bert.activations import gelu, gelu_erf
 from bertaccum.bert.attention import simplify_attention
 from bertaccum.bert.dense import simplify_dense
 from bertaccum.bert.embedding import WordEmbedding
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.layer_norm import simplify_norms
-from bertaccum.bert.presets import EncoderConfig
 
 _ACTIVATIONS = {
     "gelu": gelu,

@@ -14,12 +14,12 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import networks
 
+from bertaccum.bert.encoder_config import WEIGHTS
 from bertaccum.bert.google_checkpoint import original_shape, refuse_misfit
 from bertaccum.bert.huggingface_folder import (
     CONFIG,
     POOLER,
     PREFIX,
-    WEIGHTS,
     has_pooler,
     held_names,
     open_weights,

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from bertaccum.bert.download import cache_folder
 from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.cache import cache_folder
 from bertaccum.data.labels import Labels, _class_numbers, labels_of
 from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation

@@ -84,12 +84,27 @@ class PlanResult:
     cached: bool
     timed_on: str
 
+    @staticmethod
+    def given(plan: BatchPlan) -> PlanResult:
+        """Return a plan that the user named; nothing was measured for it."""
+        return PlanResult(dataclasses.asdict(plan) | {"why": None}, cached=False, timed_on="")
+
     @property
     def plan(self) -> BatchPlan | None:
         """The plan to take; None if nothing fits."""
         if self.values["micro_batch"] is None:
             return None
         return BatchPlan(**{f.name: self.values[f.name] for f in dataclasses.fields(BatchPlan)})
+
+    def of_whole_window(self, target_batch: int, replicas: int) -> PlanResult:
+        """Return the plan of the window that several replicas share, from one for a share of it."""
+        values = self.values | {"target_batch": target_batch, "replicas": replicas}
+        return dataclasses.replace(self, values=values)
+
+    @property
+    def why(self) -> str | None:
+        """Why this plan, or why none fits; None if the user named it."""
+        return self.values["why"]
 
     def taken(self) -> BatchPlan:
         """The plan.
@@ -98,5 +113,5 @@ class PlanResult:
           RunError: nothing fits; it names what would.
         """
         if self.plan is None:
-            raise RunError(self.values["why"], "; ".join(self.values["remedies"]))
+            raise RunError(str(self.why), "; ".join(self.values["remedies"]))
         return self.plan

@@ -11,7 +11,7 @@ import tf_keras
 from official.nlp.modeling import models, networks
 
 from bertaccum.bert.encoder import encoder_inputs, initializer
-from bertaccum.bert.presets import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
 
 
 def build_classifier(

@@ -9,9 +9,10 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import RUN_PREFIX
-from bertaccum.bert.presets import EncoderConfig, read_bert_config, write_bert_config
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.data.labels import Labels
 from bertaccum.errors import InputError, reason

@@ -30,11 +30,14 @@ from bertaccum.files import (
     sha256,
     write_text,
 )
+from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.training.events import Evaluated
 from bertaccum.training.run_folder import RunFolder
 
 _STATE, _POSITION = "state", "position.json"
+# Fields of `BatchPlan` that are saved with the position: they change when memory runs out.
+_CUT = ("micro_batch", "recompute")
 _PIECE_BYTES = 4 * 2**20
 _NAME = re.compile(r"update-(\d+)")
 
@@ -49,7 +52,6 @@ class Position:
     Args:
       run: the run's own mark.
       update: updates done.
-      micro_batch, recompute: of the plan, which running out of memory may have changed.
       best, last: the best and the last evaluation of those that --eval-every asks for.
       loss: of the last update.
       examples: trained on.
@@ -60,8 +62,6 @@ class Position:
     """
 
     run: str
-    micro_batch: int
-    recompute: str
     update: int = 0
     best: Evaluated | None = None
     last: Evaluated | None = None
@@ -74,16 +74,15 @@ class Position:
     nonfinite_in_a_row: int = 0
 
     @staticmethod
-    def of(values: dict[str, Any] | None) -> Position | None:
-        """What `dataclasses.asdict` made of one.
+    def of(saved: dict[str, Any]) -> Position:
+        """Return the position in what `read_saved` returned.
 
         Raises:
-          TypeError, KeyError, AttributeError: of none.
+          TypeError, KeyError, AttributeError: it holds none.
         """
-        if values is None:
-            return None
-        evaluations = {key: values[key] and Evaluated(**values[key]) for key in ("best", "last")}
-        return Position(**values | evaluations)
+        own = {key: value for key, value in saved.items() if key not in _CUT}
+        evaluations = {key: own[key] and Evaluated(**own[key]) for key in ("best", "last")}
+        return Position(**own | evaluations)
 
     @property
     def evaluated(self) -> int:
@@ -123,8 +122,12 @@ class Checkpoints:
         }
         self._state = tf.train.Checkpoint(**self._variables)
 
-    def save(self, position: Position) -> None:
-        """Saves the state, then forgets the oldest.
+    def save(self, position: Position, batch: BatchPlan) -> None:
+        """Save the state, then remove the oldest.
+
+        Args:
+          position: of the run.
+          batch: how windows are cut now.
 
         Raises:
           RunError: it cannot be written; what was saved before is still there.
@@ -132,7 +135,8 @@ class Checkpoints:
         with _saved(state_of(self._folder, position.update), self._folder) as folder:
             self._state.write(str(folder / _STATE))
             files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
-            values = {"position": dataclasses.asdict(position), "files": files}
+            cut = {key: getattr(batch, key) for key in _CUT}
+            values = {"position": dataclasses.asdict(position) | cut, "files": files}
             write_text(folder / _POSITION, json_text(values | {"digest": _digest(values)}))
         self._forget()
 
@@ -155,7 +159,7 @@ class Checkpoints:
                     part.assign(value)
 
     def restore(self, path: Path) -> None:
-        """Gives weights and optimizer the state in `path`, which `read_position` has checked.
+        """Gives weights and optimizer the state in `path`, which `read_saved` has checked.
 
         Raises:
           InputError: it is that of another model.
@@ -247,12 +251,15 @@ def _best_of(path: Path) -> str | None:
         return None
 
 
-def read_position(path: Path, run: str) -> Position:
-    """How far the run of a state had come, after checking every byte of the state.
+def read_saved(path: Path, run: str) -> dict[str, Any]:
+    """Read a checkpoint's position and cut, after checking every byte of the checkpoint.
 
     Args:
       path: the state.
       run: the mark of the run that it should be of.
+
+    Returns:
+      The fields of its `Position`, and `micro_batch` and `recompute`.
 
     Raises:
       InputError: the state is damaged, or another run's.
@@ -265,13 +272,13 @@ def read_position(path: Path, run: str) -> Position:
         for name, expected in values["files"].items():
             if sha256(path / name) != expected:
                 raise ValueError(f"the digest of {name} differs")
-        position = Position.of(dict(values["position"]))
-        assert position is not None
+        saved = dict(values["position"])
+        position = Position.of(saved)
     except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unusable(path, f"is damaged ({error})") from None
     if position.run != run:
         raise _unusable(path, "is the state of another run")
-    return position
+    return saved
 
 
 def _unusable(path: Path, why: str) -> InputError:

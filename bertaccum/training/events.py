@@ -16,7 +16,7 @@ class Started:
     """The run's folder is there and an update is next.
 
     Args:
-      why: the plan's.
+      why: why windows are cut so; None if the user named the micro-batch.
       updates: of the whole run.
       done: of them, in the state that the run is resumed from.
       over: if no updates are left, what would have more made.
@@ -35,7 +35,7 @@ class Started:
     train_examples: int
     dev_examples: int
     plan: BatchPlan
-    why: str
+    why: str | None
     updates: int
     done: int = 0
     over: str = ""

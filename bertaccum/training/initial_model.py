@@ -9,8 +9,8 @@ from official.nlp.modeling import networks
 
 from bertaccum.bert.dropout import seed_dropout
 from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import WEIGHTS
 from bertaccum.bert.google_checkpoint import load_google_checkpoint
-from bertaccum.bert.huggingface_folder import WEIGHTS
 from bertaccum.bert.huggingface_weights import load_huggingface
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bertaccum.bert.model_source import find_dimensions, find_model
+from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.config import PlanConfig, TrainConfig
 from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers

@@ -9,15 +9,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertaccum.bert.model_source import checkpoint_home
+from bertaccum.bert.model_finder import checkpoint_home
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import PRESETS, TrainConfig
+from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text, sha256
 from bertaccum.planning.device_memory import device_name
-from bertaccum.planning.rehearsal import Subject
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.version import __version__
@@ -105,14 +105,14 @@ def is_deterministic(wanted: bool | None) -> bool:
     return device_name() == "CPU" if wanted is None else wanted
 
 
-def inputs_of(subject: Subject) -> dict[str, Any]:
+def inputs_of(inputs: RunInputs) -> dict[str, Any]:
     """What a run's updates follow from besides its configuration: digests of the data and so on."""
-    vocabulary, weights = "\n".join(subject.source.vocabulary), subject.source.telling_file
+    vocabulary, weights = "\n".join(inputs.source.vocabulary), inputs.source.telling_file
     return {
-        **{t.name: d for t, d in zip(subject.tsvs, subject.tsv_digests, strict=True)},
-        "labels": subject.labels.values,
+        **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
+        "labels": inputs.labels.values,
         "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest(),
-        "model": dataclasses.asdict(subject.source.encoder),
+        "model": dataclasses.asdict(inputs.source.encoder),
         "pretrained weights": weights and sha256(weights),
     }
 
@@ -126,9 +126,9 @@ def read_mark(folder: RunFolder) -> str:
     return str(_read_inputs(folder, ["mark"])["mark"])
 
 
-def check_inputs(folder: RunFolder, subject: Subject) -> None:
+def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
     """Raises InputError if what the run began with is no longer what is there."""
-    now = inputs_of(subject)
+    now = inputs_of(inputs)
     before = _read_inputs(folder, list(now))
     changed = [name for name, value in now.items() if value != before[name]]
     if changed:
@@ -139,18 +139,18 @@ def check_inputs(folder: RunFolder, subject: Subject) -> None:
         )
 
 
-def check_agreement(topology: Topology, config: TrainConfig, subject: Subject) -> None:
+def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) -> None:
     """Raises ConfigError if workers were not given the same data, options or versions."""
     if topology.workers == 1:
         return
-    config = resolved_config(config, subject.source.name)
+    config = resolved_config(config, inputs.source.name)
     deciding = [f.name for f in dataclasses.fields(config) if not f.metadata["free"]]
     deciding += _ENDING
     values = {f"--{n.replace('_', '-')}": getattr(config, n) for n in deciding}
     paths = {f"--{name.replace('_', '-')}" for name in _PATHS}
     values = {n: v for n, v in values.items() if n not in (*paths, "--out")}
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "tf_keras")}
-    told = exchange(topology, values | inputs_of(subject) | versions | {"bertaccum": __version__})
+    told = exchange(topology, values | inputs_of(inputs) | versions | {"bertaccum": __version__})
     if found := differences(told):
         raise ConfigError(
             f"the workers do not agree: {', '.join(found)}",

@@ -14,14 +14,15 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.config import EvalConfig
-from bertaccum.data.windows import updates_between, updates_per_epoch
+from bertaccum.data.token_store import TokenStore
+from bertaccum.distribution.topology import Topology
+from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
 from bertaccum.inference.predictor import Predictor
 from bertaccum.metrics import metric_of
-from bertaccum.planning.planner import learned_limits
+from bertaccum.planning.learned_limits import learned_limits
 from bertaccum.progress import Progress
 from bertaccum.reporting.run_record import read_record
-from bertaccum.settings import save_interval
 from bertaccum.stopping import StoppedEarlyError, Stopping
 from bertaccum.tasks.classification import scores
 from bertaccum.tasks.model_files import ModelFiles
@@ -29,7 +30,7 @@ from bertaccum.training.checkpoints import (
     Checkpoints,
     Position,
     best_evaluation,
-    read_position,
+    read_saved,
     save_best,
     state_of,
 )
@@ -43,45 +44,55 @@ from bertaccum.training.events import (
     Updated,
 )
 from bertaccum.training.nonfinite import remedy
-from bertaccum.training.resume import inputs_of, resolved_config
+from bertaccum.training.resume import inputs_of
 from bertaccum.training.run_folder import RunFolder
-from bertaccum.training.run_plan import Parts
-from bertaccum.training.tensorboard_log import EventFiles
-from bertaccum.training.updater import Updates
+from bertaccum.training.run_plan import RunPlan
+from bertaccum.training.tensorboard_log import TensorBoardLog
+from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
 
 
 class Run:
-    """One run under way: its parts, and how far it has come."""
+    """One run under way: its parts, and how far it has come.
+
+    Args:
+      plan: what was decided before the first update.
+      model: a classifier made under the topology's strategy.
+      stores: examples of train.tsv and of dev.tsv.
+      topology: the replicas.
+      watch: is told what this worker is doing.
+      folder: to write to.
+      stopping: says whether to stop.
+      progress: called during evaluations.
+    """
 
     def __init__(
-        self, parts: Parts, folder: RunFolder, stopping: Stopping, progress: Progress
+        self,
+        plan: RunPlan,
+        model: tf_keras.Model,
+        stores: tuple[TokenStore, TokenStore],
+        topology: Topology,
+        watch: Watch,
+        folder: RunFolder,
+        stopping: Stopping,
+        progress: Progress,
     ) -> None:
-        config, subject = parts.config, parts.subject
-        self.config, self.subject, self.parts = config, subject, parts
-        self.topology, self.model, self.source = parts.topology, parts.model, subject.source
+        self.plan, self.config, self.inputs = plan, plan.config, plan.inputs
+        self.model, self.topology, self.source = model, topology, plan.inputs.source
+        self.train_store, self.dev_store = stores
         self.folder, self.stopping, self.progress = folder, stopping, progress
-        self.files = ModelFiles(self.source.encoder, self.source.vocabulary, subject.labels)
-        examples = len(parts.train_store)
-        self.per_epoch = per_epoch = updates_per_epoch(examples, config.target_batch)
-        # Rounded first: 0.1 epochs of 30 updates are 3, though 0.1 * 30 is a little more.
-        self.scheduled = scheduled = max(math.ceil(round(config.epochs * per_epoch, 6)), 1)
-        # The schedule does not know of --max-updates: stopping early changes no update.
-        self.until = min(scheduled, config.max_updates or scheduled)
-        self.eval_every = updates_between(config.eval_every, per_epoch)
-        self.updates = Updates(parts, scheduled)
-        self.optimizer = self.updates.optimizer
-        self.predictor = Predictor(self.model, EvalConfig().batch, self.topology, parts.watch)
-        self.checkpoints = Checkpoints(self.model, self.optimizer, folder, config.keep)
-        plan = self.updates.plan
-        self.position = Position(folder.mark, plan.micro_batch, plan.recompute)
-        self.save_updates, self.save_seconds = save_interval(config.save_every)
-        self.event_files: EventFiles | None = None
+        self.files = ModelFiles(self.source.encoder, self.source.vocabulary, self.inputs.labels)
+        self.updater = Updater(plan, model, self.train_store, topology, watch)
+        self.optimizer = self.updater.optimizer
+        self.predictor = Predictor(model, EvalConfig().batch, topology, watch)
+        self.checkpoints = Checkpoints(model, self.optimizer, folder, self.config.keep)
+        self.position = Position(folder.mark)
+        self.tensorboard: TensorBoardLog | None = None
 
     def create_folder(self, named: Iterable[str]) -> None:
         """Create the run's folder with all that decides it, and which options the user named."""
-        stores = {"train.tsv": self.parts.train_store, "dev.tsv": self.parts.dev_store}
-        inputs = inputs_of(self.subject) | {
+        stores = {"train.tsv": self.train_store, "dev.tsv": self.dev_store}
+        inputs = inputs_of(self.inputs) | {
             "mark": self.position.run,
             "rows": {name: len(store) for name, store in stores.items()},
             "truncation": {
@@ -91,8 +102,7 @@ class Run:
             },
             "named": sorted(set(named) - {"out"}),
         }
-        config = resolved_config(self.config, self.source.name)
-        self.folder.create(config, inputs)
+        self.folder.create(self.config, inputs)
 
     def restore(self, path: Path, position: Position) -> None:
         """Goes back to a saved state, and to what was the best model then."""
@@ -100,7 +110,7 @@ class Run:
         best = position.best
         if best is not None and best != best_evaluation(self.folder):
             of_best = state_of(self.folder.checkpoints, best.update)
-            read_position(of_best, position.run)
+            read_saved(of_best, position.run)
             self.checkpoints.restore(of_best)
             save_best(self.model, self.files, best, self.folder)
         self.checkpoints.restore(path)
@@ -109,10 +119,7 @@ class Run:
         """Gives all workers the state that the chief went back to."""
         if self.topology.workers > 1:
             self.checkpoints.share(self.topology)
-        plan = self.updates.plan
-        self.position = dataclasses.replace(
-            position, micro_batch=plan.micro_batch, recompute=plan.recompute
-        )
+        self.position = position
 
     def events(self) -> Iterator[Event]:
         try:
@@ -120,18 +127,18 @@ class Run:
         finally:
             # Whoever listens would keep this run's model alive.
             self.stopping.heed(_nothing)
-            if self.event_files is not None:
-                self.event_files.close()
+            if self.tensorboard is not None:
+                self.tensorboard.close()
 
     def _events(self) -> Iterator[Event]:
         self._write_plan()
         if self.topology.chief:
             record = read_record(self.folder.path)
-            self.event_files = EventFiles(self.folder.tensorboard, record)
+            self.tensorboard = TensorBoardLog(self.folder.tensorboard, record)
         yield self._started()
         self.started = time.perf_counter() - self.position.total_seconds
         self.saved, self.saved_at = self.position.update, time.monotonic()
-        self.stopping.heed(self.updates.stop)
+        self.stopping.heed(self.updater.stop)
         try:
             while self._goes_on():
                 yield from self._next()
@@ -169,28 +176,30 @@ class Run:
         return self._evaluation_is_due() or self._updates_are_left()
 
     def _updates_are_left(self) -> bool:
-        return self.position.update < self.until and not self._patience_is_over()
+        return self.position.update < self.plan.last_update and not self._patience_is_over()
 
     def _how_to_go_on(self) -> str:
-        if self.position.update < self.until:
+        if self.position.update < self.plan.last_update:
             return "raise --patience, or train anew"
-        return "raise --max-updates, or train anew" if self.until < self.scheduled else "train anew"
+        ends_early = self.plan.last_update < self.plan.scheduled_updates
+        return "raise --max-updates, or train anew" if ends_early else "train anew"
 
     def _patience_is_over(self) -> bool:
         best, last, patience = self.position.best, self.position.last, self.config.patience
         if patience is None or best is None or last is None:
             return False
-        return last.update - best.update >= patience * self.eval_every
+        return last.update - best.update >= patience * self.plan.updates_between_evaluations
 
     def _evaluation_is_due(self) -> bool:
         now = self.position.update
-        return now > self.position.evaluated and now % self.eval_every == 0
+        return now > self.position.evaluated and now % self.plan.updates_between_evaluations == 0
 
     def _saving_is_due(self) -> bool:
-        if self.save_updates is not None:
-            return self.position.update - self.saved >= self.save_updates
-        assert self.save_seconds is not None
-        return time.monotonic() - self.saved_at >= self.save_seconds
+        updates, seconds = self.plan.save_interval
+        if updates is not None:
+            return self.position.update - self.saved >= updates
+        assert seconds is not None
+        return time.monotonic() - self.saved_at >= seconds
 
     def _save(self) -> None:
         # A state that is there is not touched again: what it does not know of is an evaluation,
@@ -200,7 +209,7 @@ class Run:
         self.position.total_seconds = time.perf_counter() - self.started
         with self.stopping.saving():
             self.folder.sync_logs()
-            self.checkpoints.save(self.position)
+            self.checkpoints.save(self.position, self.updater.batch)
         self.saved, self.saved_at = self.position.update, time.monotonic()
 
     def _started(self) -> Started:
@@ -209,19 +218,19 @@ class Run:
             model=self.source.name,
             pretrained=self.source.checkpoint is not None,
             parameters=self.model.count_params(),
-            train_examples=len(self.parts.train_store),
-            dev_examples=len(self.parts.dev_store),
-            plan=self.updates.plan,
-            why=self.parts.planned["why"],
-            updates=self.until,
+            train_examples=len(self.train_store),
+            dev_examples=len(self.dev_store),
+            plan=self.updater.batch,
+            why=self.plan.planned.why,
+            updates=self.plan.last_update,
             done=self.position.update,
             over="" if self._updates_are_left() else self._how_to_go_on(),
             worker=self.topology.worker,
             pretrained_pooler=self.source.has_pooler,
             pretrained_run=self.source.name if self.source.of_run else None,
-            pretrained_head=self.subject.takes_head,
+            pretrained_head=self.inputs.takes_head,
             best_by=self.config.best_by,
-            truncation=self.parts.train_store.truncation,
+            truncation=self.train_store.truncation,
         )
 
     def _update(self) -> Iterator[Event]:
@@ -229,12 +238,10 @@ class Run:
         # Several workers stop together, in an update, of which all hear.
         if self.topology.workers == 1 and self._asked_to_stop():
             raise StoppedEarlyError
-        for event in self.updates.run(self.position.update):
+        for event in self.updater.run(self.position.update):
             self._log(self.folder.metrics, event)
             if isinstance(event, OutOfMemory):
                 self.position.shrinkings += 1
-                self.position.micro_batch = event.micro_batch
-                self.position.recompute = event.recompute
                 self._write_plan()
             else:
                 self._count(event)
@@ -249,27 +256,28 @@ class Run:
         position.peak_memory_bytes = max(peaks, default=None)
         position.nonfinite_in_a_row = position.nonfinite_in_a_row + 1 if updated.skipped else 0
         if position.nonfinite_in_a_row >= self.config.max_nonfinite:
-            raise self.updates.not_finite(position)
+            raise self.updater.not_finite(position)
 
     def _log(self, path: Path, event: Updated | Evaluated | OutOfMemory) -> None:
         line = dataclasses.asdict(event)
         self.folder.append(path, line)
-        if self.event_files is not None:
-            self.event_files.add(line)
+        if self.tensorboard is not None:
+            self.tensorboard.add(line)
 
     def _write_plan(self) -> None:
         """Write the current plan, what has been learned about memory, and the run's length."""
-        now = dataclasses.asdict(self.updates.plan) | {"updates": self.until}
-        values = self.parts.planned | now | {"learned_limits": learned_limits(self.subject)}
+        now = dataclasses.asdict(self.updater.batch) | {"updates": self.plan.last_update}
+        learned = {"learned_limits": learned_limits(self.plan.request)}
+        values = self.plan.planned.values | now | learned
         self.folder.write_json(self.folder.plan, values)
 
     def _asked_to_stop(self) -> bool:
         return self.stopping.requested is not None
 
     def _evaluate(self) -> Evaluated:
-        update, store = self.position.update, self.parts.dev_store
+        update, store = self.position.update, self.dev_store
         logits = self.predictor(store, self.progress, self._asked_to_stop)
-        found = scores(logits, store.labels, self.subject.labels.names)
+        found = scores(logits, store.labels, self.inputs.labels.names)
         evaluated = Evaluated(update=update, best=True, **found)
         before = self.position.best
         # A small dev.tsv gives many ties; among equals the longest trained is the best guess.
@@ -291,7 +299,7 @@ class Run:
         assert best is not None
         return {
             "updates": now.update,
-            "epochs": math.ceil(now.update / self.per_epoch),
+            "epochs": math.ceil(now.update / self.plan.updates_per_epoch),
             "examples": now.examples,
             "final_loss": now.loss,
             "final_dev_accuracy": last.accuracy,
@@ -305,15 +313,15 @@ class Run:
             "best_dev_macro_f1": best.macro_f1,
             "best_evaluation": dataclasses.asdict(best),
             "last_evaluation": dataclasses.asdict(last),
-            "stopped_early": now.update < self.until,
+            "stopped_early": now.update < self.plan.last_update,
             "skipped_windows": int(self.optimizer.skipped_windows.numpy()),
             "training_seconds": round(now.seconds, 3),
             "total_seconds": round(now.total_seconds, 3),
             "examples_per_second": round(now.examples / now.seconds, 3),
             "peak_memory_bytes": now.peak_memory_bytes,
             "out_of_memory": now.shrinkings,
-            "micro_batch": now.micro_batch,
-            "recompute": now.recompute,
+            "micro_batch": self.updater.batch.micro_batch,
+            "recompute": self.updater.batch.recompute,
             "model": self.source.name,
             "pretrained": self.source.checkpoint is not None,
             "parameters": self.model.count_params(),

@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,10 @@ from bertaccum.config import TrainConfig
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.files import json_text, read_mapping, write_text
-from bertaccum.progress import Progress
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
-from bertaccum.stopping import Stopping
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.resume import resumed_config
-from bertaccum.training.train import named_options, resume, train
 
 # With which a run that is over may go on.
 _LONGER = ("max_updates", "patience")
@@ -41,9 +38,9 @@ _FIGURES = (
 def train_seeds(
     config: TrainConfig,
     seeds: int,
-    progress: Progress,
-    stopping: Stopping | None = None,
-    named: dict[str, Any] | None = None,
+    named: dict[str, Any],
+    start: Callable[[TrainConfig, dict[str, Any]], Iterator[Event]],
+    resume: Callable[[Path, dict[str, Any]], Iterator[Event]],
 ) -> Iterator[Event]:
     """Trains with `seeds` seeds, from `config.seed` on, into folders `seed-N` in `config.out`.
 
@@ -52,7 +49,9 @@ def train_seeds(
     Args:
       config: of the runs; its `out` is a folder for all of them.
       seeds: how many runs.
-      progress, stopping, named: as for `train`.
+      named: options that the user named.
+      start: trains a new run, given its configuration and the options that were named.
+      resume: continues a run, given its folder and the options to change.
 
     Yields:
       The events of each run, whose `Finished` ends it; that of a run that was over before, too.
@@ -66,18 +65,17 @@ def train_seeds(
             "--seeds is for one process, and workers are described",
             "train once for each --seed, into another --out",
         )
-    asked = named_options(config) if named is None else named
-    asked = {name: value for name, value in asked.items() if name not in ("out", "seed")}
+    asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):
         path = RunPaths(Path(config.out) / f"seed-{seed}")
         if (summary := _over(path, asked)) is not None:
             yield Finished(summary)
             continue
         if path.config.exists():
-            run = resume(path.path, asked, progress, stopping)
+            run = resume(path.path, asked)
         else:
             own = dataclasses.replace(config, seed=seed, out=str(path.path))
-            run = train(own, progress, stopping, asked | {"seed": seed})
+            run = start(own, asked | {"seed": seed})
         for event in run:
             yield event
             if isinstance(event, Stopped):

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.bert.presets import EncoderConfig
 from bertaccum.bert.recompute import keep_activations, recompute_layers
 from bertaccum.config import TrainConfig
 from bertaccum.data.labels import Labels

@@ -36,7 +36,7 @@ _OF_EVALUATIONS = {
 _FLUSH_MILLISECONDS = 10_000
 
 
-class EventFiles:
+class TensorBoardLog:
     """Writes a run's events as they happen; begins with those that its logs have already.
 
     Args:

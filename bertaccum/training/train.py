@@ -5,28 +5,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from bertaccum.bert.model_source import find_model
+from bertaccum.bert.model_finder import find_model
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_labels, tsvs_to_train_on
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.token_store import read_inputs
 from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.exchange import told_by_chief
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.planning.batch_plan import largest_share, make_plan
+from bertaccum.planning.batch_plan import PlanResult, largest_share, make_plan
 from bertaccum.planning.device_memory import announce_limit, claim_memory
-from bertaccum.planning.planner import Subject, make_report
+from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.planning.planner import make_report
 from bertaccum.progress import Progress
 from bertaccum.reporting.model_card import write_card
-from bertaccum.settings import AUTO, size_in_bytes, timeout_seconds
+from bertaccum.settings import AUTO, named_options, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
-from bertaccum.training.checkpoints import Position, read_position, saved_states
+from bertaccum.training.checkpoints import Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.resume import (
@@ -34,11 +36,12 @@ from bertaccum.training.resume import (
     check_inputs,
     is_deterministic,
     read_mark,
+    resolved_config,
     resumed_config,
 )
 from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
-from bertaccum.training.run_plan import Parts
+from bertaccum.training.run_plan import RunPlan
 
 
 def train(
@@ -88,12 +91,6 @@ def train(
             yield from _begin(config, named, topology, watch, progress, stopping)
 
 
-def named_options(config: TrainConfig) -> dict[str, Any]:
-    """The options that are not at their defaults."""
-    own = {f.name: (getattr(config, f.name), f.default) for f in fields(config)}
-    return {name: value for name, (value, default) in own.items() if value != default}
-
-
 def resume(
     path: Path, asked: dict[str, Any], progress: Progress, stopping: Stopping | None = None
 ) -> Iterator[Event]:
@@ -126,7 +123,7 @@ def _plan_apart(config: TrainConfig, progress: Progress) -> None:
     """
     local, workers = replicas_to_come(config.strategy, config.replicas)
     if workers > 1 and config.micro_batch == AUTO:
-        _plan(_subject(config, progress), local, workers, progress)
+        _plan(config, _inputs(config, progress), local, workers, progress)
 
 
 def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
@@ -151,8 +148,7 @@ def _begin(
 ) -> Iterator[Event]:
     path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
-    parts = _prepare(config, topology, watch, progress)
-    run = Run(parts, folder, stopping, progress)
+    run = _prepare(config, topology, watch, folder, stopping, progress)
     told_by_chief(topology, lambda: run.create_folder(named))
     with folder.locked():
         yield from _events(run)
@@ -181,82 +177,101 @@ def _go_on(
     def find() -> dict[str, Any]:
         config = resumed_config(path, asked)
         states = saved_states(folder.checkpoints)
-        position = read_position(states[-1], read_mark(folder)) if states else None
+        saved = read_saved(states[-1], read_mark(folder)) if states else None
         return {
             "config": dataclasses.asdict(config),
             "mark": read_mark(folder),
             "state": str(states[-1]) if states else None,
-            "position": position and dataclasses.asdict(position),
+            "saved": saved,
         }
 
     with folder.locked():
         told = told_by_chief(topology, find)
-        config, position = TrainConfig(**told["config"]), Position.of(told["position"])
+        config, saved = TrainConfig(**told["config"]), told["saved"]
         folder.mark = told["mark"]
-        if position is not None:
-            learned = {key: getattr(position, key) for key in ("micro_batch", "recompute")}
+        if saved is not None:
+            learned = {key: saved[key] for key in ("micro_batch", "recompute")}
             kept = {key: value for key, value in learned.items() if key not in asked}
             config = dataclasses.replace(config, **kept)
-        parts = _prepare(config, topology, watch, progress)
-        told_by_chief(topology, lambda: check_inputs(folder, parts.subject))
-        if "micro_batch" not in asked:
-            # Why it is planned so was found out when it began.
-            parts = dataclasses.replace(parts, planned=parts.planned | folder.read_plan())
-        run = Run(parts, folder, stopping, progress)
-        if position is None:
+        # Why windows are cut so was found out when the run began.
+        earlier = {} if "micro_batch" in asked else folder.read_plan()
+        run = _prepare(config, topology, watch, folder, stopping, progress, earlier)
+        told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
+        if saved is None:
             folder.rewind(0, 0)
         else:
+            position = Position.of(saved)
             told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))
             run.share_state(position)
         yield from _events(run)
 
 
-def _prepare(config: TrainConfig, topology: Topology, watch: Watch, progress: Progress) -> Parts:
-    subject = _subject(config, progress)
-    source, labels, tsvs = subject.source, subject.labels, subject.tsvs
-    check_agreement(topology, config, subject)
+def _prepare(
+    config: TrainConfig,
+    topology: Topology,
+    watch: Watch,
+    folder: RunFolder,
+    stopping: Stopping,
+    progress: Progress,
+    earlier: dict[str, Any] | None = None,
+) -> Run:
+    """Decide what is left to decide, read data and weights, and return the run.
+
+    Args:
+      config: the options.
+      topology, watch, folder, stopping, progress: as for `Run`.
+      earlier: what plan.json holds, of a run that is resumed.
+    """
+    inputs = _inputs(config, progress)
+    check_agreement(topology, config, inputs)
     watch.doing("planning")
-    planned = _plan(subject, topology.local_replicas, topology.workers, progress)
-    config = dataclasses.replace(
-        config, micro_batch=planned["micro_batch"], recompute=planned["recompute"]
-    )
+    local, workers = topology.local_replicas, topology.workers
+    request, planned = _plan(config, inputs, local, workers, progress)
+    batch = planned.taken()
     watch.doing("reading data and weights")
+    vocabulary, length = inputs.source.vocabulary, config.max_seq_length
     train_store, dev_store = (
-        open_store(tsv, labels, source.vocabulary, config.max_seq_length, progress, digest)
-        for tsv, digest in zip(tsvs, subject.store_digests, strict=True)
+        open_store(tsv, inputs.labels, vocabulary, length, progress, digest)
+        for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
     )
+    config = dataclasses.replace(
+        resolved_config(config, inputs.source.name),
+        micro_batch=batch.micro_batch,
+        recompute=batch.recompute,
+    )
+    planned = dataclasses.replace(planned, values=planned.values | (earlier or {}))
+    plan = RunPlan(config, request, planned, topology.replicas, len(train_store))
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     with topology.strategy.scope():
-        model = build_model(config, source, len(labels.values), subject.takes_head)
-    return Parts(config, subject, planned, model, train_store, dev_store, topology, watch)
+        model = build_model(config, inputs.source, len(inputs.labels.values), inputs.takes_head)
+    stores = train_store, dev_store
+    return Run(plan, model, stores, topology, watch, folder, stopping, progress)
 
 
-def _subject(config: TrainConfig, progress: Progress) -> Subject:
+def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:
     data = Path(config.data)
     tsvs = tsvs_to_train_on(data)
     labels, source = read_labels(data), find_model(config, progress)
-    return Subject(config, source, labels, tsvs)
+    return read_inputs(source, labels, tsvs, config.max_seq_length)
 
 
 def _plan(
-    subject: Subject, local_replicas: int, workers: int, progress: Progress
-) -> dict[str, Any]:
-    """What goes into `plan.json`: as measured, or as the user said."""
-    config, whole = subject.config, subject.config.target_batch
-    replicas = local_replicas * workers
-    if config.micro_batch == AUTO:
-        # Each replica has its share of the window, and on each worker's card as fits there.
-        if replicas > 1:
-            share = largest_share(config.target_batch, replicas)
-            config = dataclasses.replace(config, target_batch=share)
-            subject = dataclasses.replace(
-                subject, config=config, devices=local_replicas, shared=True
-            )
-        report = make_report(subject, progress)
-        report.taken()
-        return report.values | {"target_batch": whole, "replicas": replicas}
-    kind = "none" if config.recompute == AUTO else config.recompute
-    size = int(config.micro_batch)
-    plan = make_plan(config.target_batch, size, kind, config.cut, replicas)
-    return dataclasses.asdict(plan) | {"why": "as --micro-batch says"}
+    config: TrainConfig, inputs: RunInputs, local_replicas: int, workers: int, progress: Progress
+) -> tuple[PlanRequest, PlanResult]:
+    """Return how windows are cut: as the user said, or as measured; and what was asked for."""
+    request, replicas = PlanRequest(config, inputs), local_replicas * workers
+    if config.micro_batch != AUTO:
+        kind = "none" if config.recompute == AUTO else config.recompute
+        size = int(config.micro_batch)
+        plan = make_plan(config.target_batch, size, kind, config.cut, replicas)
+        return request, PlanResult.given(plan)
+    measured = request
+    if replicas > 1:
+        # Each replica has its share of the window, cut as fits on each worker's card.
+        share = largest_share(config.target_batch, replicas)
+        shared = dataclasses.replace(config, target_batch=share)
+        measured = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
+    planned = make_report(measured, progress)
+    planned.taken()
+    return request, planned.of_whole_window(config.target_batch, replicas)

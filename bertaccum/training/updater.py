@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 from bertaccum.bert.recompute import recompute_layers
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
+from bertaccum.distribution.topology import Topology
+from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
-from bertaccum.planning.batch_plan import BatchPlan, make_plan
 from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
-from bertaccum.planning.planner import remember_out_of_memory
+from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.window_cuts import Cut, make_cut
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.training.checkpoints import Position
@@ -22,27 +25,38 @@ from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.nonfinite import not_finite
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.replicated_step import SharedUpdate
-from bertaccum.training.run_plan import Parts
+from bertaccum.training.run_plan import RunPlan
 from bertaccum.training.step import make_update
 
 
-class Updates:
-    """Makes any update of a run; where memory runs out, cuts what comes smaller, for good.
+class Updater:
+    """Computes any update of a run; after running out of memory, it cuts all windows smaller.
+
+    `batch` says how windows are cut now. It is the only place that knows.
 
     Args:
-      parts: of the run.
-      scheduled: updates that the learning rate's schedule is for.
+      plan: of the run.
+      model: a classifier made under the topology's strategy.
+      store: the examples of train.tsv.
+      topology: the replicas.
+      watch: is told what this worker is doing.
     """
 
-    def __init__(self, parts: Parts, scheduled: int) -> None:
-        self._parts, self._topology = parts, parts.topology
-        self._config, self._model, self._store = parts.config, parts.model, parts.train_store
-        assert isinstance(self._config.micro_batch, int)
-        self.plan = self._plan(self._config.micro_batch, self._config.recompute)
+    def __init__(
+        self,
+        plan: RunPlan,
+        model: tf_keras.Model,
+        store: TokenStore,
+        topology: Topology,
+        watch: Watch,
+    ) -> None:
+        self._plan, self._config, self._model, self._store = plan, plan.config, model, store
+        self._topology, self._watch = topology, watch
+        self.batch = plan.first_batch
         with self._topology.strategy.scope():
             # Replicas always accumulate, so that a lack of memory is each one's own.
-            steps = max(self.plan.accumulation_steps, min(self._topology.replicas, 2))
-            self.optimizer = make_optimizer(self._config, scheduled, steps)
+            steps = max(self.batch.accumulation_steps, min(self._topology.replicas, 2))
+            self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
         self._update = self._make_update()
@@ -98,22 +112,18 @@ class Updates:
         """Says where the last update's numbers ceased to be numbers."""
         rows, windows, losses = self._last
         rows = by_length(self._store, rows)
-        tsv, precision = self._parts.subject.tsvs[0], self._config.precision
+        tsv, precision = self._plan.inputs.tsvs[0], self._config.precision
         in_a_row = position.nonfinite_in_a_row
         return not_finite(position.update, in_a_row, tsv, rows, windows, losses, precision)
-
-    def _plan(self, micro_batch: int, recompute: str) -> BatchPlan:
-        config, replicas = self._config, self._topology.replicas
-        return make_plan(config.target_batch, micro_batch, recompute, config.cut, replicas)
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """A function of the shares of this worker's replicas."""
         config, topology = self._config, self._topology
         made_of = self._model, self.optimizer, config.seed
         if topology.replicas > 1:
-            watch, stream = self._parts.watch, config.dropout_stream
+            watch, stream = self._watch, config.dropout_stream
             return SharedUpdate(*made_of, stream, self._stopped, topology, watch)
-        accumulate = self.plan.accumulation_steps > 1
+        accumulate = self.batch.accumulation_steps > 1
         alone = make_update(*made_of, accumulate, self._stopped, config.dropout_stream)
 
         def update(windows: list[Window]) -> dict[str, Any]:
@@ -128,13 +138,13 @@ class Updates:
         """The windows of this worker's replicas, of which each is a share of the rows."""
         first, replicas = self._topology.first_replica, self._topology.replicas
         own = range(first, first + self._topology.local_replicas)
-        size, cut = self.plan.micro_batch, self._cut()
+        size, cut = self.batch.micro_batch, self._cut()
         return [make_window(self._store, rows, size, cut, r, replicas) for r in own]
 
     def _cut(self) -> Cut:
         # One micro-step has no accumulators, and stays one.
-        alone = self.plan.accumulation_steps == 1 and self._topology.replicas == 1
-        return make_cut("count" if alone else self.plan.cut, self._store.longest)
+        alone = self.batch.accumulation_steps == 1 and self._topology.replicas == 1
+        return make_cut("count" if alone else self.batch.cut, self._store.longest)
 
     def _shrink(self, update: int) -> OutOfMemory:
         """After running out of memory: forgets the window and cuts what comes smaller, for good.
@@ -149,8 +159,8 @@ class Updates:
             )
         with self._topology.strategy.scope():
             self.optimizer.drop()
-        failed, kind = self.plan.micro_batch, self.plan.recompute
-        remember_out_of_memory(self._parts.subject, failed, kind)
+        failed, kind = self.batch.micro_batch, self.batch.recompute
+        remember_out_of_memory(self._plan.request, failed, kind)
         if failed == 1 and kind == "layer":
             raise RunError(
                 f"out of memory in update {update}, with one example at a time and recomputation",
@@ -159,8 +169,8 @@ class Updates:
         if failed == 1:
             recompute_layers(self._model.checkpoint_items["encoder"])
             kind = "layer"
-        accumulated = self.plan.accumulation_steps > 1
-        self.plan = self._plan(max(failed // 2, 1), kind)
+        accumulated = self.batch.accumulation_steps > 1
+        self.batch = self._plan.batch(max(failed // 2, 1), kind)
         if failed == 1 or not accumulated:
             self._update = self._make_update()
-        return OutOfMemory(update, failed, self.plan.micro_batch, kind)
+        return OutOfMemory(update, failed, self.batch.micro_batch, kind)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bertaccum.bert.download import MEMBERS, cache_folder, checkpoint_url, fetch_preset, unpack
+from bertaccum.bert.download import MEMBERS, checkpoint_url, fetch_preset, unpack
+from bertaccum.cache import cache_folder
 from bertaccum.errors import InputError
 
 ZIP = "uncased_L-2_H-128_A-2.zip"

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.encoder import build_encoder, encoder_inputs
-from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.tasks.classification import build_classifier
 
 SMALL = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], vocab_size=10)

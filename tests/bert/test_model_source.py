@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.download import MEMBERS
-from bertaccum.bert.model_source import ModelSource, find_model
-from bertaccum.bert.presets import PRESET_CONFIGS, read_bert_config, write_bert_config
+from bertaccum.bert.encoder_config import PRESET_CONFIGS
+from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError

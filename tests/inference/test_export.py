@@ -15,8 +15,9 @@ from safetensors.numpy import load_file
 from small import scatter
 
 from bertaccum import api
-from bertaccum.bert.model_source import ModelSource, find_model
-from bertaccum.bert.presets import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.data.labels import Labels

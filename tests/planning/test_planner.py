@@ -18,9 +18,10 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.planning import planner, rehearsal
+from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
-from bertaccum.planning.planner import plan, remember_out_of_memory
+from bertaccum.planning.planner import plan
 from bertaccum.progress import silent
 
 MIB = 2**20

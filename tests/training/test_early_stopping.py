@@ -25,7 +25,7 @@ from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
 from bertaccum.training.seed_sweep import train_seeds, write_spread
 from bertaccum.training.train import resume, train
-from bertaccum.training.updater import Updates
+from bertaccum.training.updater import Updater
 
 # What each evaluation in turn is to say.
 ACCURACIES = [0.5, 0.9, 0.9, 0.7, 0.8, 0.99]
@@ -175,7 +175,7 @@ def test_a_run_that_is_over_is_forgotten_by_who_listens(config: Any) -> None:
     stopping = Stopping()
     list(train(config("run", max_updates=1), silent, stopping))
     gc.collect()
-    assert not [found for found in gc.get_objects() if type(found) is Updates]
+    assert not [found for found in gc.get_objects() if type(found) is Updater]
 
 
 OLD = {"update": 4, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}

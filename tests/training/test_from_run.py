@@ -11,12 +11,13 @@ import pytest
 import tf_keras
 from small import scatter, write_small_task
 
-from bertaccum.bert.model_source import ModelSource, find_model
+from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
-from bertaccum.data.token_store import Labels
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.token_store import Labels, read_inputs
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
-from bertaccum.planning.rehearsal import Subject
 from bertaccum.progress import silent
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
@@ -61,16 +62,16 @@ def config_of(begun: Begun, **options: Any) -> TrainConfig:
     return TrainConfig(data=data, init_checkpoint=str(begun.path), max_seq_length=16, **options)
 
 
-def subject(config: TrainConfig, labels: Labels) -> tuple[ModelSource, Subject]:
+def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInputs]:
     source = find_model(config, silent)
     tsvs = [Path(config.data) / name for name in ("train.tsv", "dev.tsv")]
-    return source, Subject(config, source, labels, tsvs)
+    return source, read_inputs(source, labels, tsvs, config.max_seq_length)
 
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])
 def test_the_same_classes_take_encoder_and_head(begun: Begun, recompute: str) -> None:
     config = config_of(begun, recompute=recompute)
-    source, what = subject(config, LABELS)
+    source, what = run_inputs(config, LABELS)
     assert (source.name, source.of_run, what.takes_head) == ("first.v2", True, True)
     model = build_model(config, source, 2, what.takes_head)
     for ours, theirs in zip(model.weights, begun.model.weights, strict=True):
@@ -82,7 +83,7 @@ def test_the_same_classes_take_encoder_and_head(begun: Begun, recompute: str) ->
 )
 def test_other_classes_take_the_encoder_and_a_new_head(begun: Begun, labels: Labels) -> None:
     config = config_of(begun)
-    source, what = subject(config, labels)
+    source, what = run_inputs(config, labels)
     assert not what.takes_head
     model = build_model(config, source, len(labels.values), what.takes_head)
     for ours, theirs in zip(model.weights[:-2], begun.model.weights[:-2], strict=True):
@@ -91,7 +92,7 @@ def test_other_classes_take_the_encoder_and_a_new_head(begun: Begun, labels: Lab
 
 
 def test_its_digest_tells_the_run_from_others(begun: Begun) -> None:
-    _, what = subject(config_of(begun), LABELS)
+    _, what = run_inputs(config_of(begun), LABELS)
     assert inputs_of(what)["pretrained weights"] == sha256(begun.path / "best/model.ckpt.index")
 
 
@@ -99,7 +100,7 @@ def test_a_link_means_the_run_that_it_points_to_now(begun: Begun) -> None:
     latest = begun.path.parent / "latest"
     latest.symlink_to(begun.path.name)
     config = dataclasses.replace(config_of(begun), init_checkpoint=str(latest))
-    source, _ = subject(config, LABELS)
+    source, _ = run_inputs(config, LABELS)
     latest.unlink()
     assert source.checkpoint == begun.path / "best/model.ckpt"
     latest.symlink_to(begun.path.name)

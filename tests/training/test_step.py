@@ -11,8 +11,8 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.encoder import build_encoder, encoder_inputs
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.presets import EncoderConfig
 from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from bertaccum.errors import RunError
 from bertaccum.files import json_text
 from bertaccum.reporting.run_record import read_record
-from bertaccum.training.tensorboard_log import EventFiles
+from bertaccum.training.tensorboard_log import TensorBoardLog
 
 EVALUATION = {"update": 2, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}
 
@@ -43,7 +43,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_a_run_that_goes_on_is_drawn_once(run: Path) -> None:
     for more in ([3, 4], [3, 4, 5]):
-        files = EventFiles(run / "tensorboard", read_record(run))
+        files = TensorBoardLog(run / "tensorboard", read_record(run))
         for number in more:
             files.add(update(number))
         files.close()
@@ -60,5 +60,5 @@ def test_a_run_that_goes_on_is_drawn_once(run: Path) -> None:
 def test_what_cannot_be_written_is_said(run: Path) -> None:
     (run / "taken").write_text("a file")
     with pytest.raises(RunError, match=r"taken/tensorboard: cannot be written .*--resume"):
-        files = EventFiles(run / "taken/tensorboard", read_record(run))
+        files = TensorBoardLog(run / "taken/tensorboard", read_record(run))
         files.add(update(3))

@@ -64,13 +64,13 @@ def started(event: Started) -> str:
     if event.over:
         resumed = f"finished already, at update {event.done:,}; for more, {event.over}\n"
     cut = event.truncation is not None and event.truncation.longer
+    reason = f"plan: {event.why}\n" if event.why else ""
     truncated = f"{event.truncation}\n" if cut else ""
     return (
         f"{event.model}: {event.parameters:,} parameters, {_weights(event)}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
         f"{truncated}{event.plan}; {event.updates:,} updates\n"
-        f"why so: {event.why}\n"
-        f"{resumed}run folder: {event.folder}"
+        f"{reason}{resumed}run folder: {event.folder}"
     )
 
 

@@ -1,0 +1,58 @@
+"""Dimensions of BERT encoders, and those of the released models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# As in Google's files, `gelu` is the tanh approximation, with which BERT was pretrained.
+ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The dimensions of a BERT encoder, under the names of Google's `bert_config.json`.
+
+    Dropout is not here: it belongs to the training recipe, not to the weights.
+    """
+
+    hidden_size: int = 512
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    vocab_size: int = 30522
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    hidden_act: str = "gelu"
+    initializer_range: float = 0.02
+
+    @property
+    def parameters(self) -> int:
+        """Weights of embeddings, layers and pooler, but for biases and norms."""
+        entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        layer = 4 * self.hidden_size + 2 * self.intermediate_size
+        return (entries + self.num_hidden_layers * layer + self.hidden_size) * self.hidden_size
+
+
+def _preset(layers: int, hidden: int) -> EncoderConfig:
+    """A released uncased model: heads of 64, a feed-forward part four times as wide."""
+    return EncoderConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+    )
+
+
+# Turc et al. 2019, "Well-Read Students Learn Better"; base and large: Devlin et al. 2018.
+PRESET_CONFIGS = {
+    "bert-tiny": _preset(2, 128),
+    "bert-mini": _preset(4, 256),
+    "bert-small": _preset(4, 512),
+    "bert-medium": _preset(8, 512),
+    "bert-base": _preset(12, 768),
+    "bert-large": _preset(24, 1024),
+}
+
+
+# The file of weights in Hugging Face's format.
+WEIGHTS = "model.safetensors"

@@ -1,0 +1,248 @@
+"""Which encoder, weights and vocabulary the options mean. No TensorFlow here."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from bertaccum.bert.bert_config_file import read_bert_config
+from bertaccum.bert.download import fetch_preset, preset_folder, unpack
+from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
+from bertaccum.bert.huggingface_folder import (
+    CONFIG,
+    TOKENIZER,
+    WORDS,
+    check_folder,
+    has_pooler,
+    held_names,
+    is_huggingface,
+    open_weights,
+    read_huggingface_config,
+    read_words,
+)
+from bertaccum.bert.model_source import RUN_PREFIX, ModelSource
+from bertaccum.cache import cache_folder
+from bertaccum.config import StepConfig
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import read_mapping, sha256, standing
+from bertaccum.progress import Progress
+
+DEFAULT_PRESET = "bert-small"
+
+
+NO_CHECKPOINT = "none"
+
+
+# Prefixes of the weights' files, in Google's format and in the `best/` of a run.
+_PREFIX = "bert_model.ckpt"
+
+
+_BEST = "best"
+
+
+def checkpoint_home(named: str) -> str:
+    """The folder of a checkpoint that is named by its files' prefix, as TensorFlow names one."""
+    path = Path(named)
+    return str(path.parent) if path.name == _PREFIX and not path.exists() else named
+
+
+def find_model(config: StepConfig, progress: Progress) -> ModelSource:
+    """Resolves `--model`, `--bert-config`, `--init-checkpoint` and `--vocab`.
+
+    Raises:
+      ConfigError: the options contradict each other.
+      InputError: a file is missing, damaged or does not fit the others.
+    """
+    folder = _checkpoint_folder(config, progress)
+    encoder = _encoder(config, folder)
+    vocabulary_path = _vocabulary_path(config, folder)
+    vocabulary = read_words(vocabulary_path)
+    if folder is None and config.bert_config is None:
+        encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
+    if len(vocabulary) != encoder.vocab_size:
+        raise InputError(
+            f"has {len(vocabulary)} entries, the model's vocab_size is {encoder.vocab_size}",
+            "use the vocabulary that the model was pretrained with",
+            path=vocabulary_path,
+        )
+    _check_length(config, encoder)
+    return ModelSource(
+        name=_name(config, folder),
+        encoder=encoder,
+        vocabulary=vocabulary,
+        checkpoint=_weights(folder),
+        has_pooler=_has_pooler(folder),
+        labels=_head_labels(folder),
+    )
+
+
+def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
+    """As `find_model`, but nothing is downloaded, and the vocabulary may be unknown (empty).
+
+    For a preset that is not in the cache, and for random weights without a vocabulary, the
+    preset's dimensions are the answer.
+    """
+    named = config.init_checkpoint or config.model or DEFAULT_PRESET
+    vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
+    absent = named in PRESET_CONFIGS and preset_folder(named) is None
+    wordless = named == NO_CHECKPOINT and not vocabulary.is_file()
+    if config.bert_config is not None or not (absent or wordless):
+        return find_model(config, progress)
+    name = config.model or (named if absent else DEFAULT_PRESET)
+    if absent and name != named:
+        raise ConfigError(
+            f"--model {name} and --init-checkpoint {named} differ", "drop one of the two"
+        )
+    _check_length(config, PRESET_CONFIGS[name])
+    return ModelSource(name, PRESET_CONFIGS[name], [], None)
+
+
+def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:
+    if config.max_seq_length > encoder.max_position_embeddings:
+        raise ConfigError(
+            f"--max-seq-length {config.max_seq_length} is above the model's"
+            f" {encoder.max_position_embeddings} positions",
+            f"use at most {encoder.max_position_embeddings}",
+        )
+
+
+def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
+    named = config.init_checkpoint
+    if named is None and config.bert_config is not None:
+        raise ConfigError(
+            "--bert-config has no weights of its own",
+            "add --init-checkpoint with a folder or zip, or none for random weights",
+        )
+    named = named or config.model or DEFAULT_PRESET
+    if named == NO_CHECKPOINT:
+        return None
+    if named in PRESET_CONFIGS:
+        return fetch_preset(named, progress)
+    path = Path(checkpoint_home(named))
+    if is_run(path):
+        return _best_of_run(path)
+    if path.is_dir():
+        return _whole_folder(path)
+    if path.is_file():
+        return _unpacked(path)
+    raise InputError(
+        "there is no such checkpoint",
+        f"--init-checkpoint takes a folder, a zip, a run, none, or {', '.join(PRESET_CONFIGS)}",
+        path=path,
+    )
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is one that `bertaccum train` made."""
+    return (folder / "config.yaml").is_file()
+
+
+def _best_of_run(run: Path) -> Path:
+    # `runs/latest` is another run as soon as the new one begins.
+    best = standing(run.resolve() / _BEST)
+    if not (best / f"{RUN_PREFIX}.index").is_file():
+        raise InputError(
+            "this run has no best checkpoint yet",
+            "wait for its first evaluation, or name another --init-checkpoint",
+            path=run,
+        )
+    return best
+
+
+def _weights(folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
+    for name in (WEIGHTS, f"{RUN_PREFIX}.index"):
+        if (folder / name).is_file():
+            return folder / name.removesuffix(".index")
+    return folder / _PREFIX
+
+
+def _head_labels(folder: Path | None) -> dict[str, Any] | None:
+    if folder is None or not (folder / f"{RUN_PREFIX}.index").is_file():
+        return None
+    return read_mapping(folder / "labels.json")
+
+
+def _has_pooler(folder: Path | None) -> bool:
+    if folder is None or not is_huggingface(folder):
+        return True
+    with open_weights(folder / WEIGHTS) as weights:
+        return has_pooler(held_names(weights))
+
+
+def _whole_folder(folder: Path) -> Path:
+    if is_huggingface(folder):
+        check_folder(folder)
+        return folder
+    for name in ("bert_config.json", f"{_PREFIX}.index"):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"has no {name}",
+                "name a folder in the format of Google's releases, or in Hugging Face's",
+                path=folder,
+            )
+    return folder
+
+
+def _unpacked(archive: Path) -> Path:
+    folder = cache_folder() / "checkpoints" / sha256(archive)[:16]
+    if not folder.is_dir():
+        unpack(archive, folder)
+    return folder
+
+
+def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
+    """The named dimensions, which must be the checkpoint's; its own where none are named."""
+    own = _own_encoder(folder) if folder else None
+    if config.bert_config is not None:
+        named, option = read_bert_config(Path(config.bert_config)), "--bert-config"
+    elif config.model is not None or own is None:
+        named, option = PRESET_CONFIGS[config.model or DEFAULT_PRESET], "--model"
+    else:
+        return own
+    if own is None:
+        return named
+    differences = _differences(named, own)
+    if differences:
+        raise ConfigError(
+            f"{option} {config.bert_config or config.model} and --init-checkpoint"
+            f" {config.init_checkpoint} differ: {', '.join(differences)}",
+            f"drop {option} to take the checkpoint's own",
+        )
+    return own
+
+
+def _own_encoder(folder: Path) -> EncoderConfig:
+    if is_huggingface(folder):
+        return read_huggingface_config(folder / CONFIG)
+    return read_bert_config(folder / "bert_config.json")
+
+
+def _differences(named: EncoderConfig, own: EncoderConfig) -> list[str]:
+    """What two encoders do not share; how weights were first drawn does not matter."""
+    ours, theirs = dataclasses.asdict(named), dataclasses.asdict(own)
+    names = [name for name in ours if name not in ("initializer_range", "vocab_size")]
+    return [f"{n} {ours[n]} against {theirs[n]}" for n in names if ours[n] != theirs[n]]
+
+
+def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
+    if config.vocab is not None:
+        return Path(config.vocab)
+    # Other words than those of the pretraining would be other words under the same ids.
+    home = Path(config.data) if folder is None else folder
+    if not (home / WORDS).is_file() and is_huggingface(home) and (home / TOKENIZER).is_file():
+        return home / TOKENIZER
+    if not (home / WORDS).is_file():
+        raise ConfigError(f"there is no {WORDS} in {home}", "name one with --vocab")
+    return home / WORDS
+
+
+def _name(config: StepConfig, folder: Path | None) -> str:
+    if folder is None:
+        return config.model or config.bert_config or DEFAULT_PRESET
+    named = config.init_checkpoint or DEFAULT_PRESET
+    if is_run(Path(named)):
+        return Path(named).resolve().name
+    return config.model or Path(checkpoint_home(named)).stem

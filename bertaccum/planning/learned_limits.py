@@ -1,0 +1,65 @@
+"""Micro-batch sizes that ran out of memory, remembered for later plans."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+
+from bertaccum.cache import cache_folder
+from bertaccum.config import StepConfig
+from bertaccum.files import json_text, read_mapping, write_text
+from bertaccum.planning import device_memory
+from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.settings import field_names
+from bertaccum.version import __version__
+
+# Raise when the same options would be measured or chosen otherwise.
+_FORMAT = 2
+
+
+_PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
+
+
+def remember_out_of_memory(request: PlanRequest, micro_batch: int, recompute: str) -> None:
+    """Keeps in mind that so many examples were too many, for all plans to come."""
+    path = limits_file(request)
+    values = read_mapping(path) or {}
+    values[recompute] = min(micro_batch, values.get(recompute, micro_batch))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json_text(values))
+
+
+def learned_limits(request: PlanRequest) -> dict[str, int]:
+    """The micro-batches that have run out of memory, by kind of recomputation."""
+    return read_mapping(limits_file(request)) or {}
+
+
+def request_digest(request: PlanRequest, *ignored: str) -> str:
+    """A digest of all that decides what is measured and chosen."""
+    names = field_names(StepConfig) - set(ignored)
+    # What these mean is in the other parts.
+    names -= {"data", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
+    parts = [
+        _FORMAT,
+        __version__,
+        {name: importlib.metadata.version(name) for name in _PACKAGES},
+        request.inputs.source.name,
+        dataclasses.asdict(request.inputs.source.encoder),
+        len(request.inputs.labels.values),
+        {name: getattr(request.config, name) for name in sorted(names)},
+        request.inputs.store_digests,
+        request.limit_bytes,
+        request.memory_bytes is not None,
+        [request.devices, request.shared],
+        [device_memory.device_name(), os.cpu_count()],
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def limits_file(request: PlanRequest) -> Path:
+    key = request_digest(request, "target_batch", "micro_batch", "recompute")
+    return cache_folder() / "plans" / f"{key}.learned.json"
