@@ -126,7 +126,7 @@ def train(
       them as they happen, then `Finished` or `Stopped` (`bertaccum.training.events`).
     """
     if resume is not None and seeds is not None:
-        raise ConfigError("--resume and --seeds contradict each other", "drop one of the two")
+        raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
     if resume is not None and config is not None:
         raise TypeError("train() goes on with a run by its own configuration: name options only")
     whole = _configured(TrainConfig, config, {} if resume is not None else options)
@@ -245,7 +245,7 @@ def report(
     record = read_record(Path(config.run))
     out = Path(config.out) if config.out else record.paths.page
     if out.is_dir() or not out.parent.is_dir():
-        raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
+        raise ConfigError(f"`out` {out} cannot be written", "name a file in an existing folder")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
     if standing(record.paths.best).is_dir():
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions

@@ -1,7 +1,7 @@
 """Every option of the tool: one frozen dataclass a command.
 
-A field's name is the flag (`--target-batch`), the YAML key (`target_batch`) and
-the attribute; its default, help text and bounds stand here and nowhere else.
+A field's name is the YAML key and, spelled with hyphens, the flag of the command line;
+ its default, help text and bounds stand here and nowhere else.
 Standard library only: the command line imports this before anything heavy.
 """
 
@@ -62,16 +62,16 @@ class PrepareConfig:
         path=True,
     )
     allow_unverified_archive: bool = setting(
-        False, "Accept an --archive whose checksum is not the recorded one."
+        False, "Accept an `archive` whose checksum is not the recorded one."
     )
     train_file: str | None = setting(
         None,
-        "Training rows, for --source csv: a CSV, TSV, JSON Lines or Parquet file, or a folder with"
+        "Training rows, for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder with"
         " a folder of texts, or a .txt file of one text a line, for each class.",
         path=True,
     )
     test_file: str | None = setting(
-        None, "Test rows, for --source csv: the same kinds of files and folders.", path=True
+        None, "Test rows, for `source` csv: the same kinds of files and folders.", path=True
     )
     text_column: str = setting("text", "Name or 1-based number of the text column.")
     label_column: str = setting("label", "Name or 1-based number of the label column.")
@@ -92,15 +92,15 @@ class PrepareConfig:
     )
     test_fraction: float = setting(
         0.0,
-        "Share of the training rows held out as test.tsv, if there is no --test-file. 0: none.",
+        "Share of the training rows held out as test.tsv, if there is no `test_file`. 0: none.",
         minimum=0,
         maximum=1,
     )
     drop_duplicates: bool | None = setting(
         None,
         "Keep only the first training row of each text, and none whose text is in the test set."
-        " --no-drop-duplicates keeps all rows. [default: drop only those whose text is in the test"
-        " set]",
+        " `drop_duplicates=False` keeps all rows. [default: drop only those whose text is in the"
+        " test set]",
         switch=True,
     )
     seed: int = setting(0, "Seed of the split and of the sample.", minimum=0, maximum=MAX_SEED)
@@ -110,35 +110,35 @@ class PrepareConfig:
         check_fields(self)
         _check_table_options(self)
         if self.source == "csv" and self.train_file is None:
-            raise ConfigError("--source csv needs --train-file", "name your file or folder")
+            raise ConfigError("`source` csv needs `train_file`", "name your file or folder")
         if self.source != "csv" and (self.train_file or self.test_file):
             raise ConfigError(
-                f"--train-file and --test-file do not go with --source {self.source}",
-                "add --source csv",
+                f"`train_file` and `test_file` do not go with `source` {self.source}",
+                "add `source` csv",
             )
         if self.source != "csv" and (self.delimiter or self.encoding):
             raise ConfigError(
-                f"--delimiter and --encoding do not go with --source {self.source}",
-                "add --source csv, or drop them",
+                f"`delimiter` and `encoding` do not go with `source` {self.source}",
+                "add `source` csv, or drop them",
             )
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
-                f"--archive does not go with --source {self.source}", "drop one of the two"
+                f"`archive` does not go with `source` {self.source}", "drop one of the two"
             )
         if self.test_fraction:
             self._check_test_fraction()
 
     def _check_test_fraction(self) -> None:
-        given = f"--test-file {self.test_file}" if self.test_file else f"--source {self.source}"
+        given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"
         if self.test_file or self.source != "csv":
             raise ConfigError(
-                f"--test-fraction {self.test_fraction} does not go with {given}, which has test"
+                f"`test_fraction` {self.test_fraction} does not go with {given}, which has test"
                 " rows already",
-                "leave --test-fraction out",
+                "leave `test_fraction` out",
             )
         if self.test_fraction + self.dev_fraction >= 1:
             raise ConfigError(
-                f"--test-fraction {self.test_fraction} and --dev-fraction {self.dev_fraction}"
+                f"`test_fraction` {self.test_fraction} and `dev_fraction` {self.dev_fraction}"
                 " leave no rows for train.tsv",
                 "lower one of the two",
             )
@@ -163,7 +163,7 @@ class StepConfig:
     )
     model: str | None = setting(
         None,
-        "Encoder preset. [default: that of --init-checkpoint, else bert-small]",
+        "Encoder preset. [default: that of `init_checkpoint`, else bert-small]",
         choices=PRESETS,
     )
     bert_config: str | None = setting(None, "A bert_config.json instead of a preset.", path=True)
@@ -196,7 +196,7 @@ class StepConfig:
     )
     cut: str = setting(
         "cost",
-        "cost: micro-batches hold no more tokens than --micro-batch of the longest examples, and"
+        "cost: micro-batches hold no more tokens than `micro_batch` of the longest examples, and"
         " are cut where that saves time; count: equal numbers of examples.",
         choices=CUTS,
         free=True,
@@ -217,7 +217,7 @@ class StepConfig:
     recompute: str = setting(
         AUTO,
         "layer: keep only the input of each encoder layer and compute the rest a second time, for"
-        " less memory and the same updates; none: keep everything; auto: with --micro-batch auto"
+        " less memory and the same updates; none: keep everything; auto: with `micro_batch` auto"
         " as planned, else none.",
         choices=RECOMPUTE,
         free=True,
@@ -235,15 +235,15 @@ class StepConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        size_in_bytes("--memory-limit", self.memory_limit)
+        size_in_bytes("memory_limit", self.memory_limit)
         if isinstance(self.micro_batch, int) and self.micro_batch > self.target_batch:
             raise ConfigError(
-                f"--micro-batch {self.micro_batch} is above --target-batch {self.target_batch}",
+                f"`micro_batch` {self.micro_batch} is above `target_batch` {self.target_batch}",
                 "lower the first or raise the second",
             )
         if self.bert_config is not None and self.model is not None:
             raise ConfigError(
-                f"--model {self.model} and --bert-config {self.bert_config} both name the encoder",
+                f"`model` {self.model} and `bert_config` {self.bert_config} both name the encoder",
                 "drop one of the two",
             )
 
@@ -327,12 +327,12 @@ class TrainConfig(StepConfig):
         timeout_seconds(self.collective_timeout)
         if self.strategy == "one" and self.replicas not in (None, 1):
             raise ConfigError(
-                f"--strategy one and --replicas {self.replicas} contradict each other",
+                f"`strategy` one and `replicas` {self.replicas} contradict each other",
                 "drop one of the two",
             )
         if self.replicas is not None and self.replicas > self.target_batch:
             raise ConfigError(
-                f"--replicas {self.replicas} is above --target-batch {self.target_batch}",
+                f"`replicas` {self.replicas} is above `target_batch` {self.target_batch}",
                 "lower the first or raise the second",
             )
 
@@ -353,10 +353,10 @@ class PlanConfig(StepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size_in_bytes("--device-memory", self.device_memory)
+        size_in_bytes("device_memory", self.device_memory)
         if self.device_memory is not None and self.memory_limit is not None:
             raise ConfigError(
-                f"--device-memory {self.device_memory} and --memory-limit {self.memory_limit}"
+                f"`device_memory` {self.device_memory} and `memory_limit` {self.memory_limit}"
                 " both name the memory",
                 "drop one of the two",
             )
@@ -373,7 +373,7 @@ class PredictConfig:
         " line; - is stdin.",
         path=True,
     )
-    text_column: str = setting("text", "Name or 1-based number of the text column of --file.")
+    text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
     delimiter: str | None = delimiter_setting()
     encoding: str | None = encoding_setting()
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
@@ -382,11 +382,11 @@ class PredictConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         _check_table_options(self)
-        size_in_bytes("--memory-limit", self.memory_limit)
+        size_in_bytes("memory_limit", self.memory_limit)
 
 
 def split_setting() -> Any:
-    """Return the field behind `--split`."""
+    """Return the field behind `split`."""
     help = (
         "Which TSV of the run's data folder to evaluate on."
         " [default: test if it is there and has labels, else dev]"
@@ -402,12 +402,12 @@ class EvalConfig:
     split: str | None = split_setting()
     file: str | None = setting(
         None,
-        "A labelled table of your own instead of --split: CSV, TSV, JSON Lines or Parquet. Its"
+        "A labelled table of your own instead of `split`: CSV, TSV, JSON Lines or Parquet. Its"
         " labels are class names or class numbers of the run.",
         path=True,
     )
-    text_column: str = setting("text", "Name or 1-based number of the text column of --file.")
-    label_column: str = setting("label", "Name or 1-based number of the label column of --file.")
+    text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
+    label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
     delimiter: str | None = delimiter_setting()
     encoding: str | None = encoding_setting()
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
@@ -419,11 +419,11 @@ class EvalConfig:
         named = (self.text_column, self.label_column, self.delimiter, self.encoding)
         if self.file is None and named != ("text", "label", None, None):
             raise ConfigError(
-                "--text-column, --label-column, --delimiter and --encoding describe --file,"
+                "`text_column`, `label_column`, `delimiter` and `encoding` describe `file`,"
                 " which is not named",
-                "add --file, or drop them",
+                "add `file`, or drop them",
             )
-        size_in_bytes("--memory-limit", self.memory_limit)
+        size_in_bytes("memory_limit", self.memory_limit)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ def setting(
 
     Args:
       default: the default value; `None` where the help text names the fallback.
-      help: one line for `--help` and the README table.
+      help: one sentence for the help of the command line and the README table; it names other
+        options in backticks.
       choices: valid strings, if only these are.
       minimum: smallest valid number.
       maximum: largest valid number.
@@ -63,7 +64,7 @@ def setting(
 
 
 def memory_limit_setting() -> Any:
-    """The field behind `--memory-limit`."""
+    """The field behind `memory_limit`."""
     help = "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
     return setting(None, help, free=True)
 
@@ -80,7 +81,7 @@ def check_fields(config: Any) -> None:
         if value is not None:
             problem = _problem(value, field.default, field.metadata)
         if problem:
-            raise ConfigError(f"--{field.name.replace('_', '-')} {value} {problem}")
+            raise ConfigError(f"`{field.name}` {value} {problem}")
 
 
 def _problem(value: Any, default: Any, bounds: Any) -> str | None:
@@ -114,7 +115,7 @@ def _out_of_range(value: float, bounds: Any) -> str | None:
     return None
 
 
-def size_in_bytes(flag: str, value: str | None) -> int | None:
+def size_in_bytes(option: str, value: str | None) -> int | None:
     """Return the bytes that a size option means.
 
     Raises:
@@ -125,33 +126,33 @@ def size_in_bytes(flag: str, value: str | None) -> int | None:
     try:
         size = parse_size(value)
     except ValueError as error:
-        raise ConfigError(f"{flag} {value} {error}") from None
+        raise ConfigError(f"`{option}` {value} {error}") from None
     if size < _LEAST_SIZE:
-        raise ConfigError(f"{flag} {value} means {size:,} bytes", "add a unit, as in 4GiB")
+        raise ConfigError(f"`{option}` {value} means {size:,} bytes", "add a unit, as in 4GiB")
     return size
 
 
 def save_interval(text: str) -> tuple[int | None, float | None]:
-    """What `--save-every` means: a number of updates, or seconds; ConfigError if neither."""
+    """What `save_every` means: a number of updates, or seconds; ConfigError if neither."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
     if match is None:
         raise ConfigError(
-            f"--save-every {text} is neither updates nor time", "write it as 200, 90s, 10m or 2h"
+            f"`save_every` {text} is neither updates nor time", "write it as 200, 90s, 10m or 2h"
         )
     number, unit = int(match[1]), match[2]
     return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
 
 
 def timeout_seconds(text: str) -> float:
-    """The seconds that `--collective-timeout` means; ConfigError if it is no time."""
+    """The seconds that `collective_timeout` means; ConfigError if it is no time."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
     if match is None:
-        raise ConfigError(f"--collective-timeout {text} is no time", "write it as 90s, 10m or 2h")
+        raise ConfigError(f"`collective_timeout` {text} is no time", "write it as 90s, 10m or 2h")
     return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def delimiter_setting() -> Any:
-    """The field behind `--delimiter`."""
+    """The field behind `delimiter`."""
     help = (
         f"Column separator of the file: {', '.join(DELIMITERS)}, or another character."
         " [default: found in the file]"
@@ -160,7 +161,7 @@ def delimiter_setting() -> Any:
 
 
 def encoding_setting() -> Any:
-    """The field behind `--encoding`."""
+    """The field behind `encoding`."""
     help = (
         "Encoding of the file, such as latin-1 or utf-16."
         " [default: UTF-8, or what a byte order mark says]"
@@ -169,13 +170,13 @@ def encoding_setting() -> Any:
 
 
 def delimiter_character(value: str | None) -> str | None:
-    """Return the character that `--delimiter` means; ConfigError if it is none."""
+    """Return the character that `delimiter` means; ConfigError if it is none."""
     if value is None or value in DELIMITERS:
         return None if value is None else DELIMITERS[value]
     character = "\t" if value == r"\t" else value
     if len(character) != 1 or character in '"\r\n\0':
         raise ConfigError(
-            f"--delimiter {value!r} cannot separate columns",
+            f"`delimiter` {value!r} cannot separate columns",
             f"name {', '.join(DELIMITERS)}, or one character",
         )
     return character
@@ -189,7 +190,7 @@ def check_encoding(value: str | None) -> None:
             "a\n".encode(value).decode(value)
     except (LookupError, ValueError, TypeError):
         raise ConfigError(
-            f"--encoding {value} is not a known encoding", "name one such as utf-16 or latin-1"
+            f"`encoding` {value} is not a known encoding", "name one such as utf-16 or latin-1"
         ) from None
 
 

@@ -60,7 +60,7 @@ def checked_sha256(archive: Path, allow_unverified: bool) -> str:
     if found != recorded.sha256 and not allow_unverified:
         raise ConfigError(
             f"its SHA-256 is {found}, but {recorded.filename} has {recorded.sha256}",
-            "download it again, or add --allow-unverified-archive if you trust this file",
+            "download it again, or add `allow_unverified_archive` if you trust this file",
             path=archive,
         )
     return found

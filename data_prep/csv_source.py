@@ -14,7 +14,7 @@ from data_prep.table import Reading, read_rows
 
 
 def csv_source(config: PrepareConfig, note: Note = unheard) -> Source:
-    """Return the rows of --train-file and --test-file.
+    """Return the rows of `train_file` and `test_file`.
 
     Args:
       config: names the files and says how to read them.

@@ -12,7 +12,7 @@ from data_prep.manifest import MANIFEST, TOOL, changed_files, changed_options, r
 
 VOCABULARY = "vocab.txt"
 _OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
-_CHOOSE = "choose another folder with --out"
+_CHOOSE = "choose another folder with `out`"
 
 
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ def is_unchanged(
         return False
     raise ConfigError(
         _reason(earlier, differences, damaged),
-        "add --overwrite to write it again, or choose another --out",
+        "add `overwrite` to write it again, or choose another `out`",
         path=folder,
     )
 

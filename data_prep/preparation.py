@@ -71,9 +71,9 @@ def prepare(
 ) -> PrepareResult:
     """Writes train.tsv, dev.tsv, test.tsv and manifest.json.
 
-    No text is in two of the splits, unless `--no-drop-duplicates` keeps training rows whose text
-    is also in the test set. `--source csv` writes a test.tsv only with `--test-file` or
-    `--test-fraction`.
+    No text is in two of the splits, unless `drop_duplicates=False` keeps training rows whose text
+    is also in the test set. `source` csv writes a test.tsv only with `test_file` or
+    `test_fraction`.
 
     Args:
       config: what to prepare, and where.
@@ -190,13 +190,13 @@ def _check_kept(part: Part, labels: list[int]) -> None:
     if not labels:
         raise InputError(
             "all its texts are also in the test set",
-            "name another --test-file, or leave it out and add --test-fraction 0.1",
+            "name another `test_file`, or leave it out and add `test_fraction` 0.1",
             path=part.where,
         )
     if len(set(labels)) == 1:
         raise InputError(
             "has rows of one class only, once duplicates are dropped",
-            "add rows of other classes, or keep duplicates with --no-drop-duplicates",
+            "add rows of other classes, or keep duplicates with `drop_duplicates=False`",
             path=part.where,
         )
 

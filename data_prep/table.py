@@ -155,7 +155,7 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
     if delimiter is None:
         raise ConfigError(
             "no delimiter was found: no comma, semicolon, tab or | separates its rows",
-            "name it with --delimiter",
+            "name it with `delimiter`",
             path=path,
         )
     quoted = is_quoted(lines, delimiter, path)
@@ -207,13 +207,13 @@ def _fields(records: Records) -> Iterable[list[str]]:
 
 
 def _named_picks(names: list[str], reading: Reading, path: Path) -> _Picks:
-    text = _position("--text-column", reading.text_column, names, path)
+    text = _position("text_column", reading.text_column, names, path)
     if reading.label_column is None:
         return _Picks(text, None)
-    label = _position("--label-column", reading.label_column, names, path)
+    label = _position("label_column", reading.label_column, names, path)
     if text == label:
         raise ConfigError(
-            f"--text-column {reading.text_column} and --label-column {reading.label_column} are"
+            f"`text_column` {reading.text_column} and `label_column` {reading.label_column} are"
             " the same column",
             "name two columns",
             path=path,
@@ -225,7 +225,7 @@ def _position(option: str, column: str, names: list[str], path: Path) -> int:
     if column.isdecimal():
         if not 1 <= int(column) <= len(names):
             raise ConfigError(
-                f"{option} {column} is not one of the columns 1 to {len(names)}",
+                f"`{option}` {column} is not one of the columns 1 to {len(names)}",
                 "count from 1",
                 path=path,
             )
@@ -233,7 +233,7 @@ def _position(option: str, column: str, names: list[str], path: Path) -> int:
     if names.count(column) != 1:
         times = "more than once" if column in names else "not"
         raise ConfigError(
-            f"the column {column!r} of {option} is {times} in the header,"
+            f"the column {column!r} of `{option}` is {times} in the header,"
             f" which reads: {', '.join(names)[:200]}",
             "name another column, or give its number from 1",
             path=path,

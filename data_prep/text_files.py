@@ -25,7 +25,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_SAVE_AS = "save it as UTF-8, or name its encoding with --encoding, such as latin-1"
+_SAVE_AS = "save it as UTF-8, or name its encoding with `encoding`, such as latin-1"
 # No text is longer; what is has no line ends, and would fill the memory.
 LONGEST = 1 << 26
 
@@ -93,7 +93,7 @@ def _check_zeros(raw: bytes, path: Path, row: int) -> None:
     for start, name in ((1, "utf-16-le"), (0, "utf-16-be")):
         if raw[start::2].count(0) > share:
             what = "looks like UTF-16 without a byte order mark"
-            raise InputError(what, f"pass --encoding {name}", path=path, row=row)
+            raise InputError(what, f"pass `encoding` {name}", path=path, row=row)
     raise InputError("holds NUL bytes: it is not text", path=path, row=row)
 
 

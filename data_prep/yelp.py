@@ -141,7 +141,7 @@ def _explained(url: str) -> Iterator[None]:
     from tensorflow_datasets.core.download.extractor import ExtractError
     from tensorflow_datasets.core.download.util import DownloadError
 
-    hint = "check the network, or download it elsewhere and name the file with --archive"
+    hint = "check the network, or download it elsewhere and name the file with `archive`"
     try:
         yield
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
@@ -150,7 +150,7 @@ def _explained(url: str) -> Iterator[None]:
         raise InputError(f"the download of {url} failed ({error})", hint) from error
     except (NonMatchingChecksumError, ExtractError) as error:
         message = f"what came from {url} is not the recorded archive ({error})"
-        raise InputError(message, "try again later, or name a good copy with --archive") from error
+        raise InputError(message, "try again later, or name a good copy with `archive`") from error
     except OSError as error:
         raise RunError(
             f"tensorflow-datasets could not write its files ({error})",

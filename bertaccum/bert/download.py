@@ -134,8 +134,8 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
         raise InputError(
             f"cannot download {url} ({reason})",
             "try again (it goes on where it stopped), name a folder or zip with"
-            " --init-checkpoint, or start from random weights with --init-checkpoint none and,"
-            " where the data has no vocab.txt, --vocab FILE",
+            " `init_checkpoint`, or start from random weights with `init_checkpoint` none and,"
+            " where the data has no vocab.txt, `vocab` FILE",
         ) from None
     return part
 

@@ -48,7 +48,7 @@ def checkpoint_home(named: str) -> str:
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
-    """Resolves `--model`, `--bert-config`, `--init-checkpoint` and `--vocab`.
+    """Resolves `model`, `bert_config`, `init_checkpoint` and `vocab`.
 
     Raises:
       ConfigError: the options contradict each other.
@@ -92,7 +92,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     name = config.model or (named if absent else DEFAULT_PRESET)
     if absent and name != named:
         raise ConfigError(
-            f"--model {name} and --init-checkpoint {named} differ", "drop one of the two"
+            f"`model` {name} and `init_checkpoint` {named} differ", "drop one of the two"
         )
     _check_length(config, PRESET_CONFIGS[name])
     return ModelSource(name, PRESET_CONFIGS[name], [], None)
@@ -101,7 +101,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
 def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:
     if config.max_seq_length > encoder.max_position_embeddings:
         raise ConfigError(
-            f"--max-seq-length {config.max_seq_length} is above the model's"
+            f"`max_seq_length` {config.max_seq_length} is above the model's"
             f" {encoder.max_position_embeddings} positions",
             f"use at most {encoder.max_position_embeddings}",
         )
@@ -111,8 +111,8 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     named = config.init_checkpoint
     if named is None and config.bert_config is not None:
         raise ConfigError(
-            "--bert-config has no weights of its own",
-            "add --init-checkpoint with a folder or zip, or none for random weights",
+            "`bert_config` has no weights of its own",
+            "add `init_checkpoint` with a folder or zip, or none for random weights",
         )
     named = named or config.model or DEFAULT_PRESET
     if named == NO_CHECKPOINT:
@@ -128,7 +128,7 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
         return _unpacked(path)
     raise InputError(
         "there is no such checkpoint",
-        f"--init-checkpoint takes a folder, a zip, a run, none, or {', '.join(PRESET_CONFIGS)}",
+        f"`init_checkpoint` takes a folder, a zip, a run, none, or {', '.join(PRESET_CONFIGS)}",
         path=path,
     )
 
@@ -144,7 +144,7 @@ def _best_of_run(run: Path) -> Path:
     if not (best / f"{RUN_PREFIX}.index").is_file():
         raise InputError(
             "this run has no best checkpoint yet",
-            "wait for its first evaluation, or name another --init-checkpoint",
+            "wait for its first evaluation, or name another `init_checkpoint`",
             path=run,
         )
     return best
@@ -197,9 +197,9 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     """The named dimensions, which must be the checkpoint's; its own where none are named."""
     own = _own_encoder(folder) if folder else None
     if config.bert_config is not None:
-        named, option = read_bert_config(Path(config.bert_config)), "--bert-config"
+        named, option = read_bert_config(Path(config.bert_config)), "bert_config"
     elif config.model is not None or own is None:
-        named, option = PRESET_CONFIGS[config.model or DEFAULT_PRESET], "--model"
+        named, option = PRESET_CONFIGS[config.model or DEFAULT_PRESET], "model"
     else:
         return own
     if own is None:
@@ -207,9 +207,9 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     differences = _differences(named, own)
     if differences:
         raise ConfigError(
-            f"{option} {config.bert_config or config.model} and --init-checkpoint"
+            f"`{option}` {config.bert_config or config.model} and `init_checkpoint`"
             f" {config.init_checkpoint} differ: {', '.join(differences)}",
-            f"drop {option} to take the checkpoint's own",
+            f"drop `{option}` to take the checkpoint's own",
         )
     return own
 
@@ -235,7 +235,7 @@ def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
     if not (home / WORDS).is_file() and is_huggingface(home) and (home / TOKENIZER).is_file():
         return home / TOKENIZER
     if not (home / WORDS).is_file():
-        raise ConfigError(f"there is no {WORDS} in {home}", "name one with --vocab")
+        raise ConfigError(f"there is no {WORDS} in {home}", "name one with `vocab`")
     return home / WORDS
 
 

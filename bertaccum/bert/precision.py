@@ -1,4 +1,4 @@
-"""The arithmetic that `--precision` means on the device that is here."""
+"""The arithmetic that `precision` means on the device that is here."""
 
 from __future__ import annotations
 

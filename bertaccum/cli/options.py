@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from bertaccum.cli.config_file import read_config_file
+from bertaccum.cli.display.sentences import with_flags
 from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO
 
@@ -114,17 +115,18 @@ def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
     flag = "--" + field.name.replace("_", "-")
+    help = with_flags(field.metadata["help"])
     if hint is bool:
-        return click.option(flag, is_flag=True, default=field.default, help=field.metadata["help"])
+        return click.option(flag, is_flag=True, default=field.default, help=help)
     if field.metadata["switch"]:
         flag = f"{flag}/--no-{flag[2:]}"
-        return click.option(flag, default=field.default, help=field.metadata["help"])
+        return click.option(flag, default=field.default, help=help)
     return click.option(
         flag,
         type=_option_type(field.metadata, hint),
         default=field.default,
         show_default=field.default is not None,
-        help=field.metadata["help"],
+        help=help,
     )
 
 

@@ -48,7 +48,7 @@ def name_split(view: View, record: Record, split: str | None) -> str:
 
 def fail(message: str, code: int, view: View | None = None) -> NoReturn:
     """Says on stderr, in one line, why the program ends, and ends it."""
-    line = " ".join(message.split())
+    line = " ".join(sentences.with_flags(message).split())
     with contextlib.suppress(OSError):  # Nobody may be there to read it.
         sentences.note(f"error: {line}") if view is None else view.error(line, code)
     sys.exit(code)

@@ -24,13 +24,13 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
     tsvs = [folder / "train.tsv", folder / "dev.tsv"]
     for tsv in tsvs:
         if not tsv.exists():
-            hint = "run `bertaccum prepare` first, or name a folder with --data"
+            hint = "run `bertaccum prepare` first, or name a folder with `data`"
             raise InputError("there is no such file", hint, path=tsv)
     return tsvs
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
-    """Return the TSVs of `--data`; none if it is the default folder and not prepared yet.
+    """Return the TSVs of `data`; none if it is the default folder and not prepared yet.
 
     Raises:
       InputError: the folder was named, or is there, and lacks one of them.

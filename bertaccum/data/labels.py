@@ -29,7 +29,7 @@ def labels_of(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
     if "label" not in table:
         raise InputError(
             "has no labels",
-            "a test.tsv in the cola layout has none: predict it, or prepare with --layout plain",
+            "a test.tsv in the cola layout has none: predict it, or prepare with `layout` plain",
             path=tsv,
         )
     return table["label"]

@@ -33,7 +33,7 @@ class TokenStore:
       token_ids: [tokens] int32, all examples one after the other, with [CLS] and [SEP].
       offsets: [examples + 1] int64, where each example starts.
       labels: [examples] int32, class numbers.
-      truncation: what --max-seq-length cut off; None if the texts come from no TSV.
+      truncation: what `max_seq_length` cut off; None if the texts come from no TSV.
     """
 
     token_ids: np.ndarray

@@ -27,6 +27,6 @@ class Truncation:
         percent = round(100 * self.longer / self.texts)
         share = f"{percent} % of the texts are" if percent else "less than 1 % of the texts are"
         return (
-            f"{share if self.longer else 'no text is'} longer than --max-seq-length"
+            f"{share if self.longer else 'no text is'} longer than `max_seq_length`"
             f" {self.max_seq_length} (median {self.median:,}, longest {self.longest:,} tokens)"
         )

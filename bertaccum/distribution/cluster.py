@@ -14,7 +14,7 @@ def in_slurm_step() -> bool:
 
 
 def describes_workers(strategy: str) -> bool:
-    """Return whether `--strategy` may make this process one of several workers.
+    """Return whether `strategy` may make this process one of several workers.
 
     TF_CONFIG may still describe a single one: only TensorFlow reads it in full.
     """

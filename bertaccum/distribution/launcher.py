@@ -49,7 +49,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     gpus = _gpus()
     if gpus and len(gpus) % workers:
         raise ConfigError(
-            f"--workers {workers} cannot share {len(gpus)} GPUs evenly",
+            f"{workers} workers cannot share {len(gpus)} GPUs evenly",
             "choose another number, or CUDA_VISIBLE_DEVICES='' for the CPU",
         )
     addresses = [f"{_HOST}:{port}" for port in _free_ports(workers)]

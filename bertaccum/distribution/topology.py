@@ -63,7 +63,7 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     """Finds the devices and connects the workers; waits until all are there.
 
     Args:
-      kind: auto, one, mirrored or multi-worker, as `--strategy`.
+      kind: auto, one, mirrored or multi-worker, as `strategy`.
       replicas: devices of this process; None for all its GPUs, or one. Without GPUs, of the CPU
         as many are made.
       timeout_seconds: how long workers wait for each other in an update.
@@ -79,8 +79,8 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
         return _multi_worker(cluster, replicas, timeout_seconds)
     if cluster:
         raise ConfigError(
-            f"--strategy {kind} is for one process, but {cluster.source} describes workers",
-            "choose --strategy multi-worker, or unset it",
+            f"`strategy` {kind} is for one process, but {cluster.source} describes workers",
+            "choose `strategy` multi-worker, or unset it",
         )
     if kind == "one":
         return Topology()
@@ -112,7 +112,7 @@ def _devices(count: int) -> list[str]:
     gpus = _gpus()
     if gpus and count > len(gpus):
         raise ConfigError(
-            f"--replicas {count} is above the number of GPUs, {len(gpus)}",
+            f"`replicas` {count} is above the number of GPUs, {len(gpus)}",
             "lower it; CUDA_VISIBLE_DEVICES='' rehearses on the CPU",
         )
     if not gpus:
@@ -123,7 +123,7 @@ def _devices(count: int) -> list[str]:
         except RuntimeError:
             if len(tf.config.list_logical_devices("CPU")) < count:
                 raise ConfigError(
-                    f"--replicas {count} comes too late: TensorFlow has started",
+                    f"`replicas` {count} comes too late: TensorFlow has started",
                     "set it before anything else is done with TensorFlow",
                 ) from None
     return [f"{'GPU' if gpus else 'CPU'}:{number}" for number in range(count)]
@@ -183,14 +183,14 @@ def _multi_worker(
 ) -> Topology:
     if cluster is None:
         raise ConfigError(
-            "--strategy multi-worker needs a description of the workers",
-            "set TF_CONFIG, use Slurm, or start it as `bertaccum launch --workers 2 -- train ...`",
+            "`strategy` multi-worker needs a description of the workers",
+            "set TF_CONFIG, use Slurm, or start it with `bertaccum launch`",
         )
     count = _local(replicas)
     if _gpus() and count != len(_gpus()):
         raise ConfigError(
-            f"--replicas {replicas} and --strategy multi-worker: each worker takes all its GPUs",
-            "leave --replicas out; CUDA_VISIBLE_DEVICES can hide some",
+            f"`replicas` {replicas} and `strategy` multi-worker: each worker takes all its GPUs",
+            "leave `replicas` out; CUDA_VISIBLE_DEVICES can hide some",
         )
     _devices(count)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)

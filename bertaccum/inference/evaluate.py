@@ -65,7 +65,7 @@ def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) ->
     Raises:
       InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
     """
-    limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
+    limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
     tsv = evaluated_table(config)

@@ -25,7 +25,7 @@ def evaluated_table(config: EvalConfig) -> Path:
     split = config.split or default_split(data)
     table = Path(config.file) if config.file else data / f"{split}.tsv"
     if not table.exists():
-        raise InputError("there is no such file", "choose another --split or --file", path=table)
+        raise InputError("there is no such file", "choose another `split` or `file`", path=table)
     return table
 
 
@@ -43,10 +43,10 @@ def check_predict(config: PredictConfig) -> None:
 
 
 def check_export(config: ExportConfig) -> None:
-    """Check that a run has a best checkpoint, and that `--out` can be made.
+    """Check that a run has a best checkpoint, and that `out` can be made.
 
     Raises:
-      ConfigError: `--out` exists or cannot be made, or safetensors is not installed.
+      ConfigError: `out` exists or cannot be made, or safetensors is not installed.
       InputError: the run or its best checkpoint is missing.
     """
     run = RunPaths(Path(config.run))
@@ -58,21 +58,21 @@ def check_export(config: ExportConfig) -> None:
 
 
 def _check_new_folder(path: Path) -> None:
-    """Raise ConfigError if writing to `--out` would replace something or is not possible."""
+    """Raise ConfigError if writing to `out` would replace something or is not possible."""
     if not path.name:
-        raise ConfigError(f"--out {path} is not a possible name", "name a new folder")
+        raise ConfigError(f"`out` {path} is not a possible name", "name a new folder")
     try:
         parent = next(p for p in path.absolute().parents if p.exists())
         taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
     except OSError as error:
-        raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
+        raise ConfigError(f"`out` {path} is not a possible name ({error.strerror})") from None
     if taken:
-        raise ConfigError(f"--out {path} exists", "choose another folder")
+        raise ConfigError(f"`out` {path} exists", "choose another folder")
     trial = beside(parent / path.name)
     try:
         trial.mkdir()
         trial.rmdir()
     except OSError as error:
         raise ConfigError(
-            f"--out {path} cannot be made in {parent} ({error.strerror})", "choose another folder"
+            f"`out` {path} cannot be made in {parent} ({error.strerror})", "choose another folder"
         ) from None

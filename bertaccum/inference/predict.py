@@ -41,7 +41,7 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
     Raises:
       InputError: there is no such run, or it saved no model; and what `texts` raises.
     """
-    limit_memory(size_in_bytes("--memory-limit", config.memory_limit))
+    limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
     model, files = load_best(folder.best_checkpoint())

@@ -105,7 +105,7 @@ class Predictor:
         if self._fitting == 1:
             raise RunError(
                 "out of memory with one example at a time",
-                "raise --memory-limit, or train with a lower --max-seq-length",
+                "raise `memory_limit`, or train with a lower `max_seq_length`",
             ) from None
         self._fitting = max(self._fitting // 2, 1)
 

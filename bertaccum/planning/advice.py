@@ -58,7 +58,7 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
     proposals: list[tuple[str, float]] = []
     if "layer" not in s.recompute and "layer" in s.costs:
         proposals.append(
-            ("--recompute layer", s.costs["layer"].peak_bytes(s.micro_batch, s.longest))
+            ("`recompute` layer", s.costs["layer"].peak_bytes(s.micro_batch, s.longest))
         )
     if not s.costs:
         # Not even the update could be measured: what is there at rest is all that is known.
@@ -67,18 +67,18 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
         cost = min(s.costs.values(), key=lambda c: c.peak_bytes(s.micro_batch, s.longest))
         length = _length_that_fits(cost, s)
         if length:
-            proposals.append((f"--max-seq-length {length}", cost.peak_bytes(s.micro_batch, length)))
+            proposals.append((f"`max_seq_length` {length}", cost.peak_bytes(s.micro_batch, length)))
     if s.micro_batch > 1 and s.costs:
-        proposals.append(("--micro-batch 1", cost.peak_bytes(1, s.longest)))
+        proposals.append(("`micro_batch` 1", cost.peak_bytes(1, s.longest)))
     peak = cost.peak_bytes(s.micro_batch, s.longest)
     if not s.halved:
         saved = s.bytes_of["accumulators"] / 2
-        proposals.append(("--accumulator-dtype bfloat16", peak - saved))
+        proposals.append(("`accumulator_dtype` bfloat16", peak - saved))
     if not s.offloaded:
-        proposals.append(("on a GPU --offload-optimizer", peak - s.bytes_of["slots"]))
+        proposals.append(("on a GPU `offload_optimizer`", peak - s.bytes_of["slots"]))
     for name, size in sorted(presets.items(), key=lambda item: -item[1].parameters):
         if size.parameters < _CLEARLY_SMALLER * own.parameters:
-            proposals.append((f"--model {name}", _scaled(cost, s, own, size)))
+            proposals.append((f"`model` {name}", _scaled(cost, s, own, size)))
             if proposals[-1][1] <= s.usable_bytes:
                 break
     return [

@@ -38,7 +38,7 @@ class PlanRequest:
         Raises:
           ConfigError: the limit is too small.
         """
-        named = size_in_bytes("--memory-limit", self.config.memory_limit)
+        named = size_in_bytes("memory_limit", self.config.memory_limit)
         limit = self.memory_bytes or named
         if limit is None and device_memory.device_name() == "CPU":
             limit = device_memory.machine_bytes() // 2

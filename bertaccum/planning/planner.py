@@ -45,7 +45,7 @@ def plan(config: PlanConfig, progress: Progress) -> PlanResult:
     source = find_dimensions(config, progress)
     if not source.vocabulary:
         tsvs = []
-    memory = size_in_bytes("--device-memory", config.device_memory)
+    memory = size_in_bytes("device_memory", config.device_memory)
     if memory is not None:
         memory = device_memory.memory_for_tensors(memory)
     report = make_report(
@@ -117,7 +117,7 @@ def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, A
         | {
             "examples_per_second": best["examples_per_second"],
             "peak_memory_bytes": best["measured_peak_bytes"],
-            "why": f"micro-batches of {tried} ran out of memory before; `bertaccum plan --fresh`"
-            " forgets that",
+            "why": f"micro-batches of {tried} ran out of memory before;"
+            " planning with `fresh` forgets that",
         }
     )

@@ -25,7 +25,7 @@ _ATTENTION = 1 / 2700
 
 
 def make_cut(kind: str, longest: int) -> Cut:
-    """The function that `--cut` means, for examples of at most `longest` tokens."""
+    """The function that `cut` means, for examples of at most `longest` tokens."""
     return functools.partial(cut_by_cost, longest=longest) if kind == "cost" else cut_by_count
 
 

@@ -38,7 +38,7 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
       that are not the same in all: name and one value a run) and `figures` (what was written).
 
     Raises:
-      ConfigError: --out cannot be written to.
+      ConfigError: `out` cannot be written to.
       InputError: a folder is not a run, or its logs are damaged, or nothing was logged yet.
     """
     records = [read_record(path) for path in runs]
@@ -152,7 +152,7 @@ def _write_figures(
             written.append(str(path))
     except OSError as error:
         raise ConfigError(
-            f"--out {folder} cannot be written ({error.strerror or error})",
+            f"`out` {folder} cannot be written ({error.strerror or error})",
             "name another folder",
         ) from None
     return written

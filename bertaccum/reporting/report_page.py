@@ -45,7 +45,7 @@ def write_page(
         write_text(path, text)
     except OSError as error:
         raise ConfigError(
-            f"--out {path} cannot be written ({error.strerror or error})", "name another file"
+            f"`out` {path} cannot be written ({error.strerror or error})", "name another file"
         ) from None
 
 
@@ -54,7 +54,7 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
 
     Args:
       record: of the run.
-      evaluation: of its best model, as `bertaccum eval --json` has it; None if there is none.
+      evaluation: of its best model, as `bertaccum.evaluate` returns it; None if there is none.
       mistakes: `row`, `text`, `label`, `prediction` and `probability` of what it got wrong.
 
     Raises:

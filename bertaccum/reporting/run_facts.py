@@ -198,10 +198,13 @@ def digests(record: Record) -> dict[str, str]:
 
 
 def truncation(record: Record) -> dict[str, str]:
-    """What --max-seq-length cut off the texts; nothing for runs of versions that did not count."""
+    """What `max_seq_length` cut off the texts; nothing for runs of versions that did not count."""
     inputs = read_mapping(record.paths.inputs) or {}
     found = inputs.get("truncation") or {}
-    return {f"truncation of {name}": str(Truncation(**lengths)) for name, lengths in found.items()}
+    return {
+        f"truncation of {name}": str(Truncation(**lengths)).replace("`", "")
+        for name, lengths in found.items()
+    }
 
 
 def class_names(record: Record) -> list[str]:

@@ -52,7 +52,7 @@ class Position:
     Args:
       run: the run's own mark.
       update: updates done.
-      best, last: the best and the last evaluation of those that --eval-every asks for.
+      best, last: the best and the last evaluation of those that `eval_every` asks for.
       loss: of the last update.
       examples: trained on.
       seconds, total_seconds: spent on updates; on everything since the first one began.
@@ -171,7 +171,7 @@ class Checkpoints:
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "does not fit into memory",
-                "raise --memory-limit, or lower --micro-batch",
+                "raise `memory_limit`, or lower `micro_batch`",
                 path=path,
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
@@ -225,7 +225,7 @@ def _saved(path: Path, states: Path) -> Iterator[Path]:
     except (OSError, InputError, tf.errors.OpError) as error:
         raise RunError(
             f"cannot be saved ({reason(error)})",
-            "free disk space or fix the permissions, then run again with --resume; "
+            "free disk space or fix the permissions, then run again with `resume`; "
             + ("earlier checkpoints are intact" if saved_states(states) else "it starts over"),
             path=path,
         ) from None

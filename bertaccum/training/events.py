@@ -25,7 +25,7 @@ class Started:
       pretrained_run: the run whose best checkpoint the weights come from, if they do.
       pretrained_head: whether that checkpoint's head is used.
       best_by: the metric that selects the best checkpoint.
-      truncation: what --max-seq-length cuts off the texts of train.tsv.
+      truncation: what `max_seq_length` cuts off the texts of train.tsv.
     """
 
     folder: Path
@@ -89,7 +89,7 @@ class Evaluated:
     Args:
       update: after which it was made.
       accuracy, loss, matthews_correlation, macro_f1: on all of dev.tsv.
-      best: no earlier evaluation was better by the metric of `--best-by`.
+      best: no earlier evaluation was better by the metric of `best_by`.
       examples: in dev.tsv.
       majority_class, majority_accuracy: the most frequent class of dev.tsv, and the accuracy of
         always predicting it.

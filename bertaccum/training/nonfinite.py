@@ -34,7 +34,7 @@ def not_finite(
       rows: [examples] of the whole window, in its order, counted from 0 in the store.
       windows: this worker's shares of it.
       losses: of their micro-batches.
-      precision: of the run, as `--precision`.
+      precision: of the run, as `precision`.
     """
     what = "gradient of the window"
     for window, own in zip(windows, losses, strict=True):
@@ -56,8 +56,8 @@ def remedy(precision: str) -> str:
     """Return what to change after a loss or a gradient was not finite.
 
     Args:
-      precision: of the run, as `--precision`.
+      precision: of the run, as `precision`.
     """
     safer = {"mixed_float16": "mixed_bfloat16 or float32", "mixed_bfloat16": "float32"}
     safe = safer.get(resolved_precision(precision))
-    return "lower --learning-rate" + (f", or pass --precision {safe}" if safe else "")
+    return "lower `learning_rate`" + (f", or pass `precision` {safe}" if safe else "")

@@ -44,9 +44,9 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
       progress: as for `check_run`.
     """
     if config.out is None:
-        raise ConfigError("--seeds needs --out", "name the folder that all runs go to")
+        raise ConfigError("`seeds` needs `out`", "name the folder that all runs go to")
     if RunPaths(Path(config.out)).config.exists():
-        raise ConfigError(f"--out {config.out} is a run's folder", "name another one for --seeds")
+        raise ConfigError(f"`out` {config.out} is a run's folder", "name another one for `seeds`")
     dataclasses.replace(config, seed=config.seed + seeds - 1)  # Raises if the last is too large.
     _check_inputs(config, progress)
 
@@ -56,7 +56,7 @@ def check_resumed(run: Path, strategy: str, progress: Progress) -> None:
 
     Args:
       run: its folder.
-      strategy: as `--strategy`, for this process.
+      strategy: as `strategy`, for this process.
       progress: called while a model is downloaded.
     """
     if not describes_workers(strategy):
@@ -64,14 +64,14 @@ def check_resumed(run: Path, strategy: str, progress: Progress) -> None:
 
 
 def check_plan(config: PlanConfig, progress: Progress) -> None:
-    """Check `--out`, the data and the model of a plan.
+    """Check `out`, the data and the model of a plan.
 
     Raises:
       ConfigError, InputError: one of them cannot be used.
     """
     out = Path(config.out)
     if not out.parent.is_dir() or out.is_dir():
-        raise ConfigError(f"--out {out} cannot be written", "name a file in an existing folder")
+        raise ConfigError(f"`out` {out} cannot be written", "name a file in an existing folder")
     tsvs_to_plan_with(config)
     find_dimensions(config, progress)
 

@@ -101,7 +101,7 @@ class SharedUpdate:
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "out of memory while replicas added up their gradients",
-                "lower --micro-batch or raise --memory-limit, and go on with --resume",
+                "lower `micro_batch` or raise `memory_limit`, and go on with `resume`",
             ) from None
         losses = [part["losses"] for part in own]
         return results | {"losses": losses, "finished": results["objections"] == 0}

@@ -64,7 +64,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
     """
     if "out" in asked:
         raise ConfigError(
-            f"--resume {run} and --out {asked['out']} both name the run folder", "drop --out"
+            f"`resume` {run} and `out` {asked['out']} both name the run folder", "drop `out`"
         )
     began, free = read_run_config(run), {}
     other = []
@@ -76,11 +76,11 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
         if field.metadata["free"] and not (cut_decides and field.name in _CUTTING):
             free[field.name] = value
         elif _resolved(field.name, value) != _before(began, field.name):
-            other.append(f"--{field.name.replace('_', '-')} {value} (was {was})")
+            other.append(f"`{field.name}` {value} (was {was})")
     if other:
         raise ConfigError(
-            f"--resume {run} would be another run with {', '.join(other)}",
-            "leave that out, or train anew with another --out",
+            f"`resume` {run} would be another run with {', '.join(other)}",
+            "leave that out, or train anew with another `out`",
         )
     return dataclasses.replace(began, **free, out=str(run))
 
@@ -101,7 +101,7 @@ def _resolved(name: str, value: Any) -> Any:
 
 
 def is_deterministic(wanted: bool | None) -> bool:
-    """What `--deterministic` means here."""
+    """What `deterministic` means here."""
     return device_name() == "CPU" if wanted is None else wanted
 
 
@@ -134,7 +134,7 @@ def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
     if changed:
         raise InputError(
             f"{', '.join(changed)} of this run changed since it began",
-            "bring back what was there, or train anew with another --out",
+            "bring back what was there, or train anew with another `out`",
             path=folder.path,
         )
 
@@ -146,9 +146,8 @@ def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) 
     config = resolved_config(config, inputs.source.name)
     deciding = [f.name for f in dataclasses.fields(config) if not f.metadata["free"]]
     deciding += _ENDING
-    values = {f"--{n.replace('_', '-')}": getattr(config, n) for n in deciding}
-    paths = {f"--{name.replace('_', '-')}" for name in _PATHS}
-    values = {n: v for n, v in values.items() if n not in (*paths, "--out")}
+    deciding = [name for name in deciding if name not in (*_PATHS, "out")]
+    values = {f"`{name}`": getattr(config, name) for name in deciding}
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "tf_keras")}
     told = exchange(topology, values | inputs_of(inputs) | versions | {"bertaccum": __version__})
     if found := differences(told):

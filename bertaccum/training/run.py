@@ -180,9 +180,9 @@ class Run:
 
     def _how_to_go_on(self) -> str:
         if self.position.update < self.plan.last_update:
-            return "raise --patience, or train anew"
+            return "raise `patience`, or train anew"
         ends_early = self.plan.last_update < self.plan.scheduled_updates
-        return "raise --max-updates, or train anew" if ends_early else "train anew"
+        return "raise `max_updates`, or train anew" if ends_early else "train anew"
 
     def _patience_is_over(self) -> bool:
         best, last, patience = self.position.best, self.position.last, self.config.patience

@@ -56,16 +56,16 @@ class RunFolder(RunPaths):
             if path.exists() or path.is_symlink():
                 resume = (path / "config.yaml").is_file()
                 raise ConfigError(
-                    f"--out {path} exists",
-                    f"go on with it by `bertaccum train --resume {path}`, or name another folder"
+                    f"`out` {path} exists",
+                    f"continue it with `resume` {path}, or name another folder"
                     if resume
                     else "name another folder",
                 )
             parent = next(p for p in path.resolve().parents if p.exists())
         except OSError as error:
-            raise ConfigError(f"--out {path} is not a possible name ({error.strerror})") from None
+            raise ConfigError(f"`out` {path} is not a possible name ({error.strerror})") from None
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise ConfigError(f"--out {path} cannot be made in {parent}", "name another folder")
+            raise ConfigError(f"`out` {path} cannot be made in {parent}", "name another folder")
         return path
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class RunFolder(RunPaths):
             _point_latest_to(self.path)
         except OSError as error:
             raise RunError(
-                f"cannot be written ({error.strerror})", "choose another --out", path=self.path
+                f"cannot be written ({error.strerror})", "choose another `out`", path=self.path
             ) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -156,7 +156,7 @@ class RunFolder(RunPaths):
         except OSError as error:
             raise RunError(
                 f"cannot be written ({error.strerror})",
-                "free disk space or fix the permissions, then run again with --resume",
+                "free disk space or fix the permissions, then run again with `resume`",
                 path=path,
             ) from None
 
@@ -218,5 +218,5 @@ def _point_latest_to(path: Path) -> None:
 
 def _yaml(config: TrainConfig) -> str:
     values = {k: v for k, v in dataclasses.asdict(config).items() if v is not None and k != "out"}
-    header = "# What decided this run; `bertaccum train --config` with this file repeats it.\n"
+    header = "# The options of this run. Given as a configuration file, they repeat it.\n"
     return header + yaml.safe_dump(values, sort_keys=False)

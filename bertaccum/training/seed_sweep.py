@@ -62,8 +62,8 @@ def train_seeds(
     assert config.out is not None  # check_seeds
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
-            "--seeds is for one process, and workers are described",
-            "train once for each --seed, into another --out",
+            "`seeds` is for one process, and workers are described",
+            "train once for each `seed`, into another `out`",
         )
     asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):

@@ -88,6 +88,6 @@ class TensorBoardLog:
         except tf.errors.OpError as error:
             raise RunError(
                 f"cannot be written ({reason(error)})",
-                "free disk space or fix the permissions, then run again with --resume",
+                "free disk space or fix the permissions, then run again with `resume`",
                 path=self._folder,
             ) from None

@@ -53,7 +53,7 @@ def train(
     """Trains one run; it goes on as long as the events are taken.
 
     Everything that can be wrong with the input is found before the run folder is made. Several
-    workers that are started again with the same --out go on with that run: a cluster's manager
+    workers that are started again with the same `out` go on with that run: a cluster's manager
     knows one command.
 
     Args:
@@ -79,7 +79,7 @@ def train(
         return
     if config.out is None:
         raise ConfigError(
-            "--strategy multi-worker needs --out",
+            "`strategy` multi-worker needs `out`",
             "name the run folder: the same command, started again, goes on with it",
         )
     with watch.watched():
@@ -128,7 +128,7 @@ def _plan_apart(config: TrainConfig, progress: Progress) -> None:
 
 def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
     """Sets the memory limit, which TensorFlow heeds when it starts, and finds the devices."""
-    limit = size_in_bytes("--memory-limit", config.memory_limit)
+    limit = size_in_bytes("memory_limit", config.memory_limit)
     announce_limit(limit, config.replicas or 1)
     timeout = timeout_seconds(config.collective_timeout)
     topology = make_topology(config.strategy, config.replicas, timeout)

@@ -155,7 +155,7 @@ class Updater:
         if self.optimizer.half_updated.numpy():
             raise RunError(
                 f"out of memory while the weights of update {update} were being changed",
-                "lower --micro-batch or raise --memory-limit, and go on with --resume",
+                "lower `micro_batch` or raise `memory_limit`, and go on with `resume`",
             )
         with self._topology.strategy.scope():
             self.optimizer.drop()
@@ -164,7 +164,7 @@ class Updater:
         if failed == 1 and kind == "layer":
             raise RunError(
                 f"out of memory in update {update}, with one example at a time and recomputation",
-                "lower --max-seq-length, choose a smaller --model, or raise --memory-limit",
+                "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`",
             )
         if failed == 1:
             recompute_layers(self._model.checkpoint_items["encoder"])

@@ -39,7 +39,7 @@ def runs(folder: str, as_json: bool) -> None:
         tables().runs([outline(record) for record in records])
     for error in found:
         if isinstance(error, BertAccumError):
-            sentences.note(f"not listed: {error}")
+            sentences.note(sentences.with_flags(f"not listed: {error}"))
 
 
 def _none_in(folder: Path) -> str:

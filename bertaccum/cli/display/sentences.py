@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,6 +27,31 @@ if TYPE_CHECKING:
 
 # Said before the first update.
 TRACING = "tracing the update, which takes a while, and once"
+
+
+@functools.cache
+def _option_names() -> frozenset[str]:
+    from bertaccum import config
+
+    kinds = [kind for kind in vars(config).values() if dataclasses.is_dataclass(kind)]
+    names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    return frozenset(names | {"resume", "seeds"})
+
+
+def with_flags(message: str) -> str:
+    """Return a message of the library with its options as the command line spells them.
+
+    Args:
+      message: names options in backticks, as `target_batch` or `drop_duplicates=False`.
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[1].replace("_", "-")
+        if found[1] not in _option_names():
+            return found[0]
+        return f"--no-{name}" if found[2] else f"--{name}"
+
+    return re.sub(r"`([a-z_]+)(=False)?`", flag, message)
 
 
 def from_here(path: Path) -> Path:
@@ -59,14 +86,14 @@ def prediction(found: Prediction, as_json: bool) -> None:
 
 
 def started(event: Started) -> str:
-    """What a run is about to do."""
+    """Return what a run is about to do."""
     resumed = f"going on after update {event.done:,}\n" if event.done else ""
     if event.over:
         resumed = f"finished already, at update {event.done:,}; for more, {event.over}\n"
     cut = event.truncation is not None and event.truncation.longer
     reason = f"plan: {event.why}\n" if event.why else ""
     truncated = f"{event.truncation}\n" if cut else ""
-    return (
+    return with_flags(
         f"{event.model}: {event.parameters:,} parameters, {_weights(event)}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
         f"{truncated}{event.plan}; {event.updates:,} updates\n"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.cli.display.sentences import duration, from_here
+from bertaccum.cli.display.sentences import duration, from_here, with_flags
 from bertaccum.cli.display.table_fitting import (
     is_limited,
     layout,
@@ -104,7 +104,7 @@ def planned(found: PlanResult, path: str) -> None:
     console.print(f"examples/s: of {found.timed_on}")
     kept = ", measured before" if found.cached else f", {values['planning_seconds']:.0f} s"
     if found.plan is not None:
-        console.print(f"* {found.plan}: {values['why']}")
+        console.print(f"* {found.plan}: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
             console.print(f"peak of its real update: {format_size(values['peak_memory_bytes'])}")
     console.print(f"{path}: written{kept}", soft_wrap=True)
