@@ -5,14 +5,71 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
-    from bertaccum.api import evaluate, export, plan, predict, prepare, report, train
-
 from bertaccum.version import __version__
 
+if TYPE_CHECKING:
+    from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
+    from bertaccum.api import (
+        evaluate,
+        export,
+        plan,
+        predict,
+        prepare,
+        report,
+        train,
+        train_seeds,
+        training_events,
+    )
+    from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
+    from bertaccum.inference.results import EvalResult, ExportResult, Prediction
+    from bertaccum.planning.batch_plan import BatchPlan, PlanResult
+    from bertaccum.training.events import (
+        Evaluated,
+        Finished,
+        OutOfMemory,
+        Started,
+        Stopped,
+        Updated,
+    )
+    from bertaccum.training.run_result import RunResult, SeedsResult
+    from data_prep.preparation import PrepareResult
+
+_HOMES = {
+    "bertaccum.accumulation": ("AccumulatingOptimizer", "accumulate_gradients"),
+    "bertaccum.api": (
+        *("evaluate", "export", "plan", "predict", "prepare", "report"),
+        *("train", "train_seeds", "training_events"),
+    ),
+    "bertaccum.errors": ("BertAccumError", "ConfigError", "InputError", "RunError"),
+    "bertaccum.inference.results": ("EvalResult", "ExportResult", "Prediction"),
+    "bertaccum.planning.batch_plan": ("BatchPlan", "PlanResult"),
+    "bertaccum.training.events": (
+        *("Evaluated", "Finished", "OutOfMemory", "Started", "Stopped", "Updated"),
+    ),
+    "bertaccum.training.run_result": ("RunResult", "SeedsResult"),
+    "data_prep.preparation": ("PrepareResult",),
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "AccumulatingOptimizer",
+    "BatchPlan",
+    "BertAccumError",
+    "ConfigError",
+    "EvalResult",
+    "Evaluated",
+    "ExportResult",
+    "Finished",
+    "InputError",
+    "OutOfMemory",
+    "PlanResult",
+    "Prediction",
+    "PrepareResult",
+    "RunError",
+    "RunResult",
+    "SeedsResult",
+    "Started",
+    "Stopped",
+    "Updated",
     "__version__",
     "accumulate_gradients",
     "evaluate",
@@ -22,13 +79,13 @@ __all__ = [
     "prepare",
     "report",
     "train",
+    "train_seeds",
+    "training_events",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for on first use: `import bertaccum` must stay instant."""
-    if name in __all__:
-        library = name in ("AccumulatingOptimizer", "accumulate_gradients")
-        module = "bertaccum.accumulation" if library else "bertaccum.api"
-        return getattr(importlib.import_module(module), name)
+    """Import a public name on first use: `import bertaccum` must stay instant."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

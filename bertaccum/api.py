@@ -1,14 +1,15 @@
 """The commands as functions: `import bertaccum; bertaccum.train(...)`.
 
-Each takes the options of its command as keywords, or as a dataclass of `bertaccum.config`, with
-the same names and defaults, raises `BertAccumError` for what the command reports, and prints
-nothing.
+Each function takes the options of its command as keywords, or as a dataclass of
+`bertaccum.config`, with the same names and defaults. It raises `BertAccumError` for what the
+command reports, and prints nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,11 +29,24 @@ from bertaccum.settings import AUTO, delimiter_character, field_names, named_opt
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
-    from bertaccum.inference.results import Prediction
+    from typing_extensions import Unpack
+
+    from bertaccum.inference.results import EvalResult, ExportResult, Prediction
+    from bertaccum.keywords import (
+        EvalOptions,
+        ExportOptions,
+        PlanOptions,
+        PredictOptions,
+        PrepareOptions,
+        ReportOptions,
+        TrainOptions,
+    )
     from bertaccum.planning.batch_plan import PlanResult
     from bertaccum.training.events import Event
+    from bertaccum.training.run_result import RunResult, SeedsResult
     from data_prep.preparation import PrepareResult
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _Config = TypeVar(
     "_Config",
     PrepareConfig,
@@ -43,31 +57,56 @@ _Config = TypeVar(
     ReportConfig,
     PredictConfig,
 )
-# So many of the examples that a model gets wrong are on its page.
+# Number of wrongly classified examples on a run's page.
 _MISTAKES = 20
 
 
-def _configured(kind: type[_Config], config: _Config | None, options: dict[str, Any]) -> _Config:
+def _takes(kind: type) -> Callable[[_Function], _Function]:
+    """Show the options of a configuration in a function's signature, for help and completion."""
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        keyword = inspect.Parameter.VAR_KEYWORD
+        own = {n: p for n, p in signature.parameters.items() if p.kind is not keyword}
+        options = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
+            for f in dataclasses.fields(kind)
+            if f.name not in own
+        ]
+        shown = signature.replace(parameters=[*own.values(), *options])
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _Config:
     return kind(**options) if config is None else dataclasses.replace(config, **options)
 
 
+@_takes(PrepareConfig)
 def prepare(
     config: PrepareConfig | None = None,
     *,
     progress: Progress = silent,
     note: Note = unheard,
-    **options: Any,
+    **options: Unpack[PrepareOptions],
 ) -> PrepareResult:
-    """Writes train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
+    """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
 
     Args:
       config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much is done, and the total.
-      note: called with sentences on how the files are written.
+      progress: called with what is being done, how much of it is done, and the total.
+      note: called with sentences on how the files are read.
       options: fields of `PrepareConfig`.
 
     Returns:
       The folder, its manifest, and whether it was there already.
+
+    Raises:
+      ConfigError: the folder is not ours to write, or the options do not fit.
+      InputError: the source, or a row of it, cannot be used.
+      RunError: the files cannot be written.
     """
     config = _configured(PrepareConfig, config, options)
     from bertaccum.bert.vocabulary import learn_vocabulary
@@ -76,18 +115,26 @@ def prepare(
     return run(config, progress, learn_vocabulary, note)
 
 
+@_takes(PlanConfig)
 def plan(
-    config: PlanConfig | None = None, *, progress: Progress = silent, **options: Any
+    config: PlanConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Unpack[PlanOptions],
 ) -> PlanResult:
-    """Measures which micro-batch is the fastest that fits, as `bertaccum plan`.
+    """Measure which micro-batch is the fastest that fits, as `bertaccum plan`.
 
     Args:
       config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much is done, and the total.
+      progress: called with what is being done, how much of it is done, and the total.
       options: fields of `PlanConfig`.
 
     Returns:
-      What was found; `taken()` is the plan, or raises a `RunError` that says what would fit.
+      What was measured; `taken()` is the plan, or raises a `RunError` that says what would fit.
+
+    Raises:
+      ConfigError, InputError: the data or the model cannot be used.
+      RunError: the process that measures failed.
     """
     config = _configured(PlanConfig, config, options)
     from bertaccum.training.preflight import check_plan
@@ -98,116 +145,190 @@ def plan(
     return run(config, progress)
 
 
+@_takes(TrainConfig)
 def train(
+    config: TrainConfig | None = None,
+    *,
+    resume: str | Path | None = None,
+    callback: Callable[[Event], None] | None = None,
+    progress: Progress = silent,
+    stopping: Stopping | None = None,
+    **options: Unpack[TrainOptions],
+) -> RunResult:
+    """Train a classifier, as `bertaccum train`.
+
+        result = bertaccum.train(data="data/sample", target_batch=32, micro_batch=8)
+        print(result.folder, result.best.accuracy)
+
+    Args:
+      config: all options, or those that `options` do not name; by default the defaults.
+      resume: a run folder to continue; options may then change what decides no update.
+      callback: called with each event of the run (`bertaccum.Updated`, `Evaluated`, …).
+      progress: called with what is being done, how much of it is done, and the total.
+      stopping: asked whether to stop; by default nothing stops the run.
+      options: fields of `TrainConfig`.
+
+    Returns:
+      The run's folder, its summary and its best evaluation.
+
+    Raises:
+      ConfigError: options contradict each other, or those of the run that is resumed.
+      InputError: a file cannot be used.
+      RunError: the run failed: out of memory, a loss that is not finite, a full disk.
+    """
+    events = training_events(config, resume=resume, progress=progress, stopping=stopping, **options)
+    from bertaccum.training.run_result import collect
+
+    return collect(events, callback)
+
+
+@_takes(TrainConfig)
+def train_seeds(
+    seeds: int,
+    config: TrainConfig | None = None,
+    *,
+    callback: Callable[[Event], None] | None = None,
+    progress: Progress = silent,
+    stopping: Stopping | None = None,
+    **options: Unpack[TrainOptions],
+) -> SeedsResult:
+    """Train several runs that differ in their seeds, as `bertaccum train` with `seeds`.
+
+    The same call, made again after it was stopped, continues where it stopped.
+
+    Args:
+      seeds: number of runs; the first one has the configured seed, each other one the next.
+      config, callback, progress, stopping: as for `train`.
+      options: fields of `TrainConfig`; `out` is the folder that holds all runs.
+
+    Returns:
+      A result for each run, and the spread of their figures.
+
+    Raises:
+      ConfigError, InputError, RunError: as `train`.
+    """
+    whole = _configured(TrainConfig, config, options)
+    events = training_events(whole, seeds=seeds, progress=progress, stopping=stopping)
+    from bertaccum.training.run_result import collect_seeds
+
+    return collect_seeds(whole, seeds, events, callback)
+
+
+@_takes(TrainConfig)
+def training_events(
     config: TrainConfig | None = None,
     *,
     resume: str | Path | None = None,
     seeds: int | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> Iterator[Event]:
-    """Trains, as `bertaccum train`: a run goes on as long as its events are taken.
+    """Train, yielding each event as it happens; the run continues while events are taken.
 
-        for event in bertaccum.train(target_batch=32, micro_batch=8):
-            if isinstance(event, Updated):
+        for event in bertaccum.training_events(target_batch=32, micro_batch=8):
+            if isinstance(event, bertaccum.Updated):
                 print(event.update, event.loss)
 
     Args:
-      config: all options, or those that `options` do not name; by default the defaults.
-      resume: a run folder to go on with; options may then change what decides no update.
-      seeds: train so many times, into folders in `out`, with one seed after the other.
-      progress: called with what is being done, how much is done, and the total.
-      stopping: what to ask, and be told by, whether to stop; by default nothing does.
+      config, resume, progress, stopping: as for `train`.
+      seeds: number of runs, as for `train_seeds`.
       options: fields of `TrainConfig`.
 
     Returns:
       `Started`, then an `Updated` for each update, with `Evaluated` and `OutOfMemory` between
-      them as they happen, then `Finished` or `Stopped` (`bertaccum.training.events`).
+      them as they happen, then `Finished` or `Stopped`.
+
+    Raises:
+      ConfigError, InputError, RunError: as `train`; the first two before the first event.
     """
+    given: dict[str, Any] = dict(options)
     if resume is not None and seeds is not None:
         raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
     if resume is not None and config is not None:
-        raise TypeError("train() goes on with a run by its own configuration: name options only")
-    whole = _configured(TrainConfig, config, {} if resume is not None else options)
-    if resume is not None and (unknown := options.keys() - field_names(TrainConfig)):
+        raise TypeError("train() continues a run with its own configuration: name options only")
+    whole = _configured(TrainConfig, config, {} if resume is not None else given)
+    if resume is not None and (unknown := given.keys() - field_names(TrainConfig)):
         raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
     from bertaccum.training.preflight import check_resumed, check_run, check_seeds
 
     if resume is not None:
-        check_resumed(Path(resume), options.get("strategy", AUTO), progress)
+        check_resumed(Path(resume), given.get("strategy", AUTO), progress)
     elif seeds is not None:
         check_seeds(whole, seeds, progress)
     else:
         check_run(whole, progress)
     from bertaccum.training import train as training
-    from bertaccum.training.seed_sweep import train_seeds
+    from bertaccum.training.seed_sweep import train_seeds as sweep
 
+    named = given if config is None else named_options(whole)
     if resume is not None:
-        return training.resume(Path(resume), options, progress, stopping)
+        return training.resume(Path(resume), given, progress, stopping)
     if seeds is not None:
-        return train_seeds(
+        return sweep(
             whole,
             seeds,
-            options if config is None else named_options(whole),
-            lambda own, named: training.train(own, progress, stopping, named),
+            named,
+            lambda own, asked: training.train(own, progress, stopping, asked),
             lambda path, asked: training.resume(path, asked, progress, stopping),
         )
-    return training.train(whole, progress, stopping, options if config is None else None)
+    return training.train(whole, progress, stopping, named)
 
 
+@_takes(EvalConfig)
 def evaluate(
     config: EvalConfig | None = None,
     *,
     progress: Progress = silent,
     note: Note = unheard,
     keep: bool = True,
-    **options: Any,
-) -> dict[str, Any]:
-    """Evaluates the best model of a run, as `bertaccum eval`.
+    **options: Unpack[EvalOptions],
+) -> EvalResult:
+    """Evaluate the best model of a run, as `bertaccum eval`.
 
     Args:
       config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much is done, and the total.
-      note: called with sentences on how `file` is written.
-      keep: also write it into the run folder.
+      progress: called with what is being done, how much of it is done, and the total.
+      note: called with sentences on how `file` is read.
+      keep: also write the result into the run folder.
       options: fields of `EvalConfig`.
 
     Returns:
-      `accuracy`, `loss`, `matthews_correlation`, `macro_f1`, `majority_class` and
-      `majority_accuracy` (of always predicting it), `only_prediction` (the class that is
-      predicted for every example, if there is one), `classes` (name, precision, recall, f1 and
-      examples of each), `confusion_matrix`, `run`, `update` (of its best model), `data` and
-      `examples`.
+      Scores of the model, of each class, and the confusion matrix.
+
+    Raises:
+      ConfigError: options contradict each other.
+      InputError: the run or the table cannot be used.
+      RunError: a single example does not fit in memory.
     """
     config = _configured(EvalConfig, config, options)
     from bertaccum.inference.inputs import evaluated_table
 
     evaluated_table(config)
     from bertaccum.inference.evaluate import evaluate as run
+    from bertaccum.inference.evaluate import write_evaluation
 
     result = run(config, progress, note)
     if keep:
-        keep_evaluation(config, result)
+        write_evaluation(config, result)
     return result
 
 
-def keep_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
-    """Writes what `evaluate` returned into the run folder, and into its model card."""
-    from bertaccum.inference.evaluate import write_evaluation
-
-    write_evaluation(config, result)
-
-
-def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]:
-    """Writes the best model of a run for others to load, as `bertaccum export`.
+@_takes(ExportConfig)
+def export(config: ExportConfig | None = None, **options: Unpack[ExportOptions]) -> ExportResult:
+    """Write the best model of a run for others to load, as `bertaccum export`.
 
     Args:
       config: all options, or those that `options` do not name; by default the defaults.
       options: fields of `ExportConfig`.
 
     Returns:
-      `run`, `format`, `folder`, and `bytes` that were written.
+      What was written, and where.
+
+    Raises:
+      ConfigError: the folder exists or cannot be made, or safetensors is not installed.
+      InputError: the run or its best checkpoint is missing or damaged.
+      RunError: the model cannot be written.
     """
     config = _configured(ExportConfig, config, options)
     from bertaccum.inference.inputs import check_export
@@ -218,27 +339,32 @@ def export(config: ExportConfig | None = None, **options: Any) -> dict[str, Any]
     return run(config)
 
 
+@_takes(ReportConfig)
 def report(
     run: str | Path | None = None,
     config: ReportConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Any,
+    **options: Unpack[ReportOptions],
 ) -> Path:
-    """Makes a page of a run, as `bertaccum report`.
+    """Write an HTML page about a run, as `bertaccum report`.
 
     Args:
       run: its folder, instead of that of `config`; without a best checkpoint the page has no
         scores.
       config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much is done, and the total.
+      progress: called with what is being done, how much of it is done, and the total.
       options: fields of `ReportConfig`.
 
     Returns:
       The HTML file.
+
+    Raises:
+      ConfigError: the file cannot be written.
+      InputError: the run cannot be read.
     """
-    named = {} if run is None else {"run": str(run)}
-    config = _configured(ReportConfig, config, options | named)
+    given: dict[str, Any] = dict(options)
+    config = _configured(ReportConfig, config, given | ({} if run is None else {"run": str(run)}))
     from bertaccum.reporting.report_page import write_page
     from bertaccum.reporting.run_record import read_record
 
@@ -251,29 +377,34 @@ def report(
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions
 
         found = predictions(EvalConfig(run=config.run, split=config.split), progress)
-        judged = evaluation(found), most_wrong(found, _MISTAKES)
+        judged = dataclasses.asdict(evaluation(found)), most_wrong(found, _MISTAKES)
     write_page(record, *judged, out)
     return out
 
 
+@_takes(PredictConfig)
 def predict(
     texts: Iterable[str] | None = None,
     config: PredictConfig | None = None,
     *,
     note: Note = unheard,
-    **options: Any,
+    **options: Unpack[PredictOptions],
 ) -> Iterator[Prediction]:
-    """Predicts with the best model of a run, as `bertaccum predict`.
+    """Predict classes of texts with the best model of a run, as `bertaccum predict`.
 
     Args:
       texts: any number, also from a generator that has not come to its end; without them those
         of `file`.
       config: all options, or those that `options` do not name; by default the defaults.
-      note: called with sentences on how `file` is written.
+      note: called with sentences on how `file` is read.
       options: fields of `PredictConfig`.
 
     Returns:
-      For each text, in their order, `text`, `label` and `probabilities` by name.
+      A prediction for each text, in their order.
+
+    Raises:
+      ConfigError: there is no such column.
+      InputError: the run or the texts cannot be used.
     """
     config = _configured(PredictConfig, config, options)
     if texts is None and config.file is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.files import json_text, read_mapping, write_text
 from bertaccum.inference.inputs import evaluated_table
 from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.results import ClassScores, EvalResult
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.reporting.model_card import write_card
@@ -49,8 +51,8 @@ class Predictions:
     logits: np.ndarray
 
 
-def evaluate(config: EvalConfig, progress: Progress, note: Note = unheard) -> dict[str, Any]:
-    """Evaluates the best model of a run: `evaluation` of `predictions`."""
+def evaluate(config: EvalConfig, progress: Progress, note: Note = unheard) -> EvalResult:
+    """Evaluate the best model of a run: `evaluation` of `predictions`."""
     return evaluation(predictions(config, progress, note))
 
 
@@ -88,14 +90,11 @@ def _read(config: EvalConfig, path: Path, note: Note) -> pd.DataFrame:
     return read_tsv(path, reading, note)
 
 
-def evaluation(found: Predictions) -> dict[str, Any]:
-    """Return `classification_report`, with `run`, `update` and `data`."""
-    return {
-        "run": found.run,
-        "update": found.update,
-        "data": str(found.tsv),
-        **classification_report(found.logits, found.store.labels, found.names),
-    }
+def evaluation(found: Predictions) -> EvalResult:
+    """Return the scores of predictions."""
+    report = classification_report(found.logits, found.store.labels, found.names)
+    classes = [ClassScores(**scores) for scores in report.pop("classes")]
+    return EvalResult(found.run, found.update, str(found.tsv), classes=classes, **report)
 
 
 def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
@@ -124,9 +123,9 @@ def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def write_evaluation(config: EvalConfig, result: dict[str, Any]) -> None:
+def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
     """Keeps the result as `eval-<split>.json`, or `eval-file-<name>.json`, and in the card."""
-    name = f"file-{Path(config.file).stem}" if config.file else Path(result["data"]).stem
+    name = f"file-{Path(config.file).stem}" if config.file else Path(result.data).stem
     folder = RunPaths(Path(config.run))
-    write_text(folder.path / f"eval-{name}.json", json_text(result))
+    write_text(folder.path / f"eval-{name}.json", json_text(dataclasses.asdict(result)))
     write_card(folder.path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -16,6 +15,7 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason
 from bertaccum.files import new_folder, write_text
+from bertaccum.inference.results import ExportResult
 from bertaccum.inference.savedmodel import save_serving
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.run_paths import RunPaths
@@ -41,14 +41,14 @@ classifier(["a text"], truncation=True)
 ```"""
 
 
-def export(config: ExportConfig) -> dict[str, Any]:
+def export(config: ExportConfig) -> ExportResult:
     """Write the best model of a run, whole or not at all.
 
     Args:
       config: as `preflight.check_export` accepts it.
 
     Returns:
-      `run`, `format`, `folder`, and `bytes` that were written.
+      What was written, and where.
 
     Raises:
       InputError: the run's files are damaged.
@@ -65,12 +65,8 @@ def export(config: ExportConfig) -> dict[str, Any]:
         else:
             card = model_card(record, library="tensorflow", usage=_TENSORFLOW)
             write_savedmodel(folder, model, files, trained.max_seq_length, card)
-    return {
-        "run": run.path.resolve().name,
-        "format": config.format,
-        "folder": str(path),
-        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
-    }
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return ExportResult(run.path.resolve().name, config.format, path, size)
 
 
 def write_savedmodel(

@@ -67,7 +67,7 @@ def train_seeds(
         )
     asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):
-        path = RunPaths(Path(config.out) / f"seed-{seed}")
+        path = RunPaths(seed_folder(Path(config.out), seed))
         if (summary := _over(path, asked)) is not None:
             yield Finished(summary)
             continue
@@ -83,6 +83,11 @@ def train_seeds(
         # Before the next model, the memory of this one.
         tf_keras.backend.clear_session()
         gc.collect()
+
+
+def seed_folder(out: Path, seed: int) -> Path:
+    """Return the folder of one of several runs."""
+    return out / f"seed-{seed}"
 
 
 def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:

@@ -24,9 +24,8 @@ from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.nonfinite import not_finite
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.replicated_step import SharedUpdate
 from bertaccum.training.run_plan import RunPlan
-from bertaccum.training.step import make_update
+from bertaccum.training.step import SharedUpdate, make_update
 
 
 class Updater:

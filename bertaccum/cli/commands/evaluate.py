@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,9 +45,12 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
             values["split"] = name_split(view, record, values["split"])
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
         if file is not None:
-            write_evaluation(file, result)
+            write_evaluation(file, dataclasses.asdict(result))
+    # Whatever happens to the run folder, the result is shown first.
+    from bertaccum.inference.evaluate import write_evaluation as keep
+
     if as_json:
         sentences.result_json(result)
     else:
-        tables().evaluation(result)
-    api.keep_evaluation(EvalConfig(**values), result)
+        tables().evaluation(dataclasses.asdict(result))
+    keep(EvalConfig(**values), result)

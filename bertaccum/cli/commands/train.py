@@ -68,7 +68,7 @@ def train(
     start, summaries = None, []
     with view, Stopping(functools.partial(_leave, view)) as stopping:
         view.note("loading data and model")
-        for event in api.train(
+        for event in api.training_events(
             resume=resume, seeds=seeds, progress=view, stopping=stopping, **named
         ):
             if isinstance(event, events.Started):

@@ -15,7 +15,7 @@ from bertaccum.files import json_text
 from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
-    from bertaccum.inference.results import Prediction
+    from bertaccum.inference.results import ExportResult, Prediction
     from bertaccum.training.events import (
         Evaluated,
         OutOfMemory,
@@ -71,15 +71,23 @@ def result(text: str) -> None:
     print(text, flush=True)
 
 
-def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
-    """Results for machines, on stdout."""
+def result_json(values: Any, indent: int | None = 2) -> None:
+    """Print a result as JSON on stdout.
+
+    Args:
+      values: a dict, or a dataclass.
+      indent: spaces; None for one line.
+    """
+    if dataclasses.is_dataclass(values) and not isinstance(values, type):
+        known = dataclasses.asdict(values)
+        values = {k: str(v) if isinstance(v, Path) else v for k, v in known.items()}
     result(json_text(values, indent).rstrip())
 
 
 def prediction(found: Prediction, as_json: bool) -> None:
     """Prints class, probability and text, on a line; or all of it as a record."""
     if as_json:
-        result_json(dataclasses.asdict(found), indent=None)
+        result_json(found, indent=None)
     else:
         on_a_line = " ".join(found.text.split())
         result(f"{found.label}\t{found.probabilities[found.label]:.4f}\t{on_a_line}")
@@ -189,6 +197,6 @@ def run_named(outline: dict[str, Any]) -> str:
     return f"{said}; its best checkpoint{so_far}: update {best:,}"
 
 
-def exported(values: dict[str, Any]) -> str:
-    """Where a model was written."""
-    return f"{values['folder']}: written, {format_size(values['bytes'])}"
+def exported(result: ExportResult) -> str:
+    """Return where a model was written."""
+    return f"{result.folder}: written, {format_size(result.bytes)}"

@@ -1,0 +1,124 @@
+"""Keyword arguments of the functions in `bertaccum.api`, for type checkers and editors.
+
+Each class lists the fields of a dataclass in `bertaccum.config`, where they are described; a test
+keeps the two alike.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class PrepareOptions(TypedDict, total=False):
+    """Fields of `PrepareConfig`."""
+
+    source: str
+    out: str | None
+    archive: str | None
+    allow_unverified_archive: bool
+    train_file: str | None
+    test_file: str | None
+    text_column: str
+    label_column: str
+    delimiter: str | None
+    encoding: str | None
+    layout: str
+    dev_fraction: float
+    test_fraction: float
+    drop_duplicates: bool | None
+    seed: int
+    overwrite: bool
+
+
+class StepOptions(TypedDict, total=False):
+    """Fields of `StepConfig`."""
+
+    data: str
+    model: str | None
+    bert_config: str | None
+    init_checkpoint: str | None
+    vocab: str | None
+    max_seq_length: int
+    target_batch: int
+    micro_batch: int | str
+    cut: str
+    dropout: float
+    dropout_stream: str
+    precision: str
+    recompute: str
+    accumulator_dtype: str
+    offload_optimizer: bool
+    memory_limit: str | None
+
+
+class TrainOptions(StepOptions, total=False):
+    """Fields of `TrainConfig`."""
+
+    epochs: float
+    max_updates: int | None
+    optimizer: str
+    learning_rate: float
+    warmup_fraction: float
+    weight_decay: float
+    clip_norm: float
+    seed: int
+    max_nonfinite: int
+    eval_every: int | float | None
+    best_by: str
+    patience: int | None
+    save_every: str
+    keep: int
+    deterministic: bool | None
+    strategy: str
+    replicas: int | None
+    collective_timeout: str
+    out: str | None
+
+
+class PlanOptions(StepOptions, total=False):
+    """Fields of `PlanConfig`."""
+
+    device_memory: str | None
+    out: str
+    fresh: bool
+
+
+class PredictOptions(TypedDict, total=False):
+    """Fields of `PredictConfig`."""
+
+    run: str
+    file: str | None
+    text_column: str
+    delimiter: str | None
+    encoding: str | None
+    batch: int
+    memory_limit: str | None
+
+
+class EvalOptions(TypedDict, total=False):
+    """Fields of `EvalConfig`."""
+
+    run: str
+    split: str | None
+    file: str | None
+    text_column: str
+    label_column: str
+    delimiter: str | None
+    encoding: str | None
+    batch: int
+    memory_limit: str | None
+
+
+class ExportOptions(TypedDict, total=False):
+    """Fields of `ExportConfig`."""
+
+    run: str
+    format: str
+    out: str | None
+
+
+class ReportOptions(TypedDict, total=False):
+    """Fields of `ReportConfig`, without `run`, which is an argument of its own."""
+
+    split: str | None
+    out: str | None
