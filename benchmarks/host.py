@@ -27,8 +27,8 @@ import psutil
 from speed import MICRO_BATCH, TARGET, WINDOWS, build
 from tools import prepared_yelp, random_store, run_part, table, train_command, yelp_stores
 
+from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
-from bertaccum.planning.window_cuts import make_cut
 
 # --- Between updates --------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from tools import prepared_yelp, preset_job, run_part, say, table, train_command
 from bertaccum.bert.model_finder import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.data.data_folder import read_labels
+from bertaccum.data.window_cuts import make_cut
 from bertaccum.planning.batch_plan import even_micro_batches
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
@@ -42,7 +43,6 @@ from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
 from bertaccum.planning.rehearsal import measurement_job
 from bertaccum.planning.search import SearchSpace, search
-from bertaccum.planning.window_cuts import make_cut
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
 

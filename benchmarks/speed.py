@@ -37,8 +37,8 @@ from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder_config import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
+from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import Window, make_window, window_rows
-from bertaccum.planning.window_cuts import make_cut
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update, micro_step

@@ -3,61 +3,83 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# Modules that need the standard library only, and that everything may import.
 LOWEST = {
-    "bertaccum",
-    "bertaccum.config",
-    "bertaccum.errors",
-    "bertaccum.files",
-    "bertaccum.metrics",
-    "bertaccum.progress",
-    "bertaccum.settings",
-    "bertaccum.sizes",
-    "bertaccum.stopping",
+    *("bertaccum.config", "bertaccum.errors", "bertaccum.files", "bertaccum.metrics"),
+    *("bertaccum.progress", "bertaccum.settings", "bertaccum.sizes", "bertaccum.stopping"),
+    "bertaccum.version",
 }
-# Each part and the parts it may import, itself and the lowest ones aside.
+# Each package and those that it may import, besides itself and what is lowest.
 MAY_IMPORT = {
     "bertaccum.accumulation": set(),
-    "bertaccum.memory": set(),
-    "bertaccum.bert": set(),
+    "bertaccum.cache": set(),
     "bertaccum.distribution": set(),
-    "bertaccum.records": set(),
+    "data_prep": set(),
+    "bertaccum.bert": {"bertaccum.cache"},
+    "bertaccum.data": {"bertaccum.bert", "bertaccum.cache", "data_prep"},
+    "bertaccum.planning": {"bertaccum.bert", "bertaccum.cache", "bertaccum.data"},
+    "bertaccum.reporting": {"bertaccum.data"},
+    "bertaccum.tasks": {"bertaccum.bert", "bertaccum.data"},
+    "bertaccum.inference": {
+        *("bertaccum.bert", "bertaccum.data", "bertaccum.distribution", "bertaccum.planning"),
+        *("bertaccum.reporting", "bertaccum.tasks", "data_prep"),
+    },
     "bertaccum.training": {
-        "bertaccum.accumulation",
-        "bertaccum.distribution",
-        "bertaccum.memory",
-        "bertaccum.records",
-        "bertaccum.bert",
+        *("bertaccum.accumulation", "bertaccum.bert", "bertaccum.data", "bertaccum.distribution"),
+        *("bertaccum.inference", "bertaccum.planning", "bertaccum.reporting", "bertaccum.tasks"),
         "data_prep",
     },
-    "bertaccum.api": {"bertaccum.bert", "bertaccum.records", "bertaccum.training", "data_prep"},
-    "bertaccum.display": {"bertaccum.training"},
-    "bertaccum.commands": {
-        "bertaccum.api",
-        "bertaccum.display",
-        "bertaccum.distribution",
-        "bertaccum.records",
-        "bertaccum.training",
+    "bertaccum.keywords": set(),
+    "bertaccum.api": {
+        *("bertaccum.bert", "bertaccum.inference", "bertaccum.keywords", "bertaccum.planning"),
+        *("bertaccum.reporting", "bertaccum.training", "data_prep"),
     },
-    "data_prep": set(),
+    "bertaccum.cli": {
+        *("bertaccum.api", "bertaccum.distribution", "bertaccum.inference", "bertaccum.planning"),
+        *("bertaccum.reporting", "bertaccum.training", "data_prep"),
+    },
 }
 PYTHON = ("bertaccum", "data_prep", "examples")
+LONGEST_CHAIN = 12
 
 
 def imports(path: Path) -> set[str]:
+    """The modules that a file imports, lazily and for type checkers, too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
+
+
+def modules() -> dict[str, Path]:
+    """The files of our packages by dotted name."""
+    files = [file for part in ("bertaccum", "data_prep") for file in ROOT.glob(f"{part}/**/*.py")]
+    names = (file.relative_to(ROOT).with_suffix("").parts for file in files)
+    dotted = [".".join(parts).removesuffix(".__init__") for parts in names]
+    return dict(zip(dotted, files, strict=True))
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each of our modules and those that it imports, of a package's own file none."""
+    known = modules()
+    graph = {}
+    for name, file in known.items():
+        used = imports(file) & known.keys() - {name}
+        # `from package import module` needs the module, not the package's own file.
+        graph[name] = {m for m in used if not any(other.startswith(f"{m}.") for other in used)}
+    return graph
 
 
 def part_of(module: str) -> str:
@@ -67,25 +89,43 @@ def part_of(module: str) -> str:
 
 @pytest.mark.parametrize("part", MAY_IMPORT)
 def test_imports_run_one_way(part: str) -> None:
-    path = ROOT / part.replace(".", "/")
-    files = [*path.glob("**/*.py"), *path.parent.glob(f"{path.name}.py")]
-    assert files
-    for file in files:
-        ours = {m for m in imports(file) if m.split(".")[0] in ("bertaccum", "data_prep")}
-        allowed = LOWEST | MAY_IMPORT[part] | {part}
-        assert {part_of(m) for m in ours} <= allowed, file
+    own = {name: used for name, used in import_graph().items() if part_of(name) == part}
+    assert own
+    for name, used in own.items():
+        assert {part_of(m) for m in used} - LOWEST <= MAY_IMPORT[part] | {part}, name
+
+
+def test_packages_import_one_way() -> None:
+    graphlib.TopologicalSorter(MAY_IMPORT).prepare()  # Raises CycleError.
+
+
+def test_there_are_no_import_cycles_and_chains_are_short() -> None:
+    graph = import_graph()
+    length: dict[str, int] = {}
+    for module in graphlib.TopologicalSorter(graph).static_order():  # Raises CycleError.
+        length[module] = 1 + max((length[used] for used in graph[module]), default=0)
+    longest = max(length, key=lambda module: length[module])
+    assert length[longest] <= LONGEST_CHAIN, longest
+
+
+def test_file_names_tell_modules_apart() -> None:
+    # A command's file has the name of the command.
+    names = [name for name in modules() if not name.startswith("bertaccum.cli.commands.")]
+    counted = Counter(name.split(".")[-1] for name in names)
+    assert not {name for name, times in counted.items() if times > 1}
 
 
 def test_the_lowest_modules_need_only_the_standard_library() -> None:
-    for module in LOWEST - {"bertaccum"}:
-        for name in imports(ROOT / (module.replace(".", "/") + ".py")):
-            assert name in LOWEST or name.split(".")[0] in sys.stdlib_module_names, (module, name)
+    for module in LOWEST:
+        for name in imports(modules()[module]):
+            ours = any(name == other or name.startswith(f"{other}.") for other in LOWEST)
+            assert ours or name.split(".")[0] in sys.stdlib_module_names, (module, name)
 
 
 def test_examples_stand_on_the_accumulation_alone() -> None:
     used = {name for file in ROOT.glob("examples/*.py") for name in imports(file)}
     ours = {name for name in used if name.split(".")[0] in ("bertaccum", "data_prep")}
-    assert ours == {"bertaccum.accumulation"}
+    assert ours and all(name.startswith("bertaccum.accumulation") for name in ours)
 
 
 def test_nothing_imports_keras_3() -> None:
@@ -96,7 +136,7 @@ def test_nothing_imports_keras_3() -> None:
 
 def test_only_the_command_line_prints() -> None:
     for file in (*ROOT.glob("bertaccum/**/*.py"), *ROOT.glob("data_prep/**/*.py")):
-        if file.parent.name not in ("commands", "display"):
+        if "cli" not in file.parts:
             nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
             called = {node.func for node in nodes if isinstance(node, ast.Call)}
             assert not {"print", "echo", "secho"} & {ast.unparse(f).split(".")[-1] for f in called}

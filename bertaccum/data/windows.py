@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.data.token_store import TokenStore
-from bertaccum.planning.window_cuts import Cut, cut_by_count
+from bertaccum.data.window_cuts import Cut, cut_by_count
 
 
 @dataclass(frozen=True)

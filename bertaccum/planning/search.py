@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bertaccum.data.window_cuts import make_cut
 from bertaccum.planning.batch_plan import BatchPlan, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, StepMeasurer
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
-from bertaccum.planning.window_cuts import make_cut
 
 # Of the memory, left for what fragmentation, evaluation and checkpoints may take.
 MARGIN = 0.04

@@ -19,7 +19,7 @@ from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.exchange import told_by_chief
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.planning.batch_plan import PlanResult, largest_share, make_plan
 from bertaccum.planning.device_memory import announce_limit, claim_memory
 from bertaccum.planning.plan_request import PlanRequest
@@ -31,6 +31,7 @@ from bertaccum.stopping import Stopping
 from bertaccum.training.checkpoints import Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished
 from bertaccum.training.initial_model import build_model
+from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.resume import (
     check_agreement,
     check_inputs,
@@ -42,6 +43,10 @@ from bertaccum.training.resume import (
 from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
 from bertaccum.training.run_plan import RunPlan
+from data_prep.tsv import read_tsv
+
+# Number of rows that an error names.
+_NAMED_ROWS = 8
 
 
 def train(
@@ -156,12 +161,22 @@ def _begin(
 
 def _events(run: Run) -> Iterator[Event]:
     """Yield a run's events; when it is finished, its model card is there."""
-    for event in run.events():
-        if isinstance(event, Finished) and run.topology.chief:
-            # What a run has come to does not depend on its description.
-            with contextlib.suppress(InputError, OSError):
-                write_card(run.folder.path)
-        yield event
+    try:
+        for event in run.events():
+            if isinstance(event, Finished) and run.topology.chief:
+                # What a run has come to does not depend on its description.
+                with contextlib.suppress(InputError, OSError):
+                    write_card(run.folder.path)
+            yield event
+    except NotFiniteError as error:
+        raise _naming_rows(error, run.inputs.tsvs[0]) from None
+
+
+def _naming_rows(error: NotFiniteError, tsv: Path) -> RunError:
+    lines = ", ".join(map(str, read_tsv(tsv)["row"].to_numpy()[error.rows[:_NAMED_ROWS]]))
+    more = len(error.rows) - _NAMED_ROWS
+    named = f"({tsv.name}, rows {lines}{f' and {more} more' if more > 0 else ''})"
+    return RunError(error.message.replace("is not finite", f"is not finite {named}"), error.hint)
 
 
 def _go_on(

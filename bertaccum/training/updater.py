@@ -12,17 +12,17 @@ import tf_keras
 
 from bertaccum.bert.recompute import recompute_layers
 from bertaccum.data.token_store import TokenStore
+from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
 from bertaccum.planning.learned_limits import remember_out_of_memory
-from bertaccum.planning.window_cuts import Cut, make_cut
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import OutOfMemory, Updated
-from bertaccum.training.nonfinite import not_finite
+from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.run_plan import RunPlan
 from bertaccum.training.step import SharedUpdate, make_update
@@ -107,13 +107,12 @@ class Updater:
             peak_memory_bytes=peak_memory_bytes(),
         )
 
-    def not_finite(self, position: Position) -> RunError:
-        """Says where the last update's numbers ceased to be numbers."""
+    def not_finite(self, position: Position) -> NotFiniteError:
+        """Return an error that says where the last update's numbers were not finite."""
         rows, windows, losses = self._last
-        rows = by_length(self._store, rows)
-        tsv, precision = self._plan.inputs.tsvs[0], self._config.precision
+        rows, precision = by_length(self._store, rows), self._config.precision
         in_a_row = position.nonfinite_in_a_row
-        return not_finite(position.update, in_a_row, tsv, rows, windows, losses, precision)
+        return NotFiniteError(position.update, in_a_row, rows, windows, losses, precision)
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """A function of the shares of this worker's replicas."""

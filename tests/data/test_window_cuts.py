@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertaccum.planning.window_cuts import cut_by_cost, cut_by_count, make_cut
+from bertaccum.data.window_cuts import cut_by_cost, cut_by_count, make_cut
 
 
 def cost(lengths: np.ndarray, cuts: tuple[int, ...]) -> float:
