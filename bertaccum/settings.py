@@ -75,16 +75,16 @@ def field_names(config: type) -> set[str]:
 
 
 def check_fields(config: Any) -> None:
-    """Raises ConfigError for a field that is not of its type, choices or bounds."""
+    """Raise ConfigError for a field that is not of its type, choices or bounds."""
     for field in dataclasses.fields(config):
-        value, problem = getattr(config, field.name), None
-        if value is not None:
-            problem = _problem(value, field.default, field.metadata)
-        if problem:
+        value = getattr(config, field.name)
+        if value is not None and (problem := problem_of(field, value)):
             raise ConfigError(f"`{field.name}` {value} {problem}")
 
 
-def _problem(value: Any, default: Any, bounds: Any) -> str | None:
+def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
+    """Return what is wrong with a field's value; None if it is of its type, choices and bounds."""
+    default, bounds = field.default, field.metadata
     numeric = bounds["minimum"] is not None
     if bounds["choices"] and value not in bounds["choices"]:
         return f"is not one of {', '.join(bounds['choices'])}"

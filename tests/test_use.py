@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = folder / "reviews"
     write_small_task(data, train=40, dev=16, test=21)
     events = list(
-        bertaccum.train(
+        bertaccum.training_events(
             data=str(data),
             out=str(folder / "runs/one"),
             model="bert-tiny",
@@ -238,8 +238,8 @@ def test_export_names_the_run_before_its_place(run: Any) -> None:
 
 
 def test_going_on_with_a_run_that_is_over_says_so(run: Any) -> None:
-    events = bertaccum.train(resume="runs/one", max_updates=20)
-    assert next(events).over == "raise --max-updates, or train anew"
+    events = bertaccum.training_events(resume="runs/one", max_updates=20)
+    assert next(events).over == "raise `max_updates`, or train anew"
     events.close()
     code, out, err = run("train", "--resume", "runs/one")
     assert code == 0
@@ -261,11 +261,11 @@ def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> Non
         "one text"
     ]
     for call in (bertaccum.export, bertaccum.report):
-        with pytest.raises(ConfigError, match=r"--out \."):
+        with pytest.raises(ConfigError, match=r"`out` \."):
             call(run=str(folder / "runs/one"), out=".")
     with pytest.raises(ConfigError, match="contradict each other"):
-        bertaccum.train(resume="runs/one", seeds=2)
-    with pytest.raises(TypeError, match="by its own configuration"):
+        bertaccum.training_events(resume="runs/one", seeds=2)
+    with pytest.raises(TypeError, match="with its own configuration"):
         bertaccum.train(TrainConfig(), resume="runs/one")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -17,7 +18,7 @@ import click
 from bertaccum.cli.config_file import read_config_file
 from bertaccum.cli.display.sentences import with_flags
 from bertaccum.errors import ConfigError
-from bertaccum.settings import AUTO
+from bertaccum.settings import AUTO, problem_of
 
 if typing.TYPE_CHECKING:
     from bertaccum.cli.display.view import View
@@ -55,50 +56,57 @@ def _check_repeated(ctx: click.Context, named: list[click.Parameter]) -> None:
             raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
 
 
-class AutoOrInt(click.ParamType):
-    """A whole number, or the word `auto`."""
+class Number(click.ParamType):
+    """A number, or a word such as auto, for a field of a configuration.
 
-    name = "integer|auto"
+    Text becomes a number here; whether it is valid the field says.
+    """
 
-    def __init__(self, minimum: int) -> None:
-        self._range = click.IntRange(min=minimum)
+    def __init__(self, field: dataclasses.Field[Any], kinds: set[type]) -> None:
+        self._field, self._kinds = field, kinds
+        plain = "integer" if int in kinds else "float"
+        if field.metadata["fraction"]:
+            plain = "updates|epochs"
+        self.name = f"{plain}|{AUTO}" if str in kinds else plain
+
+    @property
+    def takes_floats(self) -> bool:
+        """Whether a number may have a fractional part."""
+        return float in self._kinds
+
+    @property
+    def range(self) -> str:
+        """The valid numbers, as `1<=x<=9`."""
+        known = self._field.metadata
+        sign = "<" if known["exclusive"] else "<="
+        if known["maximum"] is not None:
+            return f"{known['minimum']}{sign}x{sign}{known['maximum']}"
+        return f"x{sign.replace('<', '>')}{known['minimum']}"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        if value == AUTO:
-            return AUTO
-        if not _is_number(value, int):
-            self.fail(f"{value!r} is neither {AUTO} nor a whole number", param, ctx)
-        return self._range.convert(value, param, ctx)
+    ) -> int | float | str:
+        number = value if value == AUTO and str in self._kinds else self._number(value)
+        if number is None:
+            self.fail(f"{value!r} is not a valid {self.name}", param, ctx)
+        if problem := problem_of(self._field, number):
+            self.fail(f"{value} {problem}", param, ctx)
+        return number
+
+    def _number(self, value: Any) -> int | float | None:
+        for kind in (int, float):
+            if kind in self._kinds:
+                with contextlib.suppress(ValueError):
+                    return kind(value)
+        return None
 
 
-class UpdatesOrEpochs(click.ParamType):
-    """A whole number, or one with a point, which means another thing."""
+class FieldOption(click.Option):
+    """An option whose help shows the range of its number."""
 
-    name = "updates|epochs"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | float:
-        if isinstance(value, int) or str(value).isdecimal():
-            return click.IntRange(min=1).convert(value, param, ctx)
-        if not _is_number(value, float):
-            self.fail(
-                f"{value!r} is neither a whole number of updates nor a number with a point, of"
-                " epochs",
-                param,
-                ctx,
-            )
-        return click.FloatRange(min=0, min_open=True).convert(value, param, ctx)
-
-
-def _is_number(value: Any, kind: type[int] | type[float]) -> bool:
-    try:
-        kind(value)
-    except ValueError:
-        return False
-    return True
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        return extra | {"range": self.type.range} if isinstance(self.type, Number) else extra
 
 
 def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -123,33 +131,21 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
         return click.option(flag, default=field.default, help=help)
     return click.option(
         flag,
-        type=_option_type(field.metadata, hint),
+        cls=FieldOption,
+        type=_option_type(field, hint),
         default=field.default,
         show_default=field.default is not None,
         help=help,
     )
 
 
-def _option_type(metadata: Any, hint: Any) -> Any:
+def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
     kinds = set(typing.get_args(hint)) or {hint}
-    if metadata["choices"]:
-        return click.Choice(metadata["choices"])
-    if {int, str} <= kinds:
-        return AutoOrInt(metadata["minimum"])
-    if metadata["path"]:
-        return click.Path()
-    if metadata["fraction"]:
-        return UpdatesOrEpochs()
-    if not kinds & {int, float}:
-        return click.STRING
-    number = click.IntRange if int in kinds else click.FloatRange
-    open_ends = metadata["exclusive"]
-    return number(
-        min=metadata["minimum"],
-        max=metadata["maximum"],
-        min_open=open_ends and metadata["minimum"] is not None,
-        max_open=open_ends and metadata["maximum"] is not None,
-    )
+    if field.metadata["choices"]:
+        return click.Choice(field.metadata["choices"])
+    if kinds & {int, float}:
+        return Number(field, kinds)
+    return click.Path() if field.metadata["path"] else click.STRING
 
 
 def _use_config_file(
@@ -162,7 +158,7 @@ def _use_config_file(
 
     def check(key: str, value: Any) -> Any:
         parameter = parameters[key]
-        whole = isinstance(parameter.type, click.IntRange | AutoOrInt)
+        whole = isinstance(parameter.type, Number) and not parameter.type.takes_floats
         plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
         flag = isinstance(parameter.type, click.types.BoolParamType)
         if not plain or isinstance(value, bool) != flag:

@@ -436,7 +436,7 @@ def test_a_config_may_have_a_byte_order_mark_and_nulls(run) -> None:
 def test_plan_shows_what_fits_and_train_takes_it(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
     Simulated.started = []
     common = ["--data", data, "--model", "bert-tiny", "--init-checkpoint", "none"]
     common += ["--max-seq-length", 16, "--target-batch", 20]
@@ -466,7 +466,7 @@ def test_plan_shows_what_fits_and_train_takes_it(
 def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
     planned = run("plan", "--data", data, "--device-memory", "950MiB")
     assert planned.code == 1
     assert "│ no" in planned.out
@@ -480,7 +480,7 @@ def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
 
 
 def test_plan_takes_a_recipe_of_train(run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
     Path("recipe.yaml").write_text(f"data: {data}\nepochs: 3\nout: runs/mine\ntarget_batch: 20\n")
     planned = run("plan", "--config", "recipe.yaml", "--json")
     assert (planned.code or 0) == 0

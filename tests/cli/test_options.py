@@ -23,7 +23,6 @@ from bertaccum.config import (
     TrainConfig,
 )
 from bertaccum.errors import ConfigError
-from bertaccum.settings import field_names
 
 CONFIGS = {
     "prepare": PrepareConfig,
@@ -48,16 +47,16 @@ def wrong_values() -> Iterator[Any]:
             elif known["minimum"] is not None:
                 low = known["minimum"]
                 wrong = [
-                    ("some", "'some' is (not a valid|neither)"),
-                    (str(low - 1), f"x>=?{low}|{low}<=?x"),
+                    ("some", "'some' is not a valid"),
+                    (str(low - 1), f"is (not above|below) {low}"),
                 ]
                 wrong += [
-                    ("1e400", "inf|not a valid|neither a"),
-                    ("nan", "not a finite|not a valid|neither a"),
+                    ("1e400", "not a finite|not a valid"),
+                    ("nan", "not a finite|not a valid"),
                 ]
             if known["maximum"] is not None:
                 high = known["maximum"]
-                wrong.append((str(high + 1), f"<=?{high}"))
+                wrong.append((str(high + 1), f"is (not below|above) {high}"))
             for value, message in wrong:
                 yield pytest.param(command, flag, value, message, id=f"{command} {flag} {value}")
 
@@ -66,13 +65,10 @@ def wrong_values() -> Iterator[Any]:
 def test_a_wrong_value_is_named_with_what_is_valid(
     command: str, flag: str, value: str, message: str
 ) -> None:
-    with pytest.raises((click.UsageError, ConfigError)) as error:
-        context = cli.commands[command].make_context(command, [flag, value])
-        CONFIGS[command](
-            **{n: v for n, v in context.params.items() if n in field_names(CONFIGS[command])}
-        )
+    with pytest.raises(click.UsageError) as error:
+        cli.commands[command].make_context(command, [flag, value])
     text = getattr(error.value, "message", "")
-    assert flag in str(error.value) or f"'{flag}'" in getattr(error.value, "format_message", str)()
+    assert flag in getattr(error.value, "format_message", str)()
     assert re.search(message, text), text
     assert error.value.exit_code == 2
 

@@ -34,7 +34,7 @@ def make(
     """Plans with simulated workers; the report and what was written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(rehearsal, "Worker", Simulated)
+    monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
     Simulated.started = []
 
     def call(**options: Any) -> tuple[planner.PlanResult, dict[str, Any]]:
@@ -265,5 +265,5 @@ def test_real_steps_take_what_was_predicted(
     larger = [c for c in values["candidates"] if not c["fits"]]
     assert larger
     # The next time no process is needed.
-    monkeypatch.setattr(rehearsal, "Worker", None)
+    monkeypatch.setattr(rehearsal, "MeasurementProcess", None)
     assert plan(dataclasses.replace(config, out=str(tmp_path / "again.json")), silent).cached

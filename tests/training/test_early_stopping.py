@@ -23,7 +23,7 @@ from bertaccum.progress import silent
 from bertaccum.stopping import Stopping
 from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
-from bertaccum.training.seed_sweep import train_seeds, write_spread
+from bertaccum.training.seed_sweep import write_spread
 from bertaccum.training.train import resume, train
 from bertaccum.training.updater import Updater
 
@@ -132,19 +132,19 @@ def test_an_interval_that_is_none_is_refused(config: Any, value: object) -> None
 def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
     asked = config("many", max_updates=3, seed=5)
     stopping = Stopping()
-    for event in train_seeds(asked, 3, silent, stopping):
+    for event in api.training_events(asked, seeds=3, stopping=stopping):
         if isinstance(event, Started) and event.folder.name == "seed-6":
             stopping.requested = signal.SIGTERM
     assert isinstance(event, Stopped)
-    *_, last = train_seeds(asked, 3, silent)
-    summaries = [e.summary for e in train_seeds(asked, 3, silent) if isinstance(e, Finished)]
+    *_, last = api.training_events(asked, seeds=3)
+    summaries = [e.summary for e in api.training_events(asked, seeds=3) if isinstance(e, Finished)]
     assert (len(summaries), summaries[-1]) == (3, last.summary)
     for seed, summary in zip((5, 6, 7), summaries, strict=True):
         *_, alone = train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
         assert alone.summary["final_loss"] == summary["final_loss"]
     with pytest.raises(ConfigError, match=r"would be another run with --dropout 0.3 \(was 0.1\)"):
-        list(train_seeds(dataclasses.replace(asked, dropout=0.3), 3, silent))
-    *_, longer = train_seeds(dataclasses.replace(asked, max_updates=4), 1, silent)
+        list(api.training_events(dataclasses.replace(asked, dropout=0.3), seeds=3))
+    *_, longer = api.training_events(dataclasses.replace(asked, max_updates=4), seeds=1)
     assert longer.summary["updates"] == 4
     spread = write_spread(Path(asked.out), [*summaries, summaries[0] | {"final_loss": None}])
     assert spread["runs"] == 4
@@ -159,15 +159,15 @@ def test_seeds_need_a_folder_and_a_process_of_their_own(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="--seeds needs --out"):
-        api.train(seeds=2)
+        api.train_seeds(2)
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("seed: 0\n")
     with pytest.raises(ConfigError, match="is a run's folder"):
-        api.train(config("one"), seeds=2)
+        api.train_seeds(2, config("one"))
     workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
     with pytest.raises(ConfigError, match="--seeds is for one process"):
-        list(train_seeds(config("many"), 2, silent))
+        api.train_seeds(2, config("many"))
 
 
 @pytest.mark.slow
