@@ -27,13 +27,13 @@ def test_sizes_are_read(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "GiB", "4XB", "-1GiB", "4 G iB", "1e9", "٤GiB", "4GiBs"])
 @pytest.mark.parametrize("config", [TrainConfig, EvalConfig])
 def test_what_is_no_size_is_said_to_be_none(text: str, config: type) -> None:
-    with pytest.raises(ConfigError, match=r"--memory-limit.* is not a size such as 4GiB"):
+    with pytest.raises(ConfigError, match=r"`memory_limit`.* is not a size such as 4GiB"):
         config(memory_limit=text)
 
 
 @pytest.mark.parametrize(("text", "size"), [("4", "4"), ("3500", "3,500"), ("0.5k", "500")])
 def test_a_size_without_its_unit_is_said_to_mean_bytes(text: str, size: str) -> None:
-    message = rf"--memory-limit {text} means {size} bytes; add a unit, as in 4GiB"
+    message = rf"`memory_limit` {text} means {size} bytes; add a unit, as in 4GiB"
     with pytest.raises(ConfigError, match=message):
         TrainConfig(memory_limit=text)
     with pytest.raises(ConfigError, match=message.replace("memory-limit", "device-memory")):

@@ -68,6 +68,11 @@ class Number(click.ParamType):
         if field.metadata["fraction"]:
             plain = "updates|epochs"
         self.name = f"{plain}|{AUTO}" if str in kinds else plain
+        self._meaning = "a whole number" if int in kinds else "a number"
+        if field.metadata["fraction"]:
+            self._meaning = "a number of updates, such as 200, or of epochs, such as 0.25"
+        if str in kinds:
+            self._meaning = f"{AUTO} or a whole number"
 
     @property
     def takes_floats(self) -> bool:
@@ -88,7 +93,7 @@ class Number(click.ParamType):
     ) -> int | float | str:
         number = value if value == AUTO and str in self._kinds else self._number(value)
         if number is None:
-            self.fail(f"{value!r} is not a valid {self.name}", param, ctx)
+            self.fail(f"{value!r} is not {self._meaning}", param, ctx)
         if problem := problem_of(self._field, number):
             self.fail(f"{value} {problem}", param, ctx)
         return number

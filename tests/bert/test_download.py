@@ -129,7 +129,7 @@ def test_an_absent_file_and_an_absent_server_are_clear_errors(
     with pytest.raises(InputError, match=r"cannot download .*_L-4_.*Not Found"):
         fetch_preset("bert-small", ignore)
     monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9/none")
-    with pytest.raises(InputError, match=r"Connection refused.*--init-checkpoint none"):
+    with pytest.raises(InputError, match=r"Connection refused.*`init_checkpoint` none"):
         fetch_preset("bert-small", ignore)
 
 

@@ -134,7 +134,7 @@ def test_contradictions_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps(other))
     check(
         ConfigError,
-        "--bert-config .* num_attention_heads 8 against 2",
+        "`bert_config` .* num_attention_heads 8 against 2",
         init_checkpoint=folder,
         bert_config=str(tmp_path / "other.json"),
     )

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def updates(folder: Path, micro_batch: int) -> list[Updated]:
-    events = bertaccum.train(
+    events = bertaccum.training_events(
         data=str(folder / "cola"),
         bert_config=str(folder / "cola/bert_config.json"),
         init_checkpoint="none",

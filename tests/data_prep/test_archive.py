@@ -31,7 +31,7 @@ def test_the_record_is_read() -> None:
 
 def test_unverified_archive_is_refused(archive: Path, tmp_path: Path) -> None:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    with pytest.raises(ConfigError, match=f"{found}.*--allow-unverified-archive"):
+    with pytest.raises(ConfigError, match=f"{found}.*`allow_unverified_archive`"):
         run(archive=str(archive), out=str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == [archive]
 

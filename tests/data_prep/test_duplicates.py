@@ -140,7 +140,7 @@ def test_test_rows_are_held_out_where_there_is_no_test_file(prepared: Any) -> No
     [
         ({"test_file": "t.csv"}, "does not go with --test-file t.csv, which has test rows already"),
         ({"source": "sample", "train_file": None}, "does not go with --source sample, which has"),
-        ({"dev_fraction": 0.7}, "--test-fraction 0.3 and --dev-fraction 0.7 leave no rows"),
+        ({"dev_fraction": 0.7}, "`test_fraction` 0.3 and `dev_fraction` 0.7 leave no rows"),
     ],
 )
 def test_a_test_fraction_that_does_not_fit(options: dict[str, Any], message: str) -> None:

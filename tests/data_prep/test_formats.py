@@ -118,7 +118,7 @@ def test_encodings(tmp_path: Path) -> None:
     path, said = tmp_path / "a.csv", list[str]()
     rows = "label,text\n1,café\n0,thé\n"
     path.write_bytes(rows.encode("latin-1"))
-    with pytest.raises(InputError, match=r"a.csv, row 2: byte 0xe9 .* UTF-8; .*--encoding"):
+    with pytest.raises(InputError, match=r"a.csv, row 2: byte 0xe9 .* UTF-8; .*`encoding`"):
         all_commands(path)
     wanted = [("1", "café"), ("0", "thé")]
     assert all_commands(path, Reading(encoding="latin-1")) == wanted
@@ -130,7 +130,7 @@ def test_encodings(tmp_path: Path) -> None:
     assert said == [f"{path}: columns separated by comma, encoding utf-16"]
     for codec in ("utf-16-le", "utf-16-be"):
         path.write_bytes(rows.encode(codec))
-        with pytest.raises(InputError, match=f"row 1: looks like UTF-16 .* --encoding {codec}"):
+        with pytest.raises(InputError, match=f"row 1: looks like UTF-16 .* `encoding` {codec}"):
             all_commands(path)
         assert all_commands(path, Reading(encoding=codec)) == wanted
     path.write_bytes(rows.encode("utf-16") + b"\x00\xd8\n\x00")

@@ -92,15 +92,15 @@ def test_bad_files(
 
 def test_bad_options(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    with pytest.raises(ConfigError, match="--text-column 3 is not one of the columns 1 to 2"):
+    with pytest.raises(ConfigError, match="`text_column` 3 is not one of the columns 1 to 2"):
         read(path, b"a,b\n", text="3", label="1")
-    with pytest.raises(ConfigError, match="--label-column 0 is not"):
+    with pytest.raises(ConfigError, match="`label_column` 0 is not"):
         read(path, b"a,b\n", text="1", label="0")
     with pytest.raises(ConfigError, match="are the same column"):
         read(path, b"text,b\n", text="text", label="text")
     with pytest.raises(ConfigError, match="are the same column"):
         read(path, b"text,label\n", text="text", label="1")
-    with pytest.raises(ConfigError, match=r"no delimiter was found.*--delimiter"):
+    with pytest.raises(ConfigError, match=r"no delimiter was found.*`delimiter`"):
         read(tmp_path / "a.txt", b"words\nand words\n")
     with pytest.raises(InputError, match="no such file"):
         list(read_examples(tmp_path / "none.csv", Reading()))

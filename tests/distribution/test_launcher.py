@@ -36,7 +36,7 @@ def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(module, "_DRIVER", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert module._gpus() == ["0", "1", "2"]
-    with pytest.raises(ConfigError, match="--workers 2 cannot share 3 GPUs evenly"):
+    with pytest.raises(ConfigError, match="2 workers cannot share 3 GPUs evenly"):
         launch(2, ["train"])
     for named, gpus in (("", []), ("-1", []), ("1,0", ["1", "0"])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)

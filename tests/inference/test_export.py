@@ -179,7 +179,7 @@ def test_where_nothing_can_be_made_nothing_is_loaded(
 
     monkeypatch.setattr(export, "load_best", never)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=rf"--out .*{out} .*; choose another folder"):
+    with pytest.raises(ConfigError, match=rf"`out` .*{out} .*; choose another folder"):
         api.export(ExportConfig(str(run.path), out=str(tmp_path / out)))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -38,26 +38,26 @@ def advice(**changes: object) -> list[str]:
 
 def test_each_remedy_comes_with_what_it_takes() -> None:
     assert advice() == [
-        "--recompute layer (about 578 MiB)",
-        "--max-seq-length 96 (about 546 MiB)",
-        "--accumulator-dtype bfloat16 (about 523 MiB)",
-        "on a GPU --offload-optimizer (about 358 MiB)",
-        "--model bert-mini (about 241 MiB)",
+        "`recompute` layer (about 578 MiB)",
+        "`max_seq_length` 96 (about 546 MiB)",
+        "`accumulator_dtype` bfloat16 (about 523 MiB)",
+        "on a GPU `offload_optimizer` (about 358 MiB)",
+        "`model` bert-mini (about 241 MiB)",
     ]
 
 
 def test_what_is_used_already_or_would_not_do_is_left_out() -> None:
     few = advice(recompute=["none", "layer"], halved=True, usable_bytes=400 * MIB)
     assert [line.split(" (")[0] for line in few] == [
-        "on a GPU --offload-optimizer",
-        "--model bert-mini",
+        "on a GPU `offload_optimizer`",
+        "`model` bert-mini",
     ]
     assert advice(usable_bytes=10 * MIB) == []
 
 
 def test_a_smaller_model_is_proposed_until_one_fits() -> None:
     least = advice(usable_bytes=100 * MIB)
-    assert [line.split(" (")[0] for line in least] == ["--model bert-tiny"]
+    assert [line.split(" (")[0] for line in least] == ["`model` bert-tiny"]
 
 
 def test_a_micro_batch_that_was_asked_for_is_what_must_fit() -> None:
@@ -67,14 +67,14 @@ def test_a_micro_batch_that_was_asked_for_is_what_must_fit() -> None:
         costs={"none": MemoryCost(500 * MIB, 450 * MIB, MIB, 0.0)},
     )
     assert lines[:2] == [
-        "--max-seq-length 24 (about 642 MiB)",
-        "--micro-batch 1 (about 578 MiB)",
+        "`max_seq_length` 24 (about 642 MiB)",
+        "`micro_batch` 1 (about 578 MiB)",
     ]
 
 
 def test_where_nothing_could_be_measured_the_resting_bytes_speak() -> None:
     blind = advice(costs={}, usable_bytes=300 * MIB)
     assert [line.split(" (")[0] for line in blind] == [
-        "on a GPU --offload-optimizer",
-        "--model bert-mini",
+        "on a GPU `offload_optimizer`",
+        "`model` bert-mini",
     ]

@@ -104,8 +104,8 @@ def test_nothing_fits_and_what_would(make: Callable[..., Any]) -> None:
     message = str(error.value)
     assert message.startswith("nothing fits: one example of 128 tokens takes at least 500 MiB;")
     assert "there are 490 MiB, without the margin" in message
-    assert "--accumulator-dtype bfloat16 (about 445 MiB)" in message
-    assert "--model bert-mini" in message
+    assert "`accumulator_dtype` bfloat16 (about 445 MiB)" in message
+    assert "`model` bert-mini" in message
     # MemoryPoint to be proposed, though it was not allowed.
     assert set(written["example_bytes"]) == {"none", "layer"}
 
@@ -150,7 +150,7 @@ def test_what_ran_out_of_memory_is_not_planned_again(
     assert report.cached
     assert report.plan.micro_batch < 8
     assert written["learned_limits"] == {"none": 8}
-    assert "ran out of memory before; `bertaccum plan --fresh` forgets that" in written["why"]
+    assert "ran out of memory before; planning with `fresh` forgets that" in written["why"]
     # Also for another target batch, but not with more memory.
     assert make(memory_limit="4GiB", target_batch=64)[0].plan.micro_batch < 8
     assert make(memory_limit="5GiB")[0].plan.micro_batch == 8

@@ -132,7 +132,7 @@ def test_other_data_is_a_difference(run) -> None:
         (["small", "damaged"], r"damaged/config.yaml: is not a run's configuration"),
         (["empty", "empty"], "empty: none of these runs has an update yet"),
         (["small", "small", "--out", "small/plan.json"], "--out small/plan.json cannot be written"),
-        (["small", "small", "--smooth", "0"], "0 is not in the range x>=1"),
+        (["small", "small", "--smooth", "0"], "0 is below 1"),
     ],
 )
 def test_a_mistake_gets_one_line(run, arguments: list[str], message: str) -> None:

@@ -124,7 +124,7 @@ def test_half_epochs_are_evaluated(config: Any) -> None:
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.5, float("nan"), float("inf"), True, "often"])
 def test_an_interval_that_is_none_is_refused(config: Any, value: object) -> None:
-    with pytest.raises(ConfigError, match="--eval-every"):
+    with pytest.raises(ConfigError, match="`eval_every`"):
         config("run", eval_every=value)
 
 
@@ -142,7 +142,7 @@ def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
     for seed, summary in zip((5, 6, 7), summaries, strict=True):
         *_, alone = train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
         assert alone.summary["final_loss"] == summary["final_loss"]
-    with pytest.raises(ConfigError, match=r"would be another run with --dropout 0.3 \(was 0.1\)"):
+    with pytest.raises(ConfigError, match=r"would be another run with `dropout` 0.3 \(was 0.1\)"):
         list(api.training_events(dataclasses.replace(asked, dropout=0.3), seeds=3))
     *_, longer = api.training_events(dataclasses.replace(asked, max_updates=4), seeds=1)
     assert longer.summary["updates"] == 4
@@ -158,7 +158,7 @@ def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
 def test_seeds_need_a_folder_and_a_process_of_their_own(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="--seeds needs --out"):
+    with pytest.raises(ConfigError, match="`seeds` needs `out`"):
         api.train_seeds(2)
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("seed: 0\n")
@@ -166,7 +166,7 @@ def test_seeds_need_a_folder_and_a_process_of_their_own(
         api.train_seeds(2, config("one"))
     workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
-    with pytest.raises(ConfigError, match="--seeds is for one process"):
+    with pytest.raises(ConfigError, match="`seeds` is for one process"):
         api.train_seeds(2, config("many"))
 
 

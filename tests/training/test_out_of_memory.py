@@ -129,7 +129,7 @@ def test_where_nothing_helps_it_says_what_would(
     config: Callable[..., TrainConfig], fail: Callable[..., Any]
 ) -> None:
     fail(range(1, 100), training=True)
-    with pytest.raises(RunError, match=r"one example at a time and recomputation; lower --max-seq"):
+    with pytest.raises(RunError, match=r"one example at a time and recomputation; lower `max_seq"):
         run(config(4, "cut"))
 
 

@@ -205,15 +205,15 @@ def test_what_changes_the_updates_is_refused(config: Make) -> None:
     run_until(train(run_config, silent), 3)
     run = Path(str(run_config.out))
     before = result(run)
-    with pytest.raises(ConfigError, match=r"--target-batch 4 \(was 8\), --seed 1 \(was 0\)"):
+    with pytest.raises(ConfigError, match=r"`target_batch` 4 \(was 8\), `seed` 1 \(was 0\)"):
         list(resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
-    with pytest.raises(ConfigError, match=r"--optimizer bert-adamw \(was adamw\)"):
+    with pytest.raises(ConfigError, match=r"`optimizer` bert-adamw \(was adamw\)"):
         list(resume(run, {"optimizer": "bert-adamw"}, silent))
-    with pytest.raises(ConfigError, match=r"both name the run folder; drop --out"):
+    with pytest.raises(ConfigError, match=r"both name the run folder; drop `out`"):
         list(resume(run, {"out": "elsewhere"}, silent))
     drawn = config("drawn", dropout_stream="micro-batch")
     RunFolder(Path(str(drawn.out))).create(drawn, {})
-    with pytest.raises(ConfigError, match=r"--micro-batch 2 \(was 3\), --cut cost \(was count\)"):
+    with pytest.raises(ConfigError, match=r"`micro_batch` 2 \(was 3\), `cut` cost \(was count\)"):
         list(resume(Path(str(drawn.out)), {"micro_batch": 2, "cut": "cost"}, silent))
     data = Path(run_config.data)
     for name, text in (("train.tsv", "1\tbad food\n"), ("dev.tsv", "0\tgood\n")):
@@ -466,7 +466,7 @@ def test_a_first_checkpoint_that_cannot_be_saved_promises_no_earlier_one(
     run_config = config("run")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_text", full)
-        with pytest.raises(RunError, match=r"run again with --resume; it starts over$"):
+        with pytest.raises(RunError, match=r"run again with `resume`; it starts over$"):
             list(train(run_config, silent))
     list(resume(Path(str(run_config.out)), {}, silent))
     assert result(str(run_config.out)) == whole
@@ -486,7 +486,7 @@ def test_nonfinite_updates_in_a_row_end_the_run(
     run_config = config("run", max_nonfinite=2, cut="count")
     message = (
         r"the loss of micro-batch [23] of 3 in update 2 is not finite \(train.tsv, rows"
-        r" (\d+(?:, \d+)*)\), for 2 updates in a row; lower --learning-rate$"
+        r" (\d+(?:, \d+)*)\), for 2 updates in a row; lower `learning_rate`$"
     )
     with pytest.raises(RunError, match=message) as error:
         list(train(run_config, silent))

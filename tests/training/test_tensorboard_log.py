@@ -59,6 +59,6 @@ def test_a_run_that_goes_on_is_drawn_once(run: Path) -> None:
 
 def test_what_cannot_be_written_is_said(run: Path) -> None:
     (run / "taken").write_text("a file")
-    with pytest.raises(RunError, match=r"taken/tensorboard: cannot be written .*--resume"):
+    with pytest.raises(RunError, match=r"taken/tensorboard: cannot be written .*`resume`"):
         files = TensorBoardLog(run / "taken/tensorboard", read_record(run))
         files.add(update(3))
