@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bertaccum.cli.display.sentences import with_flags
 from bertaccum.cli.program import cli
 from bertaccum.config import (
     CompareConfig,
@@ -71,7 +72,7 @@ def table(config: Any) -> str:
     for field in dataclasses.fields(config):
         if field.name in {other.name for other in shared}:
             continue
-        help_text = field.metadata["help"]
+        help_text = with_flags(field.metadata["help"])
         fallback = re.search(r" *\[default: (.*)\]", help_text)
         default = fallback[1] if fallback else field.default
         if default is None or isinstance(default, bool):

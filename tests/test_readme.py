@@ -22,8 +22,8 @@ def test_every_file_the_readme_names_is_there() -> None:
         assert (ROOT / link).exists(), link
 
 
-def test_the_table_of_contents_names_every_module() -> None:
-    for module in (*ROOT.glob("bertaccum/*"), *ROOT.glob("bertaccum/*/*.py"), ROOT / "data_prep"):
-        if module.name.startswith("_") or module.suffix not in (".py", ""):
-            continue
-        assert f"`{module.name}`" in README or f"`{module.name}/`" in README, module
+def test_the_layout_names_every_package() -> None:
+    packages = [path.parent for path in ROOT.glob("bertaccum/*/__init__.py")]
+    assert len(packages) == 9
+    for package in [*packages, ROOT / "data_prep"]:
+        assert f"`{package.relative_to(ROOT)}/`" in README, package
