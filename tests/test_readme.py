@@ -24,6 +24,6 @@ def test_every_file_the_readme_names_is_there() -> None:
 
 def test_the_layout_names_every_package() -> None:
     packages = [path.parent for path in ROOT.glob("bertaccum/*/__init__.py")]
-    assert len(packages) == 9
+    assert len(packages) == 10
     for package in [*packages, ROOT / "data_prep"]:
         assert f"`{package.relative_to(ROOT)}/`" in README, package

@@ -89,7 +89,7 @@ def test_everything_is_on_it(run: Path) -> None:
         *("learning_rate", "2e-05", "tf_keras", "2.20.1", "12.5 s", "Learning rate"),
         f"1,200 rows, SHA-256 {'t' * 64}",
         "truncation of train.tsv",
-        "38 % of the texts are longer than --max-seq-length 8 (median 8, longest 10 tokens)",
+        "38 % of the texts are longer than max_seq_length 8 (median 8, longest 10 tokens)",
     ):
         assert text in outline.texts, text
     names = [name for name, _ in outline.elements]
