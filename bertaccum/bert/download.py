@@ -1,25 +1,28 @@
-"""Google's released checkpoints: where they are, fetching them, unpacking them.
+"""Google's released checkpoints: their addresses, downloading and unpacking them.
 
-A download goes on where it was cut off, and what is unpacked is whole (length, zip
-checksums, expected members) before it appears in the cache. No tensorflow here.
+A download continues where it was cut off, and what is unpacked is whole (length, digest, zip
+checksums, expected members) before it appears in the cache. No TensorFlow here.
 """
 
 from __future__ import annotations
 
+import base64
 import errno
-import http.client
+import hashlib
 import os
+import re
 import shutil
 import struct
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
+
+import requests
 
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.cache import cache_folder
-from bertaccum.errors import InputError
+from bertaccum.errors import InputError, reason
 from bertaccum.files import beside
 from bertaccum.progress import Progress
 
@@ -40,7 +43,7 @@ _DAMAGED = (
     struct.error,
     OSError,
 )
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 30
 
 
@@ -124,15 +127,14 @@ def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInf
 
 
 def _download(url: str, folder: Path, progress: Progress) -> Path:
-    """Fetches `url` into `folder`; what an earlier try left there is gone on with."""
+    """Fetch `url` into `folder`, continuing what an earlier try left there."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / (url.rsplit("/", 1)[-1] + ".part")
     try:
         _fetch(url, part, progress)
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
+    except (OSError, requests.RequestException) as error:
         raise InputError(
-            f"cannot download {url} ({reason})",
+            f"cannot download {url} ({_cause(error)})",
             "try again (it goes on where it stopped), name a folder or zip with"
             " `init_checkpoint`, or start from random weights with `init_checkpoint` none and,"
             " where the data has no vocab.txt, `vocab` FILE",
@@ -140,25 +142,47 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
     return part
 
 
+def _cause(error: Exception) -> str:
+    """Return what the system says, which requests and urllib3 wrap several times."""
+    found: Any = error
+    while found.args and isinstance(found.args[0], Exception):
+        found = found.args[0]
+    return reason(getattr(found, "reason", None) or found)
+
+
 def _fetch(url: str, part: Path, progress: Progress) -> None:
     done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
-    try:
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
-    except urllib.error.HTTPError as error:
-        if error.code != 416:
-            raise
-        if error.headers.get("Content-Range", "").endswith(f"/{done}"):
-            return None  # What an earlier try left is all there is.
-        part.unlink()
-        return _fetch(url, part, progress)
-    with response, part.open("ab" if response.status == 206 else "wb") as target:
-        done = target.tell()
-        length = response.headers["Content-Length"]
-        total = done + int(length) if length else None
-        while chunk := response.read(_CHUNK_BYTES):
-            target.write(chunk)
-            done += len(chunk)
-            progress(f"downloading {url}", done, total)
+    wanted = {"Range": f"bytes={done}-"} if done else {}
+    with requests.get(url, headers=wanted, stream=True, timeout=_TIMEOUT_SECONDS) as response:
+        if response.status_code == requests.codes.range_not_satisfiable:
+            if response.headers.get("Content-Range", "").endswith(f"/{done}"):
+                return None  # What an earlier try left is all there is.
+            part.unlink()
+            return _fetch(url, part, progress)
+        response.raise_for_status()
+        resumed = response.status_code == requests.codes.partial_content
+        with part.open("ab" if resumed else "wb") as target:
+            done = target.tell()
+            length = response.headers.get("Content-Length")
+            total = done + int(length) if length else None
+            for chunk in response.iter_content(_CHUNK_BYTES):
+                target.write(chunk)
+                done += len(chunk)
+                progress(f"downloading {url}", done, total)
     if total is not None and done != total:
         raise OSError(f"connection lost after {done} of {total} bytes")
+    _check_digest(part, response.headers.get("x-goog-hash", ""))
+
+
+def _check_digest(part: Path, hashes: str) -> None:
+    """Compare a download with the MD5 digest that Google's storage sends with it, if it does."""
+    found = re.search(r"md5=([\w+/]+=*)", hashes)
+    if found is None:
+        return
+    digest = hashlib.md5(usedforsecurity=False)
+    with part.open("rb") as file:
+        while block := file.read(_CHUNK_BYTES):
+            digest.update(block)
+    if base64.b64encode(digest.digest()).decode() != found[1]:
+        part.unlink()
+        raise OSError("what arrived is not what was sent: its MD5 digest differs")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import http.server
 import threading
 import zipfile
@@ -24,6 +26,7 @@ class Server:
         self.contents = b""
         self.cut: int | None = None
         self.ignores_range = False
+        self.digest = ""
         self.ranges: list[str | None] = []
         outer = self
 
@@ -43,6 +46,7 @@ class Server:
                     return
                 self.send_response(206 if wanted else 200)
                 self.send_header("Content-Length", str(len(outer.contents) - start))
+                self.send_header("x-goog-hash", f"crc32c=AAAAAA==, md5={outer.digest}")
                 self.end_headers()
                 self.wfile.write(outer.contents[start : outer.cut])
 
@@ -102,14 +106,24 @@ def test_a_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_cut_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
-    server.contents, server.cut = make_zip(tmp_path / "made.zip"), 700
+    server.contents, server.cut = make_zip(tmp_path / "made.zip"), (1 << 16) + 700
     with pytest.raises(InputError, match=r"cannot download .* goes on where it stopped"):
         fetch_preset("bert-tiny", ignore)
     assert not (cache_folder() / "checkpoints/bert-tiny").exists()
     server.cut = None
     folder = fetch_preset("bert-tiny", ignore)
-    assert server.ranges == [None, "bytes=700-"]
+    assert server.ranges == [None, f"bytes={1 << 16}-"]
     assert (folder / "vocab.txt").read_text() == "vocab.txt" * 1000
+
+
+def test_what_arrives_has_the_digest_that_was_announced(server: Server, tmp_path: Path) -> None:
+    server.contents = make_zip(tmp_path / "made.zip")
+    server.digest = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+    with pytest.raises(InputError, match="its MD5 digest differs"):
+        fetch_preset("bert-tiny", ignore)
+    assert list((cache_folder() / "checkpoints").iterdir()) == []
+    server.digest = base64.b64encode(hashlib.md5(server.contents).digest()).decode()
+    assert fetch_preset("bert-tiny", ignore).is_dir()
 
 
 def test_a_damaged_zip_is_refused_and_not_kept(server: Server, tmp_path: Path) -> None:
