@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bertaccum.atomic import standing
 from bertaccum.config import (
     EvalConfig,
     ExportConfig,
@@ -23,7 +24,6 @@ from bertaccum.config import (
     TrainConfig,
 )
 from bertaccum.errors import ConfigError
-from bertaccum.files import standing
 from bertaccum.progress import Note, Progress, silent, unheard
 from bertaccum.settings import AUTO, delimiter_character, field_names, named_options
 from bertaccum.stopping import Stopping

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bertaccum.atomic import REPLACED_SUFFIX
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError
-from data_prep.atomic import REPLACED_SUFFIX
 from data_prep.manifest import MANIFEST, TOOL, changed_files, changed_options, read_manifest
 
 VOCABULARY = "vocab.txt"

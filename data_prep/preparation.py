@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertaccum.atomic import new_files
 from bertaccum.config import SPLITS, PrepareConfig
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
@@ -16,7 +17,6 @@ from bertaccum.progress import Note, Progress, unheard
 from bertaccum.settings import delimiter_character
 from bertaccum.version import __version__
 from data_prep.archive import checked_sha256, recorded_download
-from data_prep.atomic import staged
 from data_prep.csv_source import csv_source
 from data_prep.findings import findings, rows_to_keep
 from data_prep.folder import VOCABULARY, earlier_manifest, is_unchanged
@@ -100,7 +100,7 @@ def prepare(
         data = _split(source, config, progress)
     manifest = _manifest(source, data, options)
     words = learn_vocabulary(_train_texts(data)) if config.source == "sample" else None
-    with staged(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
+    with new_files(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
         manifest["files"] = _write(temporary, data, words, config.layout, progress)
         (temporary / MANIFEST).write_bytes(manifest_bytes(manifest))
     return PrepareResult(folder, manifest, unchanged=False)

@@ -14,8 +14,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Modules that need the standard library only, and that everything may import.
 LOWEST = {
-    *("bertaccum.config", "bertaccum.errors", "bertaccum.files", "bertaccum.metrics"),
-    *("bertaccum.progress", "bertaccum.settings", "bertaccum.sizes", "bertaccum.stopping"),
+    *("bertaccum.atomic", "bertaccum.config", "bertaccum.errors", "bertaccum.files"),
+    *(
+        "bertaccum.metrics",
+        "bertaccum.progress",
+        "bertaccum.settings",
+        "bertaccum.sizes",
+        "bertaccum.stopping",
+    ),
     "bertaccum.version",
 }
 # Each package and those that it may import, besides itself and what is lowest.

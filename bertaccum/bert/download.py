@@ -20,10 +20,10 @@ from typing import Any
 
 import requests
 
+from bertaccum.atomic import new_folder
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.cache import cache_folder
 from bertaccum.errors import InputError, reason
-from bertaccum.files import beside
 from bertaccum.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
@@ -94,10 +94,7 @@ def unpack(archive: Path, folder: Path) -> None:
     Raises:
       InputError: the zip is damaged or lacks one of the files.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    whole = beside(folder)
-    whole.mkdir()
-    try:
+    with new_folder(folder, existing="keep") as whole:
         try:
             with zipfile.ZipFile(archive) as bundle:
                 for member, entry in _members(bundle, archive).items():
@@ -110,10 +107,6 @@ def unpack(archive: Path, folder: Path) -> None:
             raise InputError(
                 f"is not a whole zip file ({error})", "download it again", path=archive
             ) from None
-        if not folder.exists():
-            whole.rename(folder)
-    finally:
-        shutil.rmtree(whole, ignore_errors=True)
 
 
 def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:

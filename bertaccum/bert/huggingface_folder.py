@@ -14,11 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import checked_config, read_object
 from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
 from bertaccum.bert.vocabulary import check_vocabulary, read_vocabulary
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import json_text, write_text
+from bertaccum.files import json_text
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # Of names in a file that holds more than the encoder; and of the part that it may lack.

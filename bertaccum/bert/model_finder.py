@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import fetch_preset, preset_folder, unpack
 from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
@@ -25,7 +26,7 @@ from bertaccum.bert.model_source import RUN_PREFIX, ModelSource
 from bertaccum.cache import cache_folder
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_mapping, sha256, standing
+from bertaccum.files import read_mapping, sha256
 from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"

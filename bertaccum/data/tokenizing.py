@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +11,13 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
+from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.cache import cache_folder
 from bertaccum.data.labels import Labels, _class_numbers, labels_of
 from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation
-from bertaccum.files import beside, json_text, read_text, sha256, write_text
+from bertaccum.files import json_text, read_text, sha256
 from bertaccum.progress import Note, Progress
 from data_prep.manifest import is_prepared
 from data_prep.tsv import read_tsv
@@ -95,10 +95,7 @@ def _make_store(
     table = read_tsv(tsv)
     numbers = _class_numbers(tsv, table, labels)
     texts = table["text"].tolist()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = beside(folder)
-    temporary.mkdir()
-    try:
+    with new_folder(folder, existing="keep") as temporary:
         kept, whole = [np.zeros(1, np.int64)], []
         with (temporary / "token_ids.int32").open("wb") as file:
             for done, (tokens, lengths) in enumerate(tokenized(texts, tokenizer), 1):
@@ -110,10 +107,6 @@ def _make_store(
         numbers.tofile(temporary / "labels.int32")
         truncation = _truncation(np.concatenate(whole), tokenizer.max_seq_length)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
-        if not folder.exists():
-            temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bertaccum.atomic import write_text
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import EvalConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
-from bertaccum.files import json_text, read_mapping, write_text
+from bertaccum.files import json_text, read_mapping
 from bertaccum.inference.inputs import evaluated_table
 from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.results import ClassScores, EvalResult

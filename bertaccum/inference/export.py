@@ -9,12 +9,12 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason
-from bertaccum.files import new_folder, write_text
 from bertaccum.inference.results import ExportResult
 from bertaccum.inference.savedmodel import save_serving
 from bertaccum.reporting.model_card import model_card

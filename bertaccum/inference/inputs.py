@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bertaccum.atomic import beside
 from bertaccum.bert.huggingface_folder import safetensors
 from bertaccum.config import EvalConfig, ExportConfig, PredictConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import beside
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from data_prep.tsv import default_split

@@ -9,9 +9,10 @@ import json
 import os
 from pathlib import Path
 
+from bertaccum.atomic import write_text
 from bertaccum.cache import cache_folder
 from bertaccum.config import StepConfig
-from bertaccum.files import json_text, read_mapping, write_text
+from bertaccum.files import json_text, read_mapping
 from bertaccum.planning import device_memory
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import field_names

@@ -10,13 +10,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+from bertaccum.atomic import write_text
 from bertaccum.bert.model_finder import find_dimensions
 from bertaccum.cache import cache_folder
 from bertaccum.config import PlanConfig
 from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with
 from bertaccum.data.labels import Labels
 from bertaccum.data.token_store import read_inputs
-from bertaccum.files import json_text, read_mapping, write_text
+from bertaccum.files import json_text, read_mapping
 from bertaccum.planning import device_memory
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult
 from bertaccum.planning.learned_limits import limits_file, request_digest

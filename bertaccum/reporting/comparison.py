@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bertaccum.atomic import write_bytes
 from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_mapping, write_bytes
+from bertaccum.files import read_mapping
 from bertaccum.reporting.curves import (
     Series,
     default_span,

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from bertaccum.files import write_text
+from bertaccum.atomic import write_text
 from bertaccum.metrics import LABELS, METRICS, baseline, one_class, shown
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series

@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bertaccum.atomic import write_text
 from bertaccum.errors import ConfigError
-from bertaccum.files import write_text
 from bertaccum.metrics import LABELS, METRICS, baseline, one_class, shown
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.charts import learning_rate_curve, loss_curve, score_curve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bertaccum.atomic import standing
 from bertaccum.errors import InputError
-from bertaccum.files import standing
 
 RUNS = Path("runs")
 LATEST = "latest"

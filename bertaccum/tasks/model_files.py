@@ -9,6 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -16,7 +17,7 @@ from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.data.labels import Labels
 from bertaccum.errors import InputError, reason
-from bertaccum.files import json_text, read_text, write_text
+from bertaccum.files import json_text, read_text
 from bertaccum.tasks.classification import build_classifier
 
 # How good the checkpoint was when it was saved.

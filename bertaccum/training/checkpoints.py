@@ -19,17 +19,12 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
+from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.files import (
-    json_text,
-    new_folder,
-    read_text,
-    sha256,
-    write_text,
-)
+from bertaccum.files import json_text, read_text, sha256
 from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.training.events import Evaluated

@@ -9,7 +9,6 @@ import fcntl
 import itertools
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,17 +17,10 @@ from typing import IO, Any
 
 import yaml
 
+from bertaccum.atomic import beside, new_folder, remove_unfinished, settle, sync, write_text
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.files import (
-    beside,
-    json_text,
-    read_mapping,
-    remove_unfinished,
-    settle,
-    sync,
-    write_text,
-)
+from bertaccum.files import json_text, read_mapping
 from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
 
@@ -78,20 +70,16 @@ class RunFolder(RunPaths):
         Raises:
           RunError: the folder cannot be written.
         """
-        temporary = beside(self.path)
         try:
-            (temporary / self.checkpoints.name).mkdir(parents=True)
-            write_text(temporary / self.config.name, _yaml(config))
-            write_text(temporary / self.inputs.name, json_text(inputs))
-            # Whole or not there: what can be seen of it can be resumed.
-            temporary.rename(self.path)
+            with new_folder(self.path, existing="refuse") as folder:
+                (folder / self.checkpoints.name).mkdir()
+                write_text(folder / self.config.name, _yaml(config))
+                write_text(folder / self.inputs.name, json_text(inputs))
             _point_latest_to(self.path)
         except OSError as error:
             raise RunError(
                 f"cannot be written ({error.strerror})", "choose another `out`", path=self.path
             ) from None
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import tf_keras
 
+from bertaccum.atomic import write_text
 from bertaccum.config import TrainConfig
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError
-from bertaccum.files import json_text, read_mapping, write_text
+from bertaccum.files import json_text, read_mapping
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.events import Event, Finished, Stopped

@@ -67,9 +67,9 @@ def test_a_store_knows_how_long_its_texts_were(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("longer", "said"),
     [
-        (0, "no text is longer than --max-seq-length 128 (median 210, longest 2,400 tokens)"),
-        (4, "less than 1 % of the texts are longer than --max-seq-length 128 (median 210, "),
-        (630, "63 % of the texts are longer than --max-seq-length 128 (median 210, longest 2,4"),
+        (0, "no text is longer than `max_seq_length` 128 (median 210, longest 2,400 tokens)"),
+        (4, "less than 1 % of the texts are longer than `max_seq_length` 128 (median 210, "),
+        (630, "63 % of the texts are longer than `max_seq_length` 128 (median 210, longest 2,4"),
         (1000, "100 % of the texts are longer"),
     ],
 )

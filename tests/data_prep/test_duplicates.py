@@ -84,7 +84,7 @@ def test_drop_duplicates_keeps_the_first_row_of_each_text(prepared: Any) -> None
 
 
 def test_where_all_texts_are_in_the_test_set_nothing_is_left(prepared: Any, tmp_path: Path) -> None:
-    message = "train.csv: all its texts are also in the test set; name another --test-file"
+    message = "train.csv: all its texts are also in the test set; name another `test_file`"
     with pytest.raises(InputError, match=message):
         prepared(DIFFERENT, DIFFERENT[::-1])
     with pytest.raises(InputError, match="has rows of one class only, once duplicates are dropped"):
@@ -138,8 +138,8 @@ def test_test_rows_are_held_out_where_there_is_no_test_file(prepared: Any) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test_file": "t.csv"}, "does not go with --test-file t.csv, which has test rows already"),
-        ({"source": "sample", "train_file": None}, "does not go with --source sample, which has"),
+        ({"test_file": "t.csv"}, "does not go with `test_file` t.csv, which has test rows already"),
+        ({"source": "sample", "train_file": None}, "does not go with `source` sample, which has"),
         ({"dev_fraction": 0.7}, "`test_fraction` 0.3 and `dev_fraction` 0.7 leave no rows"),
     ],
 )

@@ -77,7 +77,7 @@ def test_real_imdb_lines(tmp_path: Path, shared: Path) -> None:
         (b'label,text\n1,"a"b\n', InputError, 2, "not valid CSV"),
         (b'label,text\n1,"a\nb"\n1,caf\xe9\n', InputError, 4, "0xe9 at position 6 is not UTF-8"),
         (b"a\0b,text\n", InputError, 1, "NUL bytes"),
-        (b"label,review\n1,a\n", ConfigError, None, "'text' of --text-column is not in"),
+        (b"label,review\n1,a\n", ConfigError, None, "'text' of `text_column` is not in"),
         (b"label,text,text\n1,a,b\n", ConfigError, None, "more than once"),
     ],
 )

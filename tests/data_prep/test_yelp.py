@@ -146,12 +146,12 @@ def test_download(served: str, archive: Path, tmp_path: Path, record: Any) -> No
 def test_wrong_download(served: str, archive: Path, tmp_path: Path, record: Any) -> None:
     other = write_archive(tmp_path / "other.tgz", yelp_lines(6), yelp_lines(2))
     record(other, served)
-    check_fails(tmp_path, "is not the recorded archive.*--archive")
+    check_fails(tmp_path, "is not the recorded archive.*`archive`")
 
 
 def test_download_that_is_gone(served: str, archive: Path, tmp_path: Path, record: Any) -> None:
     record(archive, served + ".moved")
-    check_fails(tmp_path, r"the download of .* failed .*404.*--archive")
+    check_fails(tmp_path, r"the download of .* failed .*404.*`archive`")
 
 
 def test_no_network(archive: Path, tmp_path: Path, record: Any) -> None:
@@ -159,7 +159,7 @@ def test_no_network(archive: Path, tmp_path: Path, record: Any) -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     record(archive, f"http://127.0.0.1:{port}/{FILENAME}")
-    check_fails(tmp_path, r"no network: cannot reach .*--archive")
+    check_fails(tmp_path, r"no network: cannot reach .*`archive`")
 
 
 def check_fails(tmp_path: Path, message: str) -> None:

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from bertaccum.atomic import new_file
 from bertaccum.errors import ConfigError
-from bertaccum.files import new_file
 
 if TYPE_CHECKING:
     from bertaccum.inference.results import Prediction

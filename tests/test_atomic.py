@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from preparing import contents
 
+from bertaccum.atomic import new_files
 from bertaccum.errors import RunError
-from data_prep.atomic import staged
 
 OLD = {"a": b"old", "b": b"old", "mark": b"old"}
 NEW = {"a": b"new", "c": b"new", "mark": b"new"}
@@ -20,7 +20,7 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def publish(folder: Path) -> None:
-    with staged(folder, "mark", ["a", "b"]) as temporary:
+    with new_files(folder, "mark", ["a", "b"]) as temporary:
         write(temporary, NEW)
 
 
@@ -44,7 +44,7 @@ def test_interrupted_writing_leaves_the_old(tmp_path: Path, error: type[BaseExce
     folder = tmp_path / "out"
     folder.mkdir()
     write(folder, OLD)
-    with pytest.raises(error), staged(folder, "mark", ["a", "b"]) as temporary:
+    with pytest.raises(error), new_files(folder, "mark", ["a", "b"]) as temporary:
         (temporary / "a").write_bytes(b"half")
         raise error
     assert contents(folder) == OLD
