@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from bertaccum.config import PrepareConfig
 from bertaccum.errors import InputError, RunError
@@ -96,8 +95,12 @@ def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: P
     rewrite(archive, copy)
     with _adapted(progress):
         expected = tfds.builder_cls(DATASET).url_infos
-    with mock.patch.dict(expected, {recorded.url: compute_url_info(copy)}):
+    before = expected[recorded.url]
+    expected[recorded.url] = compute_url_info(copy)
+    try:
         return _built(progress, folder / "data", {"manual_dir": folder})
+    finally:
+        expected[recorded.url] = before
 
 
 def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -> Any:
@@ -126,11 +129,24 @@ def _adapted(progress: Progress) -> Iterator[None]:
     bar = partial(ReportingBar, progress, _DOINGS)
     with (
         redirect_stdout(io.StringIO()),
-        mock.patch.object(logging.getLogger("urllib3.connectionpool"), "disabled", True),
-        mock.patch.multiple(utils, tqdm=bar, async_tqdm=bar),
-        mock.patch.object(downloader, "MAX_RETRIES", _RETRIES),
+        _attributes(logging.getLogger("urllib3.connectionpool"), disabled=True),
+        _attributes(utils, tqdm=bar, async_tqdm=bar),
+        _attributes(downloader, MAX_RETRIES=_RETRIES),
     ):
         yield
+
+
+@contextmanager
+def _attributes(owner: Any, **values: Any) -> Iterator[None]:
+    """Give attributes of a library other values for a while."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 @contextmanager
