@@ -16,6 +16,9 @@ from tensorflow.python.distribute import collective_all_reduce_strategy
 from bertaccum.distribution.cluster import in_slurm_step
 from bertaccum.errors import ConfigError, RunError, reason
 
+# TensorFlow connects a process to the other workers once; its later runs use the same strategy.
+_connected: dict[tuple[tuple[str, ...], int], Topology] = {}
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -187,6 +190,9 @@ def _multi_worker(
             "set TF_CONFIG, use Slurm, or start it with `bertaccum launch`",
         )
     count = _local(replicas)
+    known = _connected.get((cluster.addresses, count))
+    if known is not None:
+        return known
     if _gpus() and count != len(_gpus()):
         raise ConfigError(
             f"`replicas` {replicas} and `strategy` multi-worker: each worker takes all its GPUs",
@@ -203,7 +209,8 @@ def _multi_worker(
             f"the workers {addresses} cannot be connected ({reason(error)})",
             "see that all are started, and that their ports can be reached",
         ) from None
-    return Topology(strategy, count, cluster.worker, cluster.addresses)
+    topology = Topology(strategy, count, cluster.worker, cluster.addresses)
+    return _connected.setdefault((cluster.addresses, count), topology)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from bertaccum.training.checkpoints import saved_states
 
 Start = Callable[..., subprocess.Popen]
 UPDATES = 10
+SEVERAL_RUNS = str(Path(__file__).with_name("several_runs.py"))
 
 
 @pytest.fixture(scope="module")
@@ -122,22 +123,46 @@ def test_any_topology_gives_the_same_updates(folder: Path, start: Start) -> None
     assert (summary["updates"], plan["replicas"], plan["accumulation_steps"]) == (UPDATES, 2, 3)
 
 
+def runs_of(folder: Path, name: str, micro_batches: list[int], **options: object) -> str:
+    """Options of runs with and without dropout, for `several_runs.py`; creates none of them."""
+    values = {"data": str(folder / "reviews"), "init_checkpoint": "none", "max_seq_length": 16}
+    values |= {"bert_config": str(folder / "reviews/bert_config.json"), "target_batch": 10}
+    values |= {"max_updates": UPDATES, "eval_every": 4, "save_every": "1", "epochs": 100.0}
+    several = [
+        {"out": str(folder / f"{name}-m{size}-{dropout}"), "micro_batch": size, "dropout": dropout}
+        for size in micro_batches
+        for dropout in (0.0, 0.1)
+    ]
+    return json.dumps([values | {"learning_rate": 5e-4} | options | own for own in several])
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Path:
+    """Runs of one device with one micro-batch a window, `one-m10-0.0` and `one-m10-0.1`."""
+    runs = runs_of(folder, "one", [10])
+    subprocess.run([sys.executable, SEVERAL_RUNS, runs], check=True, capture_output=True)
+    return folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("micro_batch", [1, 4])
-def test_replicas_workers_and_micro_batches_in_all_ways(
-    folder: Path, start: Start, micro_batch: int
+@pytest.mark.parametrize(
+    ("workers", "replicas"),
+    [(1, 1), (1, 2), (1, 4), (2, 1), (3, 1), (2, 2), (3, 2), (2, 4)],
+)
+def test_any_topology_any_micro_batch_with_and_without_dropout(
+    alone: Path, workers: int, replicas: int
 ) -> None:
-    """Every topology without dropout; with dropout, those that share a window differently."""
-    every = [(1, 1), (1, 2), (1, 4), (2, 1), (3, 1), (2, 2), (3, 2), (2, 4)]
-    topologies = {0.0: every, 0.1: [(1, 4), (3, 1), (2, 2)]}
-    for dropout, several in topologies.items():
-        name = f"all-{dropout}-m{micro_batch}"
-        assert ended(start(name, dropout=dropout, micro_batch=10)) == (0, "")
-        for workers, replicas in several:
-            other = f"{name}-w{workers}-r{replicas}"
-            options = {"dropout": dropout, "micro_batch": micro_batch, "replicas": replicas}
-            assert ended(start(other, workers=workers, **options)) == (0, "")
-            assert difference(folder / name, folder / other) < (1e-5 if dropout else 1e-6)
+    """One process for each worker trains four runs, one after the other."""
+    name, sizes = f"w{workers}-r{replicas}", [1, 4]
+    command = [SEVERAL_RUNS, runs_of(alone, name, sizes, replicas=replicas)]
+    if workers > 1:
+        command = ["-m", "bertaccum", "launch", "--workers", str(workers), "--", *command]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for size in sizes:
+        for dropout, bound in ((0.0, 1e-6), (0.1, 1e-5)):
+            wanted, found = alone / f"one-m10-{dropout}", alone / f"{name}-m{size}-{dropout}"
+            assert difference(wanted, found) < bound, (size, dropout)
 
 
 @pytest.mark.slow
