@@ -17,9 +17,9 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import micro_batch
-from bertaccum.accumulation.checks import check_steps, plain_number
-from bertaccum.accumulation.replicas import replicated
+from bertaccum.accumulation import _tf_compat, micro_batch, pooled_moments
+from bertaccum.accumulation.checks import checked_steps
+from bertaccum.accumulation.replicas import strategy_outside_replicas
 
 _UNSUPPORTED = ("renorm", "virtual_batch_size", "adjustment")
 
@@ -84,31 +84,31 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     _last_graph: weakref.ref[Any] | None = None
 
     def __init__(self, accumulation_steps: int | tf.Variable, *args: Any, **kwargs: Any) -> None:
-        check_steps(accumulation_steps)
+        steps = checked_steps(accumulation_steps)
         for option in _UNSUPPORTED:
             if kwargs.get(option):
                 raise ValueError(f"AccumBatchNormalization has no {option}; leave it out")
         super().__init__(*args, **kwargs)
-        self.accumulation_steps = plain_number(accumulation_steps)
+        self.accumulation_steps = steps
 
     def build(self, input_shape: Any) -> None:
         """Creates the weights of `BatchNormalization`, and the window."""
         super().build(input_shape)
         self._window = self._new_window()
         # Of the second call in a micro-step, the third, and so on.
-        self._further_windows: list[_Window] = []
+        self._further_windows: list[pooled_moments.PooledMoments] = []
 
-    def _new_window(self) -> _Window:
+    def _new_window(self) -> pooled_moments.PooledMoments:
         with tf.init_scope():
-            return _Window(self._param_shape, self._param_dtype)
+            return pooled_moments.PooledMoments(*_tf_compat.statistics_spec(self))
 
-    def _window_of(self, call: int) -> _Window:
+    def _window_of(self, call: int) -> pooled_moments.PooledMoments:
         while len(self._further_windows) < call:
             self._further_windows.append(self._new_window())
         return self._windows[call]
 
     @property
-    def _windows(self) -> list[_Window]:
+    def _windows(self) -> list[pooled_moments.PooledMoments]:
         return [self._window, *self._further_windows]
 
     def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
@@ -131,13 +131,8 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             self._on_each_replica(window.reset)
 
     def _on_each_replica(self, function: Callable[[], Any]) -> None:
-        strategy = getattr(self.moving_mean, "distribute_strategy", None)
-        context = tf.distribute.get_replica_context()
-        if strategy is None or (context is not None and context.strategy is strategy):
-            function()
-        else:
-            with strategy.scope():
-                strategy.run(function)
+        strategy = strategy_outside_replicas(self.moving_mean)
+        function() if strategy is None else strategy.run(function)
 
     # --- Where BatchNormalization takes moments and moves its statistics ---------------
 
@@ -149,7 +144,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         mask: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         mean, variance = super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask)
-        count = _count(inputs, reduction_axes, keep_dims, mask)
+        count = pooled_moments.count_values(inputs, reduction_axes, keep_dims, mask)
         context = tf.distribute.get_replica_context()
         if self.synchronized and context is not None:
             count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
@@ -176,23 +171,23 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
 
         if mask is not None:
             warnings.warn("the fused kernel ignores masks; use fused=False", stacklevel=2)
-        return tf.__internal__.smart_cond.smart_cond(training, train, infer)
+        return _tf_compat.smart_cond(training, train, infer)
 
     def _fused_training(
         self, inputs: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Outputs, and count, mean and population variance of the micro-batch."""
-        shape, dtype = self._param_shape, self._param_dtype
+        shape, dtype = _tf_compat.statistics_spec(self)
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs,
             self.gamma if self.scale else tf.ones(shape, dtype),
             self.beta if self.center else tf.zeros(shape, dtype),
             epsilon=self.epsilon,
-            data_format=self._data_format,
+            data_format=_tf_compat.data_format(self),
         )
         axes = [i for i in range(inputs.shape.rank) if i not in self.axis]
-        count = _count(inputs, axes)
-        return outputs, count, mean, variance / _bessel(count, dtype)
+        count = pooled_moments.count_values(inputs, axes)
+        return outputs, count, mean, variance / pooled_moments.bessel_correction(count, dtype)
 
     # --- The window ---------------------------------------------------------------------
 
@@ -218,11 +213,11 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             )
         self._last_graph = weakref.ref(graph)
 
-    def _commit(self, window: _Window) -> tf.Operation:
+    def _commit(self, window: pooled_moments.PooledMoments) -> tf.Operation:
         """One step of the moving averages; communicates nothing, so that it may be in a cond."""
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
-            variance *= _bessel(count, variance.dtype)
+            variance *= pooled_moments.bessel_correction(count, variance.dtype)
         move = super()._assign_moving_average
         # A channel of which the window has no values is left alone.
         move(self.moving_mean, mean, self.momentum, count)
@@ -266,73 +261,3 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             for number, window in windows
             for name, variable in window.variables.items()
         }
-
-
-class _Window(tf.__internal__.tracking.AutoTrackable):
-    """Pooled moments of the calls so far, on each replica; nothing here communicates.
-
-    No `tf.Module`, whose variables Keras would count among the layer's weights.
-    """
-
-    def __init__(self, shape: Sequence[int], dtype: tf.DType) -> None:
-        first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
-        self.calls = replicated(tf.zeros([], tf.int64), first)
-        self.length = replicated(tf.zeros([], tf.int64), first)
-        # Of large images, a window has more values than float32 can count.
-        self.count = replicated(tf.zeros(shape, tf.float64), mean)
-        self.mean = replicated(tf.zeros(shape, dtype), mean)
-        self.variance = replicated(tf.zeros(shape, dtype), mean)
-
-    @property
-    def moments(self) -> tuple[tf.Variable, tf.Variable, tf.Variable]:
-        return self.count, self.mean, self.variance
-
-    @property
-    def variables(self) -> dict[str, tf.Variable]:
-        names = ("calls", "length", "count", "mean", "variance")
-        return {name: getattr(self, name) for name in names}
-
-    def add(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
-        """Chan's update, in terms of the share that the new values have in all.
-
-        It never subtracts large numbers that are nearly equal, as sums of squares would.
-        """
-        total = self.count + count
-        share = tf.cast(tf.math.divide_no_nan(count, total), mean.dtype)
-        shift = mean - self.mean
-        growth = variance - self.variance + (1 - share) * shift**2
-        # Without values, moments are NaN and the share is zero.
-        self.variance.assign_add(tf.math.multiply_no_nan(growth, share))
-        self.mean.assign_add(tf.math.multiply_no_nan(shift, share))
-        self.count.assign(total)
-
-    def count_call(self, steps: int | tf.Variable) -> tf.Tensor:
-        """Counts one call; whether it is the last of a window, as long as when it began."""
-        first = tf.equal(self.calls, 0)
-        self.length.assign(tf.where(first, tf.cast(steps, tf.int64), self.length))
-        self.calls.assign_add(1)
-        return tf.identity(self.calls) >= tf.identity(self.length)
-
-    def reset(self) -> tf.Operation:
-        for variable in (self.calls, *self.moments):
-            variable.assign(tf.zeros(variable.shape, variable.dtype))
-        return tf.no_op()
-
-
-def _count(
-    inputs: tf.Tensor,
-    axes: Sequence[int],
-    keep_dims: bool = False,
-    mask: tf.Tensor | None = None,
-) -> tf.Tensor:
-    """How many values a channel's moments are of: float64, a scalar unless there is a mask."""
-    shape = tf.shape(inputs, tf.int64)
-    if mask is None:
-        return tf.cast(tf.reduce_prod(tf.gather(shape, axes)), tf.float64)
-    counted = tf.broadcast_to(tf.cast(mask, tf.float32)[..., tf.newaxis], shape)
-    return tf.cast(tf.reduce_sum(counted, axes, keepdims=keep_dims), tf.float64)
-
-
-def _bessel(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """n / (n - 1), which makes an unbiased variance of the population's; 1 for n up to 1."""
-    return tf.cast(tf.where(count > 1, count / tf.maximum(count - 1, 1), 1), dtype)
