@@ -1,6 +1,6 @@
 """Batch normalization whose moving statistics are those of the whole window.
 
-Of what batch normalization does with a big batch, accumulation can have one half. The
+Accumulation can reproduce one half of what batch normalization does with a big batch. The
 moving statistics, which inference uses, can be pooled over the micro-batches exactly. The
 normalization of an example by all others in its batch cannot: a micro-batch is normalized,
 and its gradient computed, before the rest of its window has been seen.
@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat, micro_batch, pooled_moments
+from bertaccum.accumulation import _tf_compat, micro_batch, pooled_moments, serialization
 from bertaccum.accumulation.checks import checked_steps
 from bertaccum.accumulation.replicas import strategy_outside_replicas
 
@@ -26,21 +26,21 @@ _UNSUPPORTED = ("renorm", "virtual_batch_size", "adjustment")
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
-    """`BatchNormalization` that updates its moving statistics once per window.
+    """A `BatchNormalization` that updates its moving statistics once per window.
 
-    What becomes equal to `BatchNormalization` on the whole window as one batch, to the
-    rounding of the type, are `moving_mean` and `moving_variance`, for the same inputs to
-    the layer: their number of updates, their momentum and their values. The window's
-    variance is that within the micro-batches plus that between their means (the law of
-    total variance), each micro-batch weighing as much as it has values; where the fused
-    kernel of `BatchNormalization`, used for ranks 4 and 5, multiplies the variance that it
-    keeps by n / (n - 1), so does this layer, with the n of the window.
+    For the same inputs to the layer, `moving_mean` and `moving_variance` equal those of
+    `BatchNormalization` on the whole window as one batch, to the rounding of the type: their
+    number of updates, their momentum and their values. The window's variance is that within
+    the micro-batches plus that between their means (the law of total variance), each
+    micro-batch weighing as much as it has values. The fused kernel of `BatchNormalization`,
+    used for ranks 4 and 5, multiplies the variance that it keeps by n / (n - 1); so does this
+    layer, with the n of the window.
 
-    What accumulation cannot make equal is training itself: each micro-batch is normalized
-    with its own mean and variance. Its outputs, the gradients through them, the weights
-    after an update and the inputs of later layers are therefore not those of the big
-    batch, and the less so the smaller the micro-batch; one of a single value per channel
-    is normalized to zero. If that matters, freeze the layer (`trainable = False`: then it
+    Accumulation cannot make training itself equal: each micro-batch is normalized with its own
+    mean and variance. Its outputs, the gradients through them, the weights after an update and
+    the inputs of later layers therefore differ from those of the big batch, the more so the
+    smaller the micro-batch; one of a single value per channel is normalized to zero. If that
+    matters, freeze the layer (`trainable = False`: then it
     normalizes with its moving statistics, and accumulation is exact), synchronize it over
     replicas, or use group or layer normalization, which look at one example at a time.
 
@@ -92,7 +92,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         self.accumulation_steps = steps
 
     def build(self, input_shape: Any) -> None:
-        """Creates the weights of `BatchNormalization`, and the window."""
+        """Create the weights of `BatchNormalization`, and the window."""
         super().build(input_shape)
         self._window = self._new_window()
         # Of the second call in a micro-step, the third, and so on.
@@ -112,13 +112,13 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         return [self._window, *self._further_windows]
 
     def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """As `BatchNormalization`; in training, also adds the micro-batch to the window."""
+        """Normalize as `BatchNormalization` does; in training, add to the window."""
         outputs = super().call(inputs, training=training, mask=mask)
         self._micro_batch = None  # A tensor of a graph must not outlive it.
         return outputs
 
     def end_window(self) -> None:
-        """Updates the moving statistics from the window as far as it has come, if at all.
+        """Update the moving statistics from the window as far as it has come, if at all.
 
         For the end of training, or of an epoch that ends with a shorter window.
         """
@@ -126,7 +126,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             self._on_each_replica(functools.partial(self._commit, window))
 
     def drop_window(self) -> None:
-        """Forgets the window as far as it has come."""
+        """Forget the window as far as it has come."""
         for window in self._windows if self.built else []:
             self._on_each_replica(window.reset)
 
@@ -214,7 +214,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         self._last_graph = weakref.ref(graph)
 
     def _commit(self, window: pooled_moments.PooledMoments) -> tf.Operation:
-        """One step of the moving averages; communicates nothing, so that it may be in a cond."""
+        """Move the averages one step; communicates nothing, so that it may be in a cond."""
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
             variance *= pooled_moments.bessel_correction(count, variance.dtype)
@@ -227,23 +227,22 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # --- Saving -------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments; of a variable `accumulation_steps`, its value."""
-        steps = self.accumulation_steps
+        """Return the arguments; of a variable `accumulation_steps`, its value."""
         return {
             **super().get_config(),
-            "accumulation_steps": steps if isinstance(steps, int) else int(steps.numpy()),
+            "accumulation_steps": serialization.plain_steps(self.accumulation_steps),
             "synchronized": self.synchronized,
             "fused": self.fused,
         }
 
     def save_own_variables(self, store: Any) -> None:
-        """For the .keras format: the weights, and the window so far."""
+        """Save the weights and the window so far, for the .keras format."""
         super().save_own_variables(store)
         for name, variable in self._window_variables().items():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """The reverse of `save_own_variables`."""
+        """Load what `save_own_variables` saved."""
         names = set(store.keys())
         # The first step makes further windows, but a model that was just loaded has seen none.
         if self.built:

@@ -472,9 +472,7 @@ class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScale
     initial_scale = delegated("inner", "initial_scale")
     dynamic_growth_steps = delegated("inner", "dynamic_growth_steps")
 
-    def get_scaled_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return the loss times the loss scale."""
-        return self.scale_loss(loss)
+    get_scaled_loss = AccumulatingOptimizer.scale_loss
 
     def get_unscaled_gradients(self, grads: list[Gradient]) -> list[Gradient]:
         """Return the gradients as they are: `apply` unscales them, once per window."""

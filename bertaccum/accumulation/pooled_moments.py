@@ -41,8 +41,7 @@ class PooledMoments(_tf_compat.AutoTrackable):
     @property
     def variables(self) -> dict[str, tf.Variable]:
         """All variables by name, as the .keras format saves them."""
-        names = ("calls", "length", "count", "mean", "variance")
-        return {name: getattr(self, name) for name in names}
+        return {n: getattr(self, n) for n in ("calls", "length", "count", "mean", "variance")}
 
     def add(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
         """Pool the moments with those of further values.
