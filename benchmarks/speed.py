@@ -32,7 +32,7 @@ import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
 from tools import run_part, table, yelp_stores
 
-from bertaccum.accumulation.sums import values_of
+from bertaccum.accumulation.gradient_tensors import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder_config import PRESET_CONFIGS, EncoderConfig
 from bertaccum.bert.model_source import ModelSource

@@ -1,10 +1,9 @@
 """Gradient accumulation for tf_keras optimizers; knows nothing of BERT, files or the CLI."""
 
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
-from bertaccum.accumulation.loss_scale import ScalingAccumulatingOptimizer
+from bertaccum.accumulation.batch_normalization_replacement import replace_batch_normalization
 from bertaccum.accumulation.model import AccumulatingModel, accumulate_gradients
-from bertaccum.accumulation.optimizer import AccumulatingOptimizer
-from bertaccum.accumulation.replacement import replace_batch_normalization
+from bertaccum.accumulation.optimizer import AccumulatingOptimizer, ScalingAccumulatingOptimizer
 from bertaccum.accumulation.transforms import AdaptiveClip, ClipByGlobalNorm
 
 __all__ = [

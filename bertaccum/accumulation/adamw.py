@@ -1,4 +1,4 @@
-"""AdamW that takes the weights one after another and makes no copies of them."""
+"""AdamW that updates one variable after another and makes no copies of them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation import _tf_compat
+
 _HOST = "/CPU:0"
 
 
 class InPlaceAdamW(tf_keras.optimizers.AdamW):
-    """tf_keras' AdamW, the same update, by TensorFlow's fused kernels.
+    """tf_keras' AdamW, computed by TensorFlow's fused kernels.
 
     tf_keras' own makes three temporary tensors of a variable's size, for as many variables
     at once as the executor likes; this one makes one, for one variable at a time on a
     device, and takes half the time. In float32 the second moments differ by 1e-5 of
     themselves: the kernel's 1 - beta_2 is rounded.
 
-    Without `bias_correction` it is the AdamWeightDecayOptimizer of google-research/bert.
+    It implements `TakesScaledSum` of `contracts.py`: an `AccumulatingOptimizer` gives it the sums
+    of gradients, without making their means.
+
+    Args:
+      *args, **kwargs: those of tf_keras' AdamW.
+      bias_correction: correct the bias of the moments. Without, this is the
+        AdamWeightDecayOptimizer of google-research/bert.
 
     Sources: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma and
     Ba 2015, "Adam"; Devlin et al. 2019, "BERT".
@@ -39,10 +47,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
     @contextmanager
     def scaling(self, factor: tf.Tensor) -> Iterator[None]:
-        """Inside, gradients are multiplied by `factor`, each only when it is its turn.
-
-        This is how an `AccumulatingOptimizer` hands over its sums without making means.
-        """
+        """Multiply gradients by `factor` inside this context, each one when it is its turn."""
         self._factor = factor
         try:
             yield
@@ -50,15 +55,20 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             self._factor = None
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Begins an update; decay itself is part of `update_step`, in the same turn."""
+        """Begin an update; `update_step` decays each variable in its turn."""
         self._last = {}
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
-        """One variable's decay and update; `gradient` is dense and of any float type."""
+        """Decay and update one variable.
+
+        Args:
+          gradient: a dense tensor or variable of any float type.
+          variable: the model's variable.
+        """
         device = variable.device
         before = [self._last[device]] if device in self._last else []
         learning_rate = tf.cast(self.learning_rate, variable.dtype)
-        if self._use_weight_decay(variable):
+        if _tf_compat.use_weight_decay(self, variable):
             with tf.control_dependencies(before):
                 before = [self._decay(variable, learning_rate)]
         # Only now: to read a sum to which rows were added is to copy it.
@@ -78,7 +88,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def _apply_adam(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> tf.Operation:
-        first, second = self._moments(variable)
+        first, second = _tf_compat.adam_moments(self, variable)
         dtype = variable.dtype
         beta1_power, beta2_power = self._powers(dtype)
         return tf.raw_ops.ResourceApplyAdam(
@@ -94,12 +104,8 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             grad=gradient,
         )
 
-    def _moments(self, variable: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
-        index = self._index_dict[self._var_key(variable)]
-        return self._momentums[index], self._velocities[index]
-
     def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-        """The betas to the power of the update's number, by which biases are corrected."""
+        """Return the betas to the power of the update's number, which correct the biases."""
         if not self.bias_correction:
             return tf.zeros([], dtype), tf.zeros([], dtype)
         # As tf_keras has it: `cast` rounds to float32 first, `constant` does not.
@@ -108,9 +114,9 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
 
 class OffloadedAdamW(InPlaceAdamW):
-    """The same update with the moments, and the making of each step, in host memory.
+    """An `InPlaceAdamW` that keeps the moments, and computes each step, in host memory.
 
-    Once an update each gradient travels to the host and its step back, one variable at a
+    In every update each gradient travels to the host and its step back, one variable at a
     time; the device holds no more than those two of one variable.
 
     Source of the idea: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model
@@ -118,11 +124,8 @@ class OffloadedAdamW(InPlaceAdamW):
     """
 
     def add_variable_from_reference(self, *args: Any, **kwargs: Any) -> tf.Variable:
-        # Optimizer's own would put it where the model's variable is.
         with tf.device(_HOST):
-            return super(tf_keras.optimizers.Optimizer, self).add_variable_from_reference(
-                *args, **kwargs
-            )
+            return _tf_compat.add_variable_on_present_device(self, *args, **kwargs)
 
     def _where_steps_are_made(self) -> AbstractContextManager[Any]:
         return tf.device(_HOST)
@@ -130,7 +133,7 @@ class OffloadedAdamW(InPlaceAdamW):
     def _apply_adam(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> tf.Operation:
-        first, second = self._moments(variable)
+        first, second = _tf_compat.adam_moments(self, variable)
         beta1_power, beta2_power = self._powers(variable.dtype)
         rate = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
         mean = first.assign_add((gradient - first) * (1 - self.beta_1))

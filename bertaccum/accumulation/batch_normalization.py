@@ -1,6 +1,6 @@
 """Batch normalization whose moving statistics are those of the whole window.
 
-Of what batch normalization does with a big batch, accumulation can have one half. The
+Accumulation can reproduce one half of what batch normalization does with a big batch. The
 moving statistics, which inference uses, can be pooled over the micro-batches exactly. The
 normalization of an example by all others in its batch cannot: a micro-batch is normalized,
 and its gradient computed, before the rest of its window has been seen.
@@ -17,30 +17,30 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import micro_batch
-from bertaccum.accumulation.checks import check_steps, plain_number
-from bertaccum.accumulation.replicas import replicated
+from bertaccum.accumulation import _tf_compat, micro_batch, pooled_moments, serialization
+from bertaccum.accumulation.checks import checked_steps
+from bertaccum.accumulation.replicas import strategy_outside_replicas
 
 _UNSUPPORTED = ("renorm", "virtual_batch_size", "adjustment")
 
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
-    """`BatchNormalization` that updates its moving statistics once per window.
+    """A `BatchNormalization` that updates its moving statistics once per window.
 
-    What becomes equal to `BatchNormalization` on the whole window as one batch, to the
-    rounding of the type, are `moving_mean` and `moving_variance`, for the same inputs to
-    the layer: their number of updates, their momentum and their values. The window's
-    variance is that within the micro-batches plus that between their means (the law of
-    total variance), each micro-batch weighing as much as it has values; where the fused
-    kernel of `BatchNormalization`, used for ranks 4 and 5, multiplies the variance that it
-    keeps by n / (n - 1), so does this layer, with the n of the window.
+    For the same inputs to the layer, `moving_mean` and `moving_variance` equal those of
+    `BatchNormalization` on the whole window as one batch, to the rounding of the type: their
+    number of updates, their momentum and their values. The window's variance is that within
+    the micro-batches plus that between their means (the law of total variance), each
+    micro-batch weighing as much as it has values. The fused kernel of `BatchNormalization`,
+    used for ranks 4 and 5, multiplies the variance that it keeps by n / (n - 1); so does this
+    layer, with the n of the window.
 
-    What accumulation cannot make equal is training itself: each micro-batch is normalized
-    with its own mean and variance. Its outputs, the gradients through them, the weights
-    after an update and the inputs of later layers are therefore not those of the big
-    batch, and the less so the smaller the micro-batch; one of a single value per channel
-    is normalized to zero. If that matters, freeze the layer (`trainable = False`: then it
+    Accumulation cannot make training itself equal: each micro-batch is normalized with its own
+    mean and variance. Its outputs, the gradients through them, the weights after an update and
+    the inputs of later layers therefore differ from those of the big batch, the more so the
+    smaller the micro-batch; one of a single value per channel is normalized to zero. If that
+    matters, freeze the layer (`trainable = False`: then it
     normalizes with its moving statistics, and accumulation is exact), synchronize it over
     replicas, or use group or layer normalization, which look at one example at a time.
 
@@ -84,41 +84,41 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     _last_graph: weakref.ref[Any] | None = None
 
     def __init__(self, accumulation_steps: int | tf.Variable, *args: Any, **kwargs: Any) -> None:
-        check_steps(accumulation_steps)
+        steps = checked_steps(accumulation_steps)
         for option in _UNSUPPORTED:
             if kwargs.get(option):
                 raise ValueError(f"AccumBatchNormalization has no {option}; leave it out")
         super().__init__(*args, **kwargs)
-        self.accumulation_steps = plain_number(accumulation_steps)
+        self.accumulation_steps = steps
 
     def build(self, input_shape: Any) -> None:
-        """Creates the weights of `BatchNormalization`, and the window."""
+        """Create the weights of `BatchNormalization`, and the window."""
         super().build(input_shape)
         self._window = self._new_window()
         # Of the second call in a micro-step, the third, and so on.
-        self._further_windows: list[_Window] = []
+        self._further_windows: list[pooled_moments.PooledMoments] = []
 
-    def _new_window(self) -> _Window:
+    def _new_window(self) -> pooled_moments.PooledMoments:
         with tf.init_scope():
-            return _Window(self._param_shape, self._param_dtype)
+            return pooled_moments.PooledMoments(*_tf_compat.statistics_spec(self))
 
-    def _window_of(self, call: int) -> _Window:
+    def _window_of(self, call: int) -> pooled_moments.PooledMoments:
         while len(self._further_windows) < call:
             self._further_windows.append(self._new_window())
         return self._windows[call]
 
     @property
-    def _windows(self) -> list[_Window]:
+    def _windows(self) -> list[pooled_moments.PooledMoments]:
         return [self._window, *self._further_windows]
 
     def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """As `BatchNormalization`; in training, also adds the micro-batch to the window."""
+        """Normalize as `BatchNormalization` does; in training, add to the window."""
         outputs = super().call(inputs, training=training, mask=mask)
         self._micro_batch = None  # A tensor of a graph must not outlive it.
         return outputs
 
     def end_window(self) -> None:
-        """Updates the moving statistics from the window as far as it has come, if at all.
+        """Update the moving statistics from the window as far as it has come, if at all.
 
         For the end of training, or of an epoch that ends with a shorter window.
         """
@@ -126,18 +126,13 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             self._on_each_replica(functools.partial(self._commit, window))
 
     def drop_window(self) -> None:
-        """Forgets the window as far as it has come."""
+        """Forget the window as far as it has come."""
         for window in self._windows if self.built else []:
             self._on_each_replica(window.reset)
 
     def _on_each_replica(self, function: Callable[[], Any]) -> None:
-        strategy = getattr(self.moving_mean, "distribute_strategy", None)
-        context = tf.distribute.get_replica_context()
-        if strategy is None or (context is not None and context.strategy is strategy):
-            function()
-        else:
-            with strategy.scope():
-                strategy.run(function)
+        strategy = strategy_outside_replicas(self.moving_mean)
+        function() if strategy is None else strategy.run(function)
 
     # --- Where BatchNormalization takes moments and moves its statistics ---------------
 
@@ -149,7 +144,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         mask: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         mean, variance = super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask)
-        count = _count(inputs, reduction_axes, keep_dims, mask)
+        count = pooled_moments.count_values(inputs, reduction_axes, keep_dims, mask)
         context = tf.distribute.get_replica_context()
         if self.synchronized and context is not None:
             count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
@@ -176,23 +171,23 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
 
         if mask is not None:
             warnings.warn("the fused kernel ignores masks; use fused=False", stacklevel=2)
-        return tf.__internal__.smart_cond.smart_cond(training, train, infer)
+        return _tf_compat.smart_cond(training, train, infer)
 
     def _fused_training(
         self, inputs: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Outputs, and count, mean and population variance of the micro-batch."""
-        shape, dtype = self._param_shape, self._param_dtype
+        shape, dtype = _tf_compat.statistics_spec(self)
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs,
             self.gamma if self.scale else tf.ones(shape, dtype),
             self.beta if self.center else tf.zeros(shape, dtype),
             epsilon=self.epsilon,
-            data_format=self._data_format,
+            data_format=_tf_compat.data_format(self),
         )
         axes = [i for i in range(inputs.shape.rank) if i not in self.axis]
-        count = _count(inputs, axes)
-        return outputs, count, mean, variance / _bessel(count, dtype)
+        count = pooled_moments.count_values(inputs, axes)
+        return outputs, count, mean, variance / pooled_moments.bessel_correction(count, dtype)
 
     # --- The window ---------------------------------------------------------------------
 
@@ -218,11 +213,11 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             )
         self._last_graph = weakref.ref(graph)
 
-    def _commit(self, window: _Window) -> tf.Operation:
-        """One step of the moving averages; communicates nothing, so that it may be in a cond."""
+    def _commit(self, window: pooled_moments.PooledMoments) -> tf.Operation:
+        """Move the averages one step; communicates nothing, so that it may be in a cond."""
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
-            variance *= _bessel(count, variance.dtype)
+            variance *= pooled_moments.bessel_correction(count, variance.dtype)
         move = super()._assign_moving_average
         # A channel of which the window has no values is left alone.
         move(self.moving_mean, mean, self.momentum, count)
@@ -232,23 +227,22 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # --- Saving -------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments; of a variable `accumulation_steps`, its value."""
-        steps = self.accumulation_steps
+        """Return the arguments; of a variable `accumulation_steps`, its value."""
         return {
             **super().get_config(),
-            "accumulation_steps": steps if isinstance(steps, int) else int(steps.numpy()),
+            "accumulation_steps": serialization.plain_steps(self.accumulation_steps),
             "synchronized": self.synchronized,
             "fused": self.fused,
         }
 
     def save_own_variables(self, store: Any) -> None:
-        """For the .keras format: the weights, and the window so far."""
+        """Save the weights and the window so far, for the .keras format."""
         super().save_own_variables(store)
         for name, variable in self._window_variables().items():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """The reverse of `save_own_variables`."""
+        """Load what `save_own_variables` saved."""
         names = set(store.keys())
         # The first step makes further windows, but a model that was just loaded has seen none.
         if self.built:
@@ -266,73 +260,3 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             for number, window in windows
             for name, variable in window.variables.items()
         }
-
-
-class _Window(tf.__internal__.tracking.AutoTrackable):
-    """Pooled moments of the calls so far, on each replica; nothing here communicates.
-
-    No `tf.Module`, whose variables Keras would count among the layer's weights.
-    """
-
-    def __init__(self, shape: Sequence[int], dtype: tf.DType) -> None:
-        first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
-        self.calls = replicated(tf.zeros([], tf.int64), first)
-        self.length = replicated(tf.zeros([], tf.int64), first)
-        # Of large images, a window has more values than float32 can count.
-        self.count = replicated(tf.zeros(shape, tf.float64), mean)
-        self.mean = replicated(tf.zeros(shape, dtype), mean)
-        self.variance = replicated(tf.zeros(shape, dtype), mean)
-
-    @property
-    def moments(self) -> tuple[tf.Variable, tf.Variable, tf.Variable]:
-        return self.count, self.mean, self.variance
-
-    @property
-    def variables(self) -> dict[str, tf.Variable]:
-        names = ("calls", "length", "count", "mean", "variance")
-        return {name: getattr(self, name) for name in names}
-
-    def add(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
-        """Chan's update, in terms of the share that the new values have in all.
-
-        It never subtracts large numbers that are nearly equal, as sums of squares would.
-        """
-        total = self.count + count
-        share = tf.cast(tf.math.divide_no_nan(count, total), mean.dtype)
-        shift = mean - self.mean
-        growth = variance - self.variance + (1 - share) * shift**2
-        # Without values, moments are NaN and the share is zero.
-        self.variance.assign_add(tf.math.multiply_no_nan(growth, share))
-        self.mean.assign_add(tf.math.multiply_no_nan(shift, share))
-        self.count.assign(total)
-
-    def count_call(self, steps: int | tf.Variable) -> tf.Tensor:
-        """Counts one call; whether it is the last of a window, as long as when it began."""
-        first = tf.equal(self.calls, 0)
-        self.length.assign(tf.where(first, tf.cast(steps, tf.int64), self.length))
-        self.calls.assign_add(1)
-        return tf.identity(self.calls) >= tf.identity(self.length)
-
-    def reset(self) -> tf.Operation:
-        for variable in (self.calls, *self.moments):
-            variable.assign(tf.zeros(variable.shape, variable.dtype))
-        return tf.no_op()
-
-
-def _count(
-    inputs: tf.Tensor,
-    axes: Sequence[int],
-    keep_dims: bool = False,
-    mask: tf.Tensor | None = None,
-) -> tf.Tensor:
-    """How many values a channel's moments are of: float64, a scalar unless there is a mask."""
-    shape = tf.shape(inputs, tf.int64)
-    if mask is None:
-        return tf.cast(tf.reduce_prod(tf.gather(shape, axes)), tf.float64)
-    counted = tf.broadcast_to(tf.cast(mask, tf.float32)[..., tf.newaxis], shape)
-    return tf.cast(tf.reduce_sum(counted, axes, keepdims=keep_dims), tf.float64)
-
-
-def _bessel(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """n / (n - 1), which makes an unbiased variance of the population's; 1 for n up to 1."""
-    return tf.cast(tf.where(count > 1, count / tf.maximum(count - 1, 1), 1), dtype)

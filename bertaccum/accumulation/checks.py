@@ -1,4 +1,4 @@
-"""What cannot be wrapped or asked for, said before anything is built."""
+"""Errors and warnings for arguments that make no sense, raised before anything is built."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ BATCH_NORMALIZATIONS = (
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raises ValueError for a value that is none of the choices."""
+    """Raise ValueError for a value that is none of the choices."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
 
 
-def check_steps_or_schedule(steps: Any) -> None:
-    """As `check_steps`; a function of the update's number is fine, too."""
-    if not callable(steps) or isinstance(steps, tf.Variable):
-        check_steps(steps)
+def checked_steps(steps: Any, schedule: bool = False) -> Any:
+    """Return a number of micro-steps, as a plain int unless it is a variable.
 
+    Args:
+      steps: what the user gave.
+      schedule: a function of the update's number is allowed; it is returned as it is.
 
-def check_steps(steps: Any) -> None:
-    """Raises ValueError or TypeError for what cannot be a number of micro-steps."""
-    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral | tf.Variable):
+    Raises:
+      TypeError, ValueError: it makes no sense.
+    """
+    if isinstance(steps, tf.Variable) or (schedule and callable(steps)):
+        return steps
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):
         raise TypeError(
             f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or, except to a"
             " layer, a function of the update's number"
         )
-    if isinstance(steps, numbers.Integral) and steps < 1:
+    if steps < 1:
         raise ValueError(f"accumulation_steps is {steps}; a window has at least 1 micro-step")
-
-
-def plain_number(steps: Any) -> Any:
-    """A whole number of numpy's as Python's own; anything else as it is."""
-    return int(steps) if isinstance(steps, numbers.Integral) else steps
+    return int(steps)
 
 
 def check_inner(optimizer: Any, accumulating: type) -> None:
-    """Raises TypeError or ValueError for an optimizer that cannot be wrapped."""
+    """Raise TypeError or ValueError for an optimizer that cannot be wrapped."""
     innermost = optimizer
     while isinstance(innermost, tf_keras.mixed_precision.LossScaleOptimizer) and not isinstance(
         innermost, accumulating
@@ -73,13 +73,6 @@ def check_is_model(model: Any) -> None:
             f"{type(model).__module__}.{type(model).__name__} is not a tf_keras model;"
             " build it with tf_keras (`tf.keras` is Keras 3)"
         )
-
-
-def check_model(model: Any, accumulating: type) -> None:
-    """Raises TypeError or ValueError for what cannot be made to accumulate."""
-    check_is_model(model)
-    if isinstance(model, accumulating):
-        raise ValueError(f"{model!r} accumulates already")
 
 
 def warn_of_batch_normalization(model: tf_keras.Model) -> None:
@@ -108,7 +101,7 @@ def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:
 
 
 def check_scope(optimizer: tf_keras.optimizers.Optimizer) -> None:
-    """Raises ValueError if the optimizer was made outside the strategy it is used under."""
+    """Raise ValueError if the optimizer was made outside the strategy it is used under."""
     strategy = tf.distribute.get_strategy()
     if not strategy.extended.variable_created_in_scope(optimizer.iterations):
         raise ValueError(

@@ -12,14 +12,14 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import serialization
-from bertaccum.accumulation.wrapper import OptimizerWrapper
+from bertaccum.accumulation import _tf_compat, serialization
+from bertaccum.accumulation.delegation import DelegatingOptimizer
 
 Legacy = tf_keras.optimizers.legacy.Optimizer
 LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 
 
-class LegacyOptimizer(OptimizerWrapper):
+class LegacyOptimizer(DelegatingOptimizer):
     """A legacy optimizer that an `AccumulatingOptimizer` can call like a new one.
 
     Gradients arrive already summed over replicas. The optimizer therefore sums nothing, and its
@@ -32,8 +32,7 @@ class LegacyOptimizer(OptimizerWrapper):
     use_ema = False
 
     def __init__(self, optimizer: Any) -> None:
-        self.inner = optimizer
-        self.name = optimizer._name
+        super().__init__(optimizer, _tf_compat.legacy_name(optimizer))
         _stop_summing(optimizer)
         # Legacy optimizers create this variable when it is first read, which may be while a
         # function is traced; new ones create it with the optimizer, in the strategy's scope.
@@ -41,13 +40,13 @@ class LegacyOptimizer(OptimizerWrapper):
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
         """Create the optimizer's slots and hyperparameters."""
-        self.inner._create_all_weights(var_list)
-        self._built = True
+        _tf_compat.build_legacy(self.inner, var_list)
+        _tf_compat.mark_built(self)
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], name: str | None = None, **kwargs: Any
     ) -> tf.Variable:
-        """Update the variables; `kwargs` only say that the gradients are summed, as they are."""
+        """Update the variables; `kwargs` could only say that the gradients are summed already."""
         self.inner.apply_gradients(list(grads_and_vars), name)
         return self.iterations
 
@@ -62,8 +61,6 @@ class LegacyOptimizer(OptimizerWrapper):
         """The legacy optimizer's variables."""
         return self._own_variables()
 
-    _variables = variables
-
     def get_config(self) -> dict[str, Any]:
         """Return the legacy optimizer's config, completed.
 
@@ -72,14 +69,14 @@ class LegacyOptimizer(OptimizerWrapper):
         """
         config = tf_keras.optimizers.serialize(self.inner)
         for name in inspect.signature(type(self.inner).__init__).parameters:
-            value = getattr(self.inner, name, getattr(self.inner, f"_{name}", None))
+            value = _tf_compat.legacy_argument(self.inner, name)
             if name not in config["config"] and isinstance(value, int | float | str | list):
                 config["config"][name] = value
         return {"optimizer": config}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> LegacyOptimizer:
-        """The reverse of `get_config`."""
+        """Make the optimizer that `get_config` describes."""
         legacy = vars(tf_keras.optimizers.legacy)
         return cls(serialization.revived(config["optimizer"], {**(custom_objects or {}), **legacy}))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import micro_batch
+from bertaccum.accumulation import _tf_compat, micro_batch
 from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
 
 _EXAMPLES = "examples"
@@ -23,20 +23,15 @@ def measure(container: Any, y_pred: Any) -> None:
     """Make the losses of a `LossesContainer` report their divisors. The user's stay as they are.
 
     Args:
-      container: a model's `compiled_loss`. Checked against tf_keras 2.20.
+      container: a model's `compiled_loss`.
       y_pred: the model's outputs, from which the container is built.
     """
-    if container is None or container._user_losses is None:
-        return
-    if not container.built:
-        container.build(y_pred)
-    container._losses = [
-        loss if loss is None or isinstance(loss, _MeasuredLoss) else _measured(loss)
-        for loss in container._losses
-    ]
+    _tf_compat.replace_losses(container, y_pred, _measured)
 
 
 def _measured(loss: tf_keras.losses.Loss) -> tf_keras.losses.Loss:
+    if isinstance(loss, _MeasuredLoss):
+        return loss
     loss = copy.copy(loss)
     loss.__class__ = type(type(loss).__name__, (_MeasuredLoss, type(loss)), {})
     return loss
@@ -78,7 +73,7 @@ def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
         return losses.row_splits.ref(), tf.size(losses)
     if losses.shape.rank == 0:
         return _EXAMPLES, None
-    found = (getattr(tensor, "_keras_mask", None) for tensor in (y_pred, losses))
+    found = (_tf_compat.mask_of(tensor) for tensor in (y_pred, losses))
     if masks := [mask for mask in found if mask is not None]:
         valid = functools.reduce(tf.logical_and, masks)
         return tuple(mask.ref() for mask in masks), tf.math.count_nonzero(valid)

@@ -1,4 +1,4 @@
-"""The model-level face: a `fit` that knows each micro-batch's size and each epoch's end."""
+"""Models whose `fit` knows each micro-batch's size and each epoch's end."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import measured_loss, micro_batch, serialization
+from bertaccum.accumulation import _tf_compat, checks, measured_loss, micro_batch, serialization
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
-from bertaccum.accumulation.checks import (
-    ON_PARTIAL,
-    check_choice,
-    check_model,
-    check_steps_or_schedule,
-    plain_number,
-    warn_of_batch_normalization,
-)
-from bertaccum.accumulation.cloning import after_cloning
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
 # A mixin: Keras would change the bases of a class that is a Model by itself.
@@ -44,7 +35,7 @@ def accumulate_gradients(
     on_partial: str = "apply",
     loss_weight: LossWeight | None = None,
 ) -> tf_keras.Model:
-    """Makes a model accumulate in `fit`, `train_on_batch` and its own `train_step`.
+    """Make a model accumulate in `fit`, `train_on_batch` and its own `train_step`.
 
     An optimizer in `fit` is not told how many examples a gradient is of; a model knows.
     Each micro-batch weighs what its loss divided by: the number of examples, or of unmasked
@@ -73,21 +64,22 @@ def accumulate_gradients(
       ValueError, TypeError: not a model, or one that accumulates already, or arguments
         that make no sense.
     """
-    check_model(model, AccumulatingModel)
-    check_steps_or_schedule(accumulation_steps)
-    check_choice("on_partial", on_partial, ON_PARTIAL)
-    accumulation_steps = plain_number(accumulation_steps)
+    checks.check_is_model(model)
+    if isinstance(model, AccumulatingModel):
+        raise ValueError(f"{model!r} accumulates already")
+    accumulation_steps = checks.checked_steps(accumulation_steps, schedule=True)
+    checks.check_choice("on_partial", on_partial, checks.ON_PARTIAL)
     for layer in model.submodules:
         if isinstance(layer, AccumBatchNormalization):
             _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)
     if accumulation_steps != 1:
-        warn_of_batch_normalization(model)
+        checks.warn_of_batch_normalization(model)
     settings = {"_accumulation": _Settings(accumulation_steps, on_partial, loss_weight)}
     bases = (AccumulatingModel, type(model))
     model.__class__ = type(AccumulatingModel.__name__, bases, settings)
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = model._get_optimizer(model.optimizer)
-        model._reset_compile_cache()
+        _tf_compat.reset_compile_cache(model)
     return model
 
 
@@ -136,7 +128,7 @@ class AccumulatingModel(_Mixin):
         return super().compute_loss(x, y, y_pred, sample_weight)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """As of `Model`; a window that an epoch's end cuts short meets `on_partial`."""
+        """Fit as `Model.fit` does; `on_partial` decides on a window cut short by an epoch's end."""
         names = list(inspect.signature(super().fit).parameters)
         position = names.index("callbacks") if "callbacks" in names else len(args)
         if position < len(args):
@@ -147,7 +139,7 @@ class AccumulatingModel(_Mixin):
         return super().fit(*args, **kwargs)
 
     def _with_epoch_end(self, callbacks: Any) -> Any:
-        """First, so that the others see and save what the window has made of the weights."""
+        """Put ours first, so that the others see and save the weights as the window leaves them."""
         listed = getattr(callbacks, "callbacks", None)
         if listed is None:
             return [_EpochEnd(self), *tf.nest.flatten(callbacks or [])]
@@ -156,7 +148,7 @@ class AccumulatingModel(_Mixin):
         return callbacks
 
     def end_window(self) -> None:
-        """Does with the window, if one has begun, what `on_partial` says.
+        """Do with the window, if one has begun, what `on_partial` says.
 
         For training without `fit`, such as with `train_on_batch`.
         """
@@ -199,8 +191,7 @@ class AccumulatingModel(_Mixin):
         return optimizer
 
     def _check_losses(self) -> None:
-        losses = tf.nest.flatten(getattr(self.compiled_loss, "_losses", None) or [])
-        for loss in losses:
+        for loss in _tf_compat.compiled_losses(self.compiled_loss):
             if getattr(loss, "reduction", "auto") not in ("auto", "sum_over_batch_size"):
                 raise ValueError(
                     f"loss {loss.name} has the reduction {loss.reduction!r}; accumulation weighs"
@@ -208,16 +199,16 @@ class AccumulatingModel(_Mixin):
                 )
 
     def get_config(self) -> dict[str, Any]:
-        """The model as it was before, and how it accumulates."""
+        """Return the model's own config, and how it accumulates."""
         return {
             "model": serialization.described(own_class(self), super().get_config()),
             "accumulation_steps": serialization.plain_steps(self._accumulation.steps),
             "on_partial": self._accumulation.on_partial,
-            "loss_weight": serialization.plain_function(self._accumulation.loss_weight),
+            "loss_weight": tf_keras.saving.serialize_keras_object(self._accumulation.loss_weight),
         }
 
     def get_compile_config(self) -> dict[str, Any] | None:
-        """What `compile` was given, with the optimizer as it is wrapped."""
+        """Return what `compile` was given, with the optimizer as it is wrapped."""
         config = super().get_compile_config()
         if config and self.optimizer is not None:
             config["optimizer"] = tf_keras.saving.serialize_keras_object(self.optimizer)
@@ -225,7 +216,7 @@ class AccumulatingModel(_Mixin):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> tf_keras.Model:
-        """The reverse of `get_config`."""
+        """Make the model that `get_config` describes."""
         model = tf_keras.layers.deserialize(config["model"], custom_objects)
         steps = serialization.revived(config["accumulation_steps"], custom_objects)
         # Models that older versions saved have no loss_weight.
@@ -242,11 +233,11 @@ def _accumulate_alike(clone: tf_keras.Model, original: AccumulatingModel) -> tf_
     return accumulate_gradients(clone, settings.steps, settings.on_partial, settings.loss_weight)
 
 
-after_cloning(AccumulatingModel, _accumulate_alike)
+_tf_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
 
 
 class _EpochEnd(tf_keras.callbacks.Callback):
-    """Begins a window with `fit`, and ends it with the epoch, before validation if any."""
+    """A callback that begins a window with `fit`, and ends it with the epoch, before validation."""
 
     def __init__(self, model: AccumulatingModel) -> None:
         super().__init__()
@@ -276,7 +267,7 @@ def _check_same_steps(part: str, theirs: Any, steps: Any) -> None:
 
 
 def _length(data: Any) -> tf.Tensor:
-    """How many examples there are; tensors may be dense, ragged or sparse."""
+    """Return the number of examples; tensors may be dense, ragged or sparse."""
     first = next(part for part in tf.nest.flatten(data) if part.shape.rank != 0)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()

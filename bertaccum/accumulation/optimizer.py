@@ -1,48 +1,48 @@
 """The accumulating optimizer: many micro-steps, one exact update.
 
-What is added up are gradients and what they weigh; their quotient is the mean over the
-whole window, whatever the sizes of the micro-batches: a mean of means would not be.
+It adds up gradients and what they weigh (`GradientSums`); their quotient is the mean over the
+whole window, whatever the sizes of the micro-batches, which a mean of means would not be.
+`window_update.py` computes it, once per window.
 
-It has two faces on one state. The explicit one, `accumulate` and `apply`, communicates
-once per update and knows each micro-batch's weight. The Keras one, `apply_gradients` in
-`keras_face.py`, accumulates, and applies on every N-th call. What happens once per window
-is in `one_update.py`.
+There are two ways to use it. The explicit one, `accumulate` and `apply`, communicates once per
+update and is told each micro-batch's weight. The other one is Keras': `apply_gradients`
+accumulates, and applies on every N-th call.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
+import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import serialization
-from bertaccum.accumulation.checks import (
-    NONFINITE,
-    REDUCTIONS,
-    check_choice,
-    check_in_replica,
-    check_inner,
-    check_scope,
-    check_steps_or_schedule,
-    plain_number,
+from bertaccum.accumulation import (
+    _tf_compat,
+    checks,
+    loss_scaling,
+    micro_batch,
+    replicas,
+    serialization,
+    window_update,
 )
-from bertaccum.accumulation.keras_face import GradsAndVars, KerasFace
-from bertaccum.accumulation.legacy import LossScale, adapted
-from bertaccum.accumulation.replicas import alike, replicas_in_sync, run_on_all
-from bertaccum.accumulation.sums import Gradient, GradientSums, after
-from bertaccum.accumulation.transforms import GradientTransform
+from bertaccum.accumulation.contracts import GradientTransform, TakesScaledSum
+from bertaccum.accumulation.delegation import DelegatingOptimizer, delegated
+from bertaccum.accumulation.gradient_tensors import Gradient, GradsAndVars, after, dense, times
+from bertaccum.accumulation.legacy import adapted
+from bertaccum.accumulation.model_variables import ModelVariables, positions_of
+from bertaccum.accumulation.sums import GradientSums, WindowState
 
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
-class AccumulatingOptimizer(KerasFace):
-    """Wraps a tf_keras optimizer so that it acts once per window of micro-steps.
+class AccumulatingOptimizer(DelegatingOptimizer):
+    """A tf_keras optimizer around another one, which then acts once per window of micro-steps.
 
-    The wrapped optimizer sees one gradient per update: its clipping, weight decay,
-    schedule, moving averages and `iterations` know nothing of micro-steps.
+    The inner optimizer sees one gradient per update: its clipping, weight decay, schedule,
+    moving averages and `iterations` know nothing of micro-steps.
 
     Args:
       optimizer: the inner optimizer: one of tf_keras, new or legacy (such as AdamWeightDecay
@@ -51,14 +51,14 @@ class AccumulatingOptimizer(KerasFace):
         unscaled once per window, and a window that overflowed lowers the scale once.
       accumulation_steps: micro-steps in a window for `apply_gradients`: a number, a
         variable, or a function of the update's number. A change takes effect at the
-        next window. `accumulate` and `apply` do not look at it.
+        next window. `accumulate` and `apply` ignore it.
       reduction: `mean` over the window, `sum`, or `running_mean`: the mean, kept as such.
       accumulator_dtype: by default that of the variables, but at least float32. Narrower
         types hold the running mean.
       nonfinite: what to do with a window whose gradient is not finite, or whose norm is
         beyond float32: `skip` it, `raise` an error, or `propagate` it.
       gradient_transform: maps the list of (mean gradient, variable) to what the inner
-        optimizer gets, such as `ClipByGlobalNorm(1.0)`.
+        optimizer gets, such as `ClipByGlobalNorm(1.0)`. See `contracts.py`.
       name: of this optimizer.
 
     Raises:
@@ -66,13 +66,9 @@ class AccumulatingOptimizer(KerasFace):
     """
 
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
-        if (
-            isinstance(serialization.resolved(optimizer), LossScale)
-            and cls is AccumulatingOptimizer
-        ):
-            from bertaccum.accumulation.loss_scale import ScalingAccumulatingOptimizer
-
-            return super().__new__(ScalingAccumulatingOptimizer)
+        scaled = loss_scaling.is_scaled(serialization.resolved(optimizer))
+        if scaled and cls is AccumulatingOptimizer:
+            cls = ScalingAccumulatingOptimizer
         return super().__new__(cls)
 
     def __init__(
@@ -85,135 +81,108 @@ class AccumulatingOptimizer(KerasFace):
         gradient_transform: GradientTransform | None = None,
         name: str | None = None,
     ) -> None:
-        check_steps_or_schedule(accumulation_steps)
-        check_choice("reduction", reduction, REDUCTIONS)
-        check_choice("nonfinite", nonfinite, NONFINITE)
-        self.inner = adapted(serialization.resolved(optimizer))
-        check_inner(self.inner, AccumulatingOptimizer)
-        self.name = name or "accumulating"
-        self.accumulation_steps = plain_number(accumulation_steps)
+        steps = checks.checked_steps(accumulation_steps, schedule=True)
+        checks.check_choice("reduction", reduction, checks.REDUCTIONS)
+        checks.check_choice("nonfinite", nonfinite, checks.NONFINITE)
+        super().__init__(adapted(serialization.resolved(optimizer)), name or "accumulating")
+        checks.check_inner(self.inner, AccumulatingOptimizer)
+        self.accumulation_steps = steps
         self.reduction = reduction
         self.accumulator_dtype = tf.as_dtype(accumulator_dtype) if accumulator_dtype else None
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
-        # The model's own, so not part of what this optimizer saves.
-        self._model_variables = self._no_dependency([])
-        self._positions = self._no_dependency({})
-        # Which variables have had gradients together, by position.
-        self._together: set[frozenset[int]] = self._no_dependency(set())
-        self._sums: GradientSums | None = None
-        # Of losses with divisors of their own: see `loss_parts`.
-        self._parts: list[GradientSums] = []
+        self._trained = ModelVariables(self.inner)
+        self._state: Any = None  # A `WindowState`, from `build` on.
 
     # --- State ----------------------------------------------------------------------
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
-        """Creates all state for `var_list`, which is then all that can be trained.
+        """Create all state for `var_list`; no other variables can be trained afterwards.
 
         Raises:
           ValueError: built before without one of them, or made outside the strategy.
         """
-        if self._model_variables:
+        if self._trained.variables:
             for variable in var_list:
-                self._position(variable)
+                self._trained.position(variable)
             return
-        check_scope(self.inner)
+        checks.check_scope(self.inner)
+        mean = self.reduction == "running_mean"
+        new_sums = functools.partial(GradientSums, list(var_list), self.accumulator_dtype, mean)
         with tf.init_scope():
             self.inner.build(var_list)
-            self._model_variables.extend(var_list)
-            self._positions.update({self.inner._var_key(v): i for i, v in enumerate(var_list)})
-            self._step = alike(0, tf.int64, "step")
-            self._window_steps = alike(0, tf.int64, "window_steps")
-            self._overflowed = alike(False, tf.bool, "overflowed")
-            self.skipped_windows = alike(0, tf.int64, "skipped_windows")
-            self.gradient_norm = alike(0, tf.float32, "gradient_norm")
-            # While variables change one after another; it stays if that is cut short.
-            self.half_updated = alike(False, tf.bool, "half_updated")
-        self._built = True
+            self._trained = ModelVariables(self.inner, var_list)
+            self._state = WindowState(new_sums, functools.partial(_tf_compat.track, self))
+            self.skipped_windows = replicas.alike(0, tf.int64, "skipped_windows")
+            self.gradient_norm = replicas.alike(0, tf.float32, "gradient_norm")
+            # True while variables change one after another; stays True if that is cut short.
+            self.half_updated = replicas.alike(False, tf.bool, "half_updated")
+        _tf_compat.mark_built(self)
         if not self._at_once:
-            self._accumulators()
-
-    def _accumulators(self) -> GradientSums:
-        if self._sums is None:
-            self._sums = self._new_sums()
-        return self._sums
-
-    def _part_sums(self, number: int) -> GradientSums:
-        while len(self._parts) <= number:
-            self.__dict__.pop("traced_flush", None)  # It was traced without knowing of them.
-            self._parts.append(self._new_sums(f"part_{len(self._parts)}_"))
-        return self._parts[number]
-
-    def _new_sums(self, prefix: str = "") -> GradientSums:
-        running_mean = self.reduction == "running_mean"
-        with tf.init_scope():
-            return GradientSums(self._model_variables, self.accumulator_dtype, running_mean, prefix)
-
-    def _position(self, variable: tf.Variable) -> int:
-        try:
-            return self._positions[self.inner._var_key(variable)]
-        except KeyError:
-            raise ValueError(
-                f"AccumulatingOptimizer was built with other variables, without {variable.name};"
-                " build() it with all of them before the first step, or make a new one for"
-                " another model"
-            ) from None
+            self._state.main()
 
     def _in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
-        """Return one gradient or None for each of the model's variables.
-
-        Raises:
-          ValueError: called outside a replica, or with a variable that was not built.
-        """
         pairs = list(grads_and_vars)
         self.build([v for _, v in pairs])
-        check_in_replica(self._strategy_outside())
-        gradients = self._ordered(pairs)
-        together = frozenset(_positions_of(gradients))
-        if together not in self._together:
-            self._together.add(together)
-            self.__dict__.pop("traced_flush", None)  # It was traced without knowing of them.
+        checks.check_in_replica(self._strategy_outside())
+        gradients = self._trained.in_order(pairs)
+        self._trained.together.add(positions_of(gradients))
         return gradients
 
-    def _ordered(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
-        gradients: list[Gradient] = [None] * len(self._model_variables)
-        for gradient, variable in grads_and_vars:
-            if gradient is not None:
-                gradients[self._position(variable)] = gradient
-        return gradients
+    def _strategy_outside(self) -> tf.distribute.Strategy | None:
+        """Return the strategy to run with, or None inside a replica."""
+        return replicas.strategy_outside_replicas(getattr(self._state, "step", None))
 
-    # --- The explicit face ----------------------------------------------------------
+    @property
+    def accumulators(self) -> list[tf.Variable]:
+        """The variables that hold the sums, one for each of the model's, if there are any."""
+        return [] if self._nothing else self._state.sums.totals
+
+    @property
+    def pending(self) -> bool:
+        """Whether a window has begun; for use outside of functions."""
+        return not self._nothing and bool(self._state.step.numpy() > 0)
+
+    @property
+    def _nothing(self) -> bool:
+        """Whether nothing has been accumulated so far, in any window."""
+        return self._state is None or self._state.sums is None
+
+    # --- Explicit use ---------------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss to differentiate: scaled if there is a loss scale inside."""
-        return loss
+        """Return the loss to differentiate: scaled if there is a loss scale inside."""
+        return loss_scaling.scaled_loss(self.inner, loss)
 
     def accumulate(self, grads_and_vars: GradsAndVars, weight: Any = 1.0) -> None:
-        """Adds one micro-step on this replica; communicates nothing.
+        """Add one micro-step on this replica, without communication.
 
         Args:
           grads_and_vars: gradients of a loss that is *summed* over its examples; None,
             IndexedSlices, and variables left out are fine.
           weight: how much the micro-step weighs, as a rule its number of examples.
+
+        Raises:
+          ValueError: called outside a replica, or with a variable that was not built.
         """
         gradients = self._in_order(grads_and_vars)
         with after(gradients):
-            self._accumulators().add(gradients, tf.cast(weight, tf.float64))
-            self._step.assign_add(1)
+            self._state.main().add(gradients, tf.cast(weight, tf.float64))
+            self._state.step.assign_add(1)
 
     def apply(self, report: tf.Tensor | None = None) -> Any:
-        """Updates the variables from what all replicas accumulated; starts a new window.
+        """Update the variables from what all replicas accumulated, and start a new window.
 
-        Variables without a gradient in the window are left alone, decay and moments, too.
+        Variables without a gradient in the window are left alone: no decay, no new moments.
         In a `tf.function`, where that is decided beforehand, this holds for the sets of
-        variables that have had gradients together when it is traced, and for what two of them
-        have between them: trace the micro-steps first. In other windows a variable without
-        gradient is taken to have one of zero.
+        variables that have had gradients together when it is traced, and for unions of two of
+        them: trace the micro-steps first. In other windows a variable without gradient is
+        taken to have one of zero.
 
         Args:
           report: [n] numbers of this replica's, to be added up over replicas on the way. If the
-            first sum is not 0, somebody objects: the window is forgotten by all, and nothing
-            else changes.
+            first sum is not 0, a replica objects: all forget the window, and nothing else
+            changes.
 
         Returns:
           True if the update was applied, False if its gradient was not finite and the
@@ -224,125 +193,246 @@ class AccumulatingOptimizer(KerasFace):
         """
         strategy = self._strategy_outside()
         if strategy is not None:
-            return run_on_all(strategy, self.apply, report)
-        if self._sums is None or (tf.executing_eagerly() and not self._step > 0):
+            return replicas.run_on_all(strategy, self.apply, report)
+        if self._nothing or (tf.executing_eagerly() and not self._state.step > 0):
             raise ValueError("apply() without accumulate(): there is no gradient to apply")
-        alone = self.reduction != "sum" and replicas_in_sync() == 1
-        sums, weight = self._sums.read(alone)
-        parts = [part.read(alone=False) for part in self._parts]
-        touched = tf.identity(self._sums.touched)
-        applied, total = self._update(sums, weight, self._candidates(), touched, report, parts)
+        sums, *parts = self._state.all_sums
+        alone = self.reduction != "sum" and replicas.replicas_in_sync() == 1
+        read = [sums.read(alone), *(part.read(alone=False) for part in parts)]
+        touched = tf.identity(sums.touched)
+        applied, total = self._update(read, touched, self._trained.candidates(), report)
         with tf.control_dependencies([applied]):
-            self._reset_sums()
-            self._step.assign(0)
+            self._state.reset()
         return applied if report is None else (applied, total)
 
-    def _reset_sums(self) -> tf.Operation:
-        for sums in [self._sums, *self._parts]:
-            if sums is not None:
-                sums.reset()
-        return tf.no_op()
-
     def avoid_copies(self) -> None:
-        """Before `apply`, in functions that XLA does not compile: saves it time.
+        """Save time in functions that XLA does not compile, if called there before `apply`.
 
-        To read a variable to which rows were added, as to those of embeddings, is to copy it,
-        unless TensorFlow is told; with BERT-Small's words that took 3 % of an update.
+        TensorFlow copies a variable to which rows were added, as to an embedding's sum, when it
+        is read, unless it is told not to; with BERT-Small's words that took 3 % of an update.
         """
-        if self._sums is not None:
-            self._sums.avoid_copies()
-
-    def _candidates(self) -> list[frozenset[int]]:
-        """Sets of variables that may turn out to have gradients in a window, small ones first."""
-        pairs = {one | other for one, other in itertools.product(self._together, repeat=2)}
-        return sorted(pairs | {frozenset(range(len(self._model_variables)))}, key=len)
+        if not self._nothing:
+            self._state.sums.avoid_copies()
 
     def apply_sums(self, grads_and_vars: GradsAndVars, weight: Any) -> tf.Tensor:
-        """Updates from a window that was a single micro-step: no accumulators are used.
+        """Update from a window that was a single micro-step, without accumulators.
 
         Args:
           grads_and_vars: gradients of the loss summed over this replica's examples.
           weight: how much they weigh, as a rule the number of examples.
 
         Returns:
-          As `apply`.
+          True if the update was applied, False if the window was skipped.
         """
-        return self._update_at_once(self._in_order(grads_and_vars), tf.cast(weight, tf.float64))
-
-    def _update_at_once(
-        self,
-        gradients: list[Gradient],
-        weight: tf.Tensor,
-        parts: Sequence[tuple[list[Gradient], tf.Tensor]] = (),
-    ) -> tf.Tensor:
-        dense = self._dense(gradients)
-        touched = tf.constant([g is not None for g in gradients])
-        own = frozenset(_positions_of(gradients))
-        dense_parts = [(self._dense(part), its_weight) for part, its_weight in parts]
-        return self._update(dense, weight, [own], touched, parts=dense_parts)[0]
-
-    def _dense(self, gradients: list[Gradient]) -> list[tf.Tensor]:
-        # The sum is the gradient: clipping must not see an embedding's rows one by one.
-        return [
-            tf.zeros(v.shape, v.dtype) if g is None else tf.convert_to_tensor(g)
-            for g, v in zip(gradients, self._model_variables, strict=True)
-        ]
+        gradients = self._in_order(grads_and_vars)
+        return self._update_at_once([(gradients, tf.cast(weight, tf.float64))])
 
     def flush(self) -> tf.Tensor:
-        """Applies the window as far as it has come, exactly weighted.
+        """Apply the window as far as it has come, exactly weighted.
 
         Returns:
           True if there was anything, and it was applied.
         """
         strategy = self._strategy_outside()
         if strategy is not None:
-            return run_on_all(strategy, self.flush)
-        if self._sums is None:
+            return replicas.run_on_all(strategy, self.flush)
+        if self._nothing:
             return tf.constant(False)
-        applied = self._apply_if((self._step > 0) & ~self._overflowed)
+        applied = replicas.run_if((self._state.step > 0) & ~self._state.overflowed, self.apply)
         with tf.control_dependencies([applied]):
-            self._step.assign(0)  # Of a window that overflowed, too.
+            self._state.step.assign(0)  # Of a window that overflowed, too.
         return applied
 
-    @property
-    def accumulators(self) -> list[tf.Variable]:
-        """What sums are kept in, one a variable; none before they are needed."""
-        return [] if self._sums is None else self._sums.totals
-
-    @property
-    def pending(self) -> bool:
-        """Whether a window has begun; for use outside of functions."""
-        return self._sums is not None and bool(self._step.numpy() > 0)
+    def traced_flush(self) -> tf.Tensor:
+        """Call `flush` in a `tf.function`: for use at the end of every epoch."""
+        # The number only ever grows, and with it comes a new trace, by these sets and sums.
+        return self._flush(len(self._trained.together) + len(self._state.all_sums))
 
     @functools.cached_property
-    def traced_flush(self) -> Callable[[], tf.Tensor]:
-        """`flush` as a function that is traced once: for use at the end of every epoch."""
-        return tf.function(self.flush)
+    def _flush(self) -> Callable[[int], tf.Tensor]:
+        return tf.function(lambda _: self.flush())
 
     def drop(self) -> None:
-        """Forgets the window as far as it has come."""
+        """Forget the window as far as it has come."""
         strategy = self._strategy_outside()
         if strategy is not None:
-            run_on_all(strategy, self.drop)
-        elif self._sums is not None:
-            self._reset_sums()
-            self._step.assign(0)
-            self._overflowed.assign(False)
+            replicas.run_on_all(strategy, self.drop)
+        elif not self._nothing:
+            self._state.reset()
+            self._state.overflowed.assign(False)
+
+    # --- The update -----------------------------------------------------------------
+
+    def _update_at_once(self, groups: window_update.Groups) -> tf.Tensor:
+        gradients = groups[0][0]
+        sums = [(dense(own, self._trained.variables), weight) for own, weight in groups]
+        touched = tf.constant([g is not None for g in gradients])
+        return self._update(sums, touched, [positions_of(gradients)])[0]
+
+    def _update(
+        self,
+        groups: window_update.Groups,
+        touched: tf.Tensor,
+        candidates: list[frozenset[int]],
+        report: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, Any]:
+        """Update the variables; return whether that was done, and the sum of the reports."""
+        used = sorted(frozenset.union(*candidates))
+        groups, reports, agreed = window_update.reduced(groups, used, report)
+        sums, factor = window_update.quotient(groups, self.reduction)
+        factor *= tf.cast(loss_scaling.unscaling(self.inner), factor.dtype)
+        pairs = [(s, self._trained.variables[i]) for s, i in zip(sums, used, strict=True)]
+        scales = isinstance(self._innermost, TakesScaledSum)
+        transform = self.gradient_transform
+        pairs, factor, norm = window_update.transformed(pairs, factor, transform, scales)
+        self.gradient_norm.assign(tf.cast(norm, tf.float32))
+        finite = tf.math.is_finite(norm) | ~agreed
+        if self.nonfinite != "propagate":
+            self.skipped_windows.assign_add(tf.cast(~finite, tf.int64))
+        if_so = (agreed, window_update.allowed(finite, self.nonfinite))
+        with tf.control_dependencies(if_so):
+            begun = self.half_updated.assign(True)
+        with tf.control_dependencies([begun]):
+            if_so = (tf.identity(if_so[0]), tf.identity(if_so[1]))
+        update_if = functools.partial(loss_scaling.update_if, self.inner)
+        applied = window_update.hand_over(
+            pairs, factor, if_so, candidates, touched, self._update_inner, update_if
+        )
+        with tf.control_dependencies([applied]):
+            self.half_updated.assign(False)
+        return applied, reports
+
+    def _update_inner(self, chosen: frozenset[int], pairs: list[Any], factor: tf.Tensor) -> None:
+        own = [(g, v) for g, v in pairs if self._trained.position(v) in chosen]
+        inner = self._innermost
+        with inner.scaling(factor) if isinstance(inner, TakesScaledSum) else nullcontext():
+            self.inner.apply_gradients(own, skip_gradients_aggregation=True)
+
+    # --- Use by Keras ---------------------------------------------------------------
+
+    @property
+    def _wrapped(self) -> bool:
+        """Whether a LossScaleOptimizer has been put around this one."""
+        return _tf_compat.is_wrapped_by_loss_scale(self)
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether every micro-step is a window, so that there is nothing to accumulate."""
+        steps = self.accumulation_steps
+        return isinstance(steps, int) and steps == 1 and not self._wrapped
+
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
+    ) -> list[tuple[Gradient, tf.Variable]]:
+        """Compute gradients as tf_keras optimizers do; of the scaled loss if that is inside.
+
+        Under a loss scale, inside or outside, the loss is one window's, of which a micro-batch
+        has only a share: float16 is to overflow where that of the big batch would, and not
+        `accumulation_steps` times earlier.
+        """
+        scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
+        parts = self._power_of_two() if scaled else 1.0
+
+        def share(loss: tf.Tensor) -> tf.Tensor:
+            loss = self.scale_loss(loss)
+            return loss / tf.cast(parts, loss.dtype) if scaled else loss
+
+        if callable(loss):
+            pairs = super().compute_gradients(lambda: share(loss()), var_list, tape)
+        else:
+            with tape if tape is not None else nullcontext():
+                loss = share(loss)
+            pairs = super().compute_gradients(loss, var_list, tape)
+            pairs = micro_batch.differentiate_parts(self, pairs, loss, parts)
+        return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
+
+    def _power_of_two(self) -> tf.Tensor:
+        """At least the micro-steps of the present window; multiplying by it is exact."""
+        exponent = tf.math.ceil(tf.math.log(tf.cast(self._steps(), tf.float32)) / math.log(2))
+        return tf.pow(2.0, exponent)
+
+    def _steps(self) -> tf.Tensor:
+        steps = self.accumulation_steps
+        if not isinstance(steps, int | tf.Variable):
+            steps = steps(self.iterations.read_value())
+        return tf.maximum(tf.cast(steps, tf.int64), 1)
+
+    def apply_gradients(
+        self,
+        grads_and_vars: GradsAndVars,
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
+    ) -> tf.Variable:
+        """Accumulate one micro-step; the N-th call of a window also applies it.
+
+        Args:
+          grads_and_vars: gradients as `model.fit` computes them: of the mean loss; under
+            a strategy, of this replica's share of it.
+          name: not used.
+          skip_gradients_aggregation: only a `LossScaleOptimizer` around this may set it.
+          **kwargs: what else tf_keras optimizers take.
+
+        Returns:
+          `iterations`.
+
+        Raises:
+          ValueError: called outside a replica, or with reduced gradients.
+        """
+        pairs = list(grads_and_vars)
+        aggregate = kwargs.get("experimental_aggregate_gradients", True)
+        if not skip_gradients_aggregation and aggregate:
+            pairs = self.aggregate_gradients(pairs)
+        elif not self._wrapped:
+            raise ValueError(
+                "AccumulatingOptimizer reduces over replicas by itself, once per update: give it"
+                " each replica's own gradients, without skip_gradients_aggregation"
+            )
+        gradients, weight = micro_batch.weigh(self, self._in_order(pairs))
+        parts = micro_batch.weigh_parts(self, self._trained.in_order)
+        if self._at_once:
+            self._update_at_once([(gradients, weight), *parts])
+            return self.iterations
+        state = self._state
+        with after(gradients):
+            state.main().add(gradients, weight)
+            for number, part in enumerate(parts):
+                state.part(number).add(*part)
+        replicas.run_if((state.step >= state.window_steps) & ~state.overflowed, self.apply)
+        return self.iterations
+
+    def aggregate_gradients(self, grads_and_vars: GradsAndVars) -> list[Any]:
+        """Begin a micro-step. The name is Keras'; nothing is reduced before `apply`.
+
+        A `LossScaleOptimizer` around this one calls it, whether or not the gradients will
+        turn out to be finite.
+        """
+        pairs = list(grads_and_vars)
+        self.build([v for _, v in pairs])
+        checks.check_in_replica(self._strategy_outside())
+        with after([g for g, _ in pairs]):
+            state = self._state
+            due = tf.equal(state.step, 0) | (state.step >= state.window_steps)
+            tf.cond(due, lambda: state.begin(self._steps(), not self._at_once), tf.no_op)
+            state.step.assign_add(1)
+            if not self._wrapped:
+                return pairs
+            return loss_scaling.report_overflow(
+                pairs, self.iterations, state.overflowed, self.skipped_windows
+            )
 
     # --- Saving ---------------------------------------------------------------------
 
     def _own_variables(self) -> list[tf.Variable]:
-        if not self._model_variables:
+        if not self._trained.variables:
             return []
-        own = [self._step, self._window_steps, self._overflowed, self.skipped_windows]
-        sums = [self._sums, *self._parts] if self._sums is not None else []
-        own += [variable for part in sums for variable in part.variables]
-        # tf_keras does not count Nadam's product of momenta among its variables.
-        product = getattr(self._innermost, "_u_product", None)
-        return own if product is None else [*own, product]
+        state = self._state
+        own = [state.step, state.window_steps, state.overflowed, self.skipped_windows]
+        own += [variable for sums in state.all_sums for variable in sums.variables]
+        return [*own, *_tf_compat.uncounted_variables(self._innermost)]
 
     def load_own_variables(self, store: Any) -> None:
-        """The reverse of `save_own_variables`."""
+        """Load what `save_own_variables` saved."""
         self._make_parts(len(store.keys()) - len(self._own_variables()))
         super().load_own_variables(store)
 
@@ -353,18 +443,37 @@ class AccumulatingOptimizer(KerasFace):
 
     def _make_parts(self, missing: int) -> None:
         # The first step makes them, but a model that was just loaded has seen none.
-        for _ in range(missing // len(self._sums.variables) if self._sums is not None else 0):
-            self._part_sums(len(self._parts))
+        for _ in range(0 if self._nothing else missing // len(self._state.sums.variables)):
+            self._state.part(len(self._state.parts))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, from which `from_config` makes the same optimizer without its state."""
+        """Return the arguments, from which `from_config` makes the same optimizer, stateless."""
         return serialization.to_config(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The reverse of `get_config`."""
+        """Make the optimizer that `get_config` describes."""
         return AccumulatingOptimizer(**serialization.to_arguments(config, custom_objects))
 
 
-def _positions_of(gradients: list[Gradient]) -> list[int]:
-    return [i for i, gradient in enumerate(gradients) if gradient is not None]
+@tf_keras.saving.register_keras_serializable(package="bertaccum")
+class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScaleOptimizer):
+    """An accumulating optimizer with a `LossScaleOptimizer` inside.
+
+    `AccumulatingOptimizer(LossScaleOptimizer(...))` makes one. It only adds the interface of a
+    `LossScaleOptimizer`, and is one itself, because `model.compile` puts another one around any
+    optimizer that is not, under mixed_float16.
+    """
+
+    inner_optimizer = delegated("inner", "inner_optimizer")
+    dynamic = delegated("inner", "dynamic")
+    loss_scale = delegated("inner", "loss_scale")
+    dynamic_counter = delegated("inner", "dynamic_counter")
+    initial_scale = delegated("inner", "initial_scale")
+    dynamic_growth_steps = delegated("inner", "dynamic_growth_steps")
+
+    get_scaled_loss = AccumulatingOptimizer.scale_loss
+
+    def get_unscaled_gradients(self, grads: list[Gradient]) -> list[Gradient]:
+        """Return the gradients as they are: `apply` unscales them, once per window."""
+        return grads

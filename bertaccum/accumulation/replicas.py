@@ -7,21 +7,29 @@ from typing import Any
 
 import tensorflow as tf
 
+from bertaccum.accumulation import _tf_compat
+
 
 def summed(value: tf.Tensor, name: str) -> tf.Variable:
-    """A variable of each replica's own; what is saved is the sum over replicas."""
+    """Make a variable of each replica's own; a checkpoint holds the sum over replicas."""
     return replicated(value, tf.VariableAggregation.SUM, name)
 
 
 def alike(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
-    """A scalar that all replicas change alike, each its own: no communication is needed."""
+    """Make a scalar that all replicas change alike, each its own, without communication."""
     return replicated(tf.constant(value, dtype), tf.VariableAggregation.ONLY_FIRST_REPLICA, name)
 
 
 def replicated(
     value: tf.Tensor, aggregation: tf.VariableAggregation, name: str | None = None
 ) -> tf.Variable:
-    """A variable that each replica changes by itself; read or saved as `aggregation` says."""
+    """Make a variable that each replica changes by itself.
+
+    Args:
+      value: the initial value, on every replica.
+      aggregation: how the replicas' values become one where it is read or saved outside them.
+      name: of the variable.
+    """
     return tf.Variable(
         value,
         trainable=False,
@@ -32,12 +40,12 @@ def replicated(
 
 
 def here(variable: tf.Variable) -> tf.Variable:
-    """This replica's component; only it, not the distributed variable, can be scattered to."""
-    return variable._get() if hasattr(variable, "_get") else variable
+    """Return this replica's component of a variable; only that can be scattered to."""
+    return _tf_compat.local_component(variable)
 
 
 def first(value: Any) -> Any:
-    """The first local replica's value of what is the same on all."""
+    """Return the first local replica's value of what is the same on all."""
     return tf.distribute.get_strategy().experimental_local_results(value)[0]
 
 
@@ -62,15 +70,38 @@ def run_on_all(
     return tf.nest.map_structure(lambda r: strategy.experimental_local_results(r)[0], results)
 
 
+def run_if(condition: tf.Tensor, function: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Call a function on all replicas if a condition holds; called on each of them.
+
+    Replicas are merged first and the branch is taken after: a merge inside a branch that one
+    replica takes is an error in TensorFlow.
+
+    Args:
+      condition: bool scalar, the same on all replicas.
+      function: returns a bool scalar, the same on all replicas.
+
+    Returns:
+      What the function returned, or False.
+    """
+
+    def merged(strategy: tf.distribute.Strategy, condition: Any) -> tf.Tensor:
+        def call() -> tf.Tensor:
+            return first(strategy.extended.call_for_each_replica(function))
+
+        return tf.cond(first(condition), call, lambda: tf.constant(False))
+
+    return tf.distribute.get_replica_context().merge_call(merged, args=(condition,))
+
+
 def replicas_in_sync() -> int:
-    """Replicas that share an update, this one included."""
+    """Return the number of replicas that share an update, this one included."""
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def sum_over_replicas(
     tensors: list[tf.Tensor], numbers: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Adds up over replicas, all in one reduction (one a type, should there be several).
+    """Add up over replicas, all in one reduction (one a type, should there be several).
 
     Args:
       tensors: this replica's.

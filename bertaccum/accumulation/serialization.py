@@ -26,21 +26,20 @@ def to_optimizer(config: dict[str, Any], custom_objects: Any) -> Any:
 
 
 def to_config(optimizer: Any) -> dict[str, Any]:
-    """The arguments of an `AccumulatingOptimizer`."""
-    transform = optimizer.gradient_transform
+    """Return the arguments of an `AccumulatingOptimizer` as plain values."""
     return {
         "optimizer": tf_keras.optimizers.serialize(optimizer.inner),
         "accumulation_steps": plain_steps(optimizer.accumulation_steps),
         "reduction": optimizer.reduction,
         "accumulator_dtype": optimizer.accumulator_dtype and optimizer.accumulator_dtype.name,
         "nonfinite": optimizer.nonfinite,
-        "gradient_transform": transform and tf_keras.saving.serialize_keras_object(transform),
+        "gradient_transform": tf_keras.saving.serialize_keras_object(optimizer.gradient_transform),
         "name": optimizer.name,
     }
 
 
 def to_arguments(config: dict[str, Any], custom_objects: Any) -> dict[str, Any]:
-    """The reverse of `to_config`."""
+    """Return the arguments that `to_config` made plain."""
     arguments = dict(config)
     if isinstance(config["optimizer"], dict):
         arguments["optimizer"] = to_optimizer(config["optimizer"], custom_objects)
@@ -50,15 +49,10 @@ def to_arguments(config: dict[str, Any], custom_objects: Any) -> dict[str, Any]:
 
 
 def plain_steps(steps: Any) -> Any:
-    """`accumulation_steps` for a config; of a variable, its value."""
+    """Return `accumulation_steps` for a config; of a variable, its value."""
     if isinstance(steps, tf.Variable):
         return int(steps.numpy())
     return steps if isinstance(steps, int) else tf_keras.saving.serialize_keras_object(steps)
-
-
-def plain_function(function: Any) -> Any:
-    """A function for a config, or None."""
-    return function and tf_keras.saving.serialize_keras_object(function)
 
 
 def revived(value: Any, custom_objects: Any) -> Any:
@@ -72,7 +66,7 @@ def revived(value: Any, custom_objects: Any) -> Any:
 
 
 def described(kind: type, config: dict[str, Any]) -> dict[str, Any]:
-    """As Keras serializes an object of this class with this config."""
+    """Return what Keras makes of an object of this class with this config."""
     return {
         "module": kind.__module__,
         "class_name": kind.__name__,

@@ -1,31 +1,30 @@
-"""What a window adds up, on each replica: gradients and how much they weigh."""
+"""The state of accumulation: sums of gradients and of what they weigh, on each replica."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from bertaccum.accumulation.replicas import here, replicated, summed
-
-Gradient: TypeAlias = Any  # tf.Tensor, tf.IndexedSlices or None
+from bertaccum.accumulation import _tf_compat
+from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype, values_of
+from bertaccum.accumulation.replicas import alike, here, replicated, summed
 
 
 class GradientSums(tf.Module):
-    """One accumulator a variable, the weight of what is in them, and which have anything.
+    """An accumulator for each variable, their total weight, and which have received anything.
 
-    Each replica has its own; nothing here communicates. In a type narrower than float32
-    what is kept is the running mean instead of the sum: it stays as small as a single
-    gradient, so that the type's few digits are not spent on its growth. A checkpoint in
-    mid-window keeps the replicas' total; of running means it takes all replicas to weigh the
-    same.
+    Each replica has its own; nothing here communicates. A type narrower than float32 holds the
+    running mean instead of the sum: it stays as small as a single gradient, so that the type's
+    few digits are not spent on its growth. A checkpoint in mid-window holds the sum over
+    replicas; with running means it assumes that all replicas weigh the same.
 
     Args:
       variables: the model's variables.
-      dtype: of the accumulators; by default the variable's, but at least float32.
-      running_mean: keep the mean of what has been added so far, not its sum.
-      prefix: of the variables' names, where an optimizer has several such objects.
+      dtype: of the accumulators; None is the variable's own, but at least float32.
+      running_mean: keep the mean of what has been added so far instead of the sum.
+      prefix: of the variables' names, for an optimizer with several such objects.
     """
 
     def __init__(
@@ -54,10 +53,10 @@ class GradientSums(tf.Module):
         self._zero = summed(tf.zeros([]), f"{prefix}zero")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
-        """Adds gradients of a loss summed over examples that weigh `weight` together.
+        """Add gradients of a loss summed over examples that weigh `weight` together.
 
         Args:
-          gradients: one a variable; None adds nothing, IndexedSlices are scatter-added.
+          gradients: one for each variable; None adds nothing, `IndexedSlices` are scattered.
           weight: float64 scalar.
         """
         self.weight.assign_add(weight)
@@ -72,15 +71,15 @@ class GradientSums(tf.Module):
                     self._scattered.add(position)
 
     def read(self, alone: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What this replica added, and how much it weighs.
+        """Return the sums of this replica and their weight.
 
         Args:
-          alone: there is no other whose is to be added; means are then handed out as they
-            are, of weight 1: sums of all of them at once would be another copy of the model.
+          alone: no other replica's sums are to be added. Running means are then returned as
+            they are, with weight 1: their sums would be one more copy of the model.
 
         Returns:
-          Variables, where nothing is to be computed: reading one may make a copy of it, which
-          is for the taker to do one at a time.
+          One tensor or variable for each of the model's variables, and a float64 scalar. Sums
+          are returned as variables: reading one may copy it, so the caller reads one at a time.
         """
         weight = tf.identity(here(self.weight))
         totals = [here(t) for t in self.totals]
@@ -93,12 +92,12 @@ class GradientSums(tf.Module):
         ], weight
 
     def avoid_copies(self) -> None:
-        """Lets the sums to which rows were added be read as they are."""
+        """Let the sums to which rows were added be read without a copy of them."""
         for position in self._scattered:
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
 
     def reset(self) -> tf.Operation:
-        """Back to zero, by assignment: a NaN must not survive in a product with zero."""
+        """Assign zero to everything: a NaN would survive a multiplication by zero."""
         done: list[tf.Operation] = []
         for position, total in enumerate(map(here, self.totals)):
             # One at a time: new zeros need memory before the old sum is gone.
@@ -118,37 +117,65 @@ class GradientSums(tf.Module):
         return tf.raw_ops.ResourceScatterUpdate(resource=total.handle, indices=rows, updates=zero)
 
 
-def compute_dtype(variable: Any) -> tf.DType:
-    """The variable's own type (not the one it is cast to), but at least float32."""
-    dtype = getattr(variable, "true_dtype", variable.dtype)
-    return dtype if dtype.size > 4 else tf.float32
+class WindowState:
+    """The present window of a replica: what it has added up, and how far it has come.
 
+    Attributes:
+      step: micro-steps so far, int64.
+      window_steps: micro-steps in this window, int64, as decided when it began.
+      overflowed: whether a loss scale around the optimizer has seen an overflow in it, bool.
+      sums: of the loss; None until there is something to accumulate.
+      parts: sums of those parts of the loss that have divisors of their own.
 
-def after(gradients: Sequence[Gradient]) -> Any:
-    """A context of what may only happen if the gradients could be computed.
-
-    In a graph, counting does not wait for the data: a step that fails because an iterator
-    of unknown length has come to its end would be counted. The last gradient stands for
-    all: backpropagation comes to it first, so that nothing is kept waiting.
+    Args:
+      make_sums: makes a `GradientSums` with a prefix.
+      track: makes an object a part of the optimizer's checkpoints, under the name given.
     """
-    values = [values_of(g) for g in gradients if g is not None]
-    return tf.control_dependencies(values[-1:])
 
+    def __init__(
+        self, make_sums: Callable[[str], GradientSums], track: Callable[[str, Any], Any]
+    ) -> None:
+        self._make_sums, self._track = make_sums, track
+        self.step = track("_step", alike(0, tf.int64, "step"))
+        self.window_steps = track("_window_steps", alike(0, tf.int64, "window_steps"))
+        self.overflowed = track("_overflowed", alike(False, tf.bool, "overflowed"))
+        self.sums: GradientSums | None = None
+        self.parts: list[GradientSums] = track("_parts", _tf_compat.tracked_list())
 
-def times(gradient: Gradient, factor: tf.Tensor) -> Gradient:
-    """The gradient times a scalar; with a factor of 0, zero, whatever the gradient is."""
-    if gradient is None:
-        return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = times(gradient.values, factor)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    gradient = tf.cast(gradient, compute_dtype(gradient))
-    return tf.math.multiply_no_nan(gradient, tf.cast(factor, gradient.dtype))
+    def main(self) -> GradientSums:
+        """Return the sums of the loss, which are made when they are first needed."""
+        if self.sums is None:
+            with tf.init_scope():
+                self.sums = self._track("_sums", self._make_sums(""))
+        return self.sums
 
+    def part(self, number: int) -> GradientSums:
+        """Return the sums of one part of the loss, which are made when they are first needed."""
+        while len(self.parts) <= number:
+            with tf.init_scope():
+                self.parts.append(self._make_sums(f"part_{len(self.parts)}_"))
+        return self.parts[number]
 
-def values_of(gradient: Gradient) -> tf.Tensor:
-    """The numbers in a gradient, be it dense or IndexedSlices."""
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    @property
+    def all_sums(self) -> list[GradientSums]:
+        """All sums that exist."""
+        return [] if self.sums is None else [self.sums, *self.parts]
+
+    def begin(self, steps: tf.Tensor, accumulate: bool) -> tf.Operation:
+        """Begin a window of so many micro-steps; `accumulate` is whether it needs sums."""
+        self.window_steps.assign(steps)
+        self.step.assign(0)
+        if accumulate:
+            # `reset` leaves zeros; a window that overflowed never came to it.
+            tf.cond(self.overflowed, self.main().reset, tf.no_op)
+        self.overflowed.assign(False)
+        return tf.no_op()
+
+    def reset(self) -> None:
+        """Forget what has been added up."""
+        for sums in self.all_sums:
+            sums.reset()
+        self.step.assign(0)
 
 
 def _add(total: tf.Variable, gradient: Gradient) -> None:
@@ -162,7 +189,7 @@ def _add(total: tf.Variable, gradient: Gradient) -> None:
 def _add_to_mean(
     mean: tf.Variable, gradient: Gradient, weight: tf.Tensor, total_weight: tf.Tensor
 ) -> None:
-    """mean <- mean (1 - weight / total) + gradient / total, computed in at least float32."""
+    """Compute mean <- mean (1 - weight / total) + gradient / total, in at least float32."""
     # Only then: a mean in float32 that waits for its gradient takes memory meanwhile.
     with tf.control_dependencies([] if gradient is None else [values_of(gradient)]):
         dtype = compute_dtype(mean)

@@ -1,25 +1,27 @@
 """Gradient transforms: what is done to the mean gradient before the optimizer gets it.
 
-A transform maps a list of (gradient, variable) to such a list. One that multiplies all
-gradients by the same number may also have `factor(norm)`, which is that number. These two
-are Keras objects, so that an optimizer with one of them can be saved with a model.
+A transform maps a list of (gradient, variable) to such a list. These two are Keras objects, so
+that an optimizer with one of them can be saved with a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-GradsAndVars = list[tuple[tf.Tensor, tf.Variable]]
-GradientTransform = Callable[[GradsAndVars], GradsAndVars]
+from bertaccum.accumulation.contracts import MeanGradients
 
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class ClipByGlobalNorm:
-    """Scales all gradients alike so that their joint norm is at most `clip_norm`.
+    """A transform that scales all gradients alike so that their joint norm is bounded.
+
+    It implements `ScalesByFactor`.
+
+    Args:
+      clip_norm: the largest joint norm.
 
     Source: Pascanu, Mikolov and Bengio 2012, "On the difficulty of training recurrent
     neural networks".
@@ -28,13 +30,13 @@ class ClipByGlobalNorm:
     def __init__(self, clip_norm: float) -> None:
         self.clip_norm = clip_norm
 
-    def __call__(self, grads_and_vars: GradsAndVars) -> GradsAndVars:
+    def __call__(self, grads_and_vars: MeanGradients) -> MeanGradients:
         gradients, variables = zip(*grads_and_vars, strict=True)
         clipped, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
         return list(zip(clipped, variables, strict=True))
 
     def factor(self, norm: tf.Tensor) -> tf.Tensor:
-        """What gradients of this joint norm are multiplied by."""
+        """Return what gradients of this joint norm are multiplied by."""
         return tf.minimum(self.clip_norm / norm, 1.0)
 
     def get_config(self) -> dict[str, Any]:
@@ -47,7 +49,7 @@ class ClipByGlobalNorm:
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class AdaptiveClip:
-    """Bounds each unit's gradient norm by a share of the norm of its weights.
+    """A transform that bounds each unit's gradient norm by a share of the norm of its weights.
 
     A unit is what feeds one output: a column of a kernel, a filter, an entry of a bias.
     Source: Brock, De, Smith and Simonyan 2021, "High-Performance Large-Scale Image
@@ -61,7 +63,7 @@ class AdaptiveClip:
     def __init__(self, clipping: float = 0.01, epsilon: float = 1e-3) -> None:
         self.clipping, self.epsilon = clipping, epsilon
 
-    def __call__(self, grads_and_vars: GradsAndVars) -> GradsAndVars:
+    def __call__(self, grads_and_vars: MeanGradients) -> MeanGradients:
         return [(self._clip(gradient, variable), variable) for gradient, variable in grads_and_vars]
 
     def _clip(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
@@ -79,7 +81,7 @@ class AdaptiveClip:
 
 
 def _unit_norm(tensor: tf.Tensor) -> tf.Tensor:
-    """Norms over all axes but the last; of a bias or scale, of each entry."""
+    """Return norms over all axes but the last; of a bias or scale, of each entry."""
     axes = list(range(tensor.shape.rank - 1))
     if not axes:
         return tf.abs(tensor)

@@ -250,7 +250,7 @@ def test_the_failing_step_at_the_end_of_a_dataset_does_not_count() -> None:
     for mine, theirs in zip(network.variables, expected.variables, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
     assert int(network.optimizer.iterations.numpy()) == 12
-    assert int(network.optimizer._step.numpy()) == 0
+    assert int(network.optimizer._state.step.numpy()) == 0
 
 
 def test_steps_may_change_between_windows() -> None:
@@ -294,7 +294,7 @@ def test_a_window_of_one_micro_step_has_no_accumulators() -> None:
     expected, _ = fitting.fit(fitting.adamw, 16)
     weights, network = fitting.fit(lambda: AccumulatingOptimizer(fitting.adamw(), np.int64(1)), 16)
     np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-6)
-    assert network.optimizer._sums is None
+    assert network.optimizer._state.sums is None
 
 
 @pytest.mark.parametrize("reduction", ["mean", "running_mean"])
@@ -429,7 +429,7 @@ def test_narrow_accumulators_hold_the_running_mean(big_batch: np.ndarray, dtype:
     )
     error = np.abs(weights - big_batch).max()
     assert error < (3e-2 if dtype == "bfloat16" else 1e-6)
-    assert {total.dtype.name for total in network.optimizer._sums.totals} == {dtype}
+    assert {total.dtype.name for total in network.optimizer._state.sums.totals} == {dtype}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "running_mean"])

@@ -237,8 +237,8 @@ def test_one_mask_on_several_outputs_takes_no_more_accumulators() -> None:
     assert differing(build, TOKENS, targets, "mse") < 1e-6
     model = fitted(build, TOKENS, targets, "mse", 4)
     assert isinstance(model.optimizer, AccumulatingOptimizer)
-    assert not model.optimizer._parts
-    assert len(fitted(*TWO, steps=4).optimizer._parts) == 2
+    assert not model.optimizer._state.parts
+    assert len(fitted(*TWO, steps=4).optimizer._state.parts) == 2
 
 
 @pytest.mark.slow

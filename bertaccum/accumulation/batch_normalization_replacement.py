@@ -1,4 +1,4 @@
-"""A model with `AccumBatchNormalization` for its batch normalizations, weights kept."""
+"""Replace a model's batch normalizations by `AccumBatchNormalization`; weights are kept."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation import _tf_compat
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, check_is_model
 from bertaccum.accumulation.model import own_class
@@ -15,7 +16,7 @@ from bertaccum.accumulation.model import own_class
 def replace_batch_normalization(
     model: tf_keras.Model, accumulation_steps: int | tf.Variable
 ) -> tf_keras.Model:
-    """A copy of a model with `AccumBatchNormalization` for every batch normalization.
+    """Return a copy of a model with `AccumBatchNormalization` for every batch normalization.
 
     The copy has the weights, names and structure of the model, also in nested models, and
     the same predictions; it is not compiled. The model itself is left as it is.
@@ -55,7 +56,7 @@ def replace_batch_normalization(
 
 def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
     clone: Any = None
-    if isinstance(model, tf_keras.Sequential) or getattr(model, "_is_graph_network", False):
+    if isinstance(model, tf_keras.Sequential) or _tf_compat.is_graph_network(model):
         clone = tf_keras.models.clone_model(model, clone_function=clone_layer)
     # Keras turns some subclasses of functional models into plain ones.
     if clone is None or own_class(clone) is not own_class(model):
@@ -64,8 +65,7 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
             " be copied layer by layer, as functional and Sequential models can; use"
             " AccumBatchNormalization where it is defined"
         )
-    # The property's setter would change the layers, which have it from their originals.
-    clone._trainable = model._trainable
+    _tf_compat.copy_trainable(model, clone)  # The layers have it from their originals.
     return clone
 
 
@@ -93,5 +93,5 @@ def _copied(layer: tf_keras.layers.Layer) -> tf_keras.layers.Layer:
 
 
 def _inside(layer: tf_keras.layers.Layer) -> bool:
-    """Whether there is batch normalization in the layer, at whatever depth."""
+    """Return whether there is batch normalization in the layer, at whatever depth."""
     return any(isinstance(part, BATCH_NORMALIZATIONS) for part in layer.submodules)

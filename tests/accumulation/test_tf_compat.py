@@ -1,0 +1,373 @@
+"""The private names of TensorFlow and tf_keras: which are used, and that they work as expected.
+
+A failure means that a new version has changed one of them: look at `_tf_compat.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from official.nlp.optimization import AdamWeightDecay
+
+import bertaccum.accumulation
+from bertaccum.accumulation import _tf_compat, accumulate_gradients
+from bertaccum.accumulation.adamw import InPlaceAdamW
+from bertaccum.accumulation.contracts import ScalesByFactor, TakesScaledSum
+from bertaccum.accumulation.transforms import AdaptiveClip, ClipByGlobalNorm
+
+FOLDER = Path(bertaccum.accumulation.__file__).parent
+MODULES = sorted(path for path in FOLDER.glob("*.py") if path.name != "_tf_compat.py")
+LossScale = tf_keras.mixed_precision.LossScaleOptimizer
+legacy = tf_keras.optimizers.legacy
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def own_names() -> set[str]:
+    """All private names that the package defines: functions, classes, variables, attributes."""
+    found = set()
+    for node in (node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            found |= {node.attr} if own else set()
+    return found | {"_tf_compat"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_private_names_are_used_in_one_module_only(path: Path) -> None:
+    tree, own = ast.parse(path.read_text()), own_names()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "__internal__", ast.unparse(node)
+            if is_private(node.attr):
+                assert node.attr in own, ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.module.startswith(("tf_keras.", "tensorflow.")), node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+            name = ast.unparse(node.args[1]).strip("'")
+            assert not is_private(name) or name in own, ast.unparse(node)
+
+
+def our_classes() -> list[type]:
+    modules = [importlib.import_module(f"bertaccum.accumulation.{p.stem}") for p in MODULES]
+    found = {c for module in modules for c in vars(module).values() if isinstance(c, type)}
+    return [c for c in found if c.__module__.startswith("bertaccum.")]
+
+
+def test_overridden_private_names_are_listed() -> None:
+    """What a class of ours defines and Keras, too, is an override, meant or not."""
+    model = accumulate_gradients(tf_keras.Sequential([tf_keras.layers.Dense(1)]), 2)
+    found = set()
+    for kind in [*our_classes(), type(model)]:
+        keras = [base for base in kind.__mro__ if base.__module__.startswith("tf_keras.")]
+        theirs = {name for base in keras for name in vars(base)} | set(
+            vars(tf_keras.optimizers.SGD())
+            if issubclass(kind, tf_keras.optimizers.Optimizer)
+            else ()
+        )
+        mine = [base for base in kind.__mro__ if base.__module__.startswith("bertaccum.")]
+        found |= {n for base in mine for n in vars(base) if is_private(n) and n in theirs}
+    # Keras sets it on each class whose instances it saves.
+    assert found - {"_keras_api_names"} == set(_tf_compat.OVERRIDES)
+
+
+SIGNATURES = {
+    "_trackable_children": "save_type, kwargs",
+    "_apply_weight_decay": "variables",
+    "_calculate_mean_and_var": "inputs, reduction_axes, keep_dims, mask",
+    "_assign_moving_average": "variable, value, momentum, inputs_size",
+    "_fused_batch_norm": "inputs, mask, training",
+    "_get_optimizer": "optimizer",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_overridden_methods_take_what_they_took(name: str) -> None:
+    method = getattr(_tf_compat.OVERRIDES[name], name)
+    assert ", ".join(list(inspect.signature(method).parameters)[1:]) == SIGNATURES[name]
+
+
+def test_the_versions_are_those_that_were_checked() -> None:
+    installed = {"tensorflow": tf.__version__, "tf_keras": tf_keras.__version__}
+    for name, version in _tf_compat.CHECKED_WITH.items():
+        assert installed[name].split(".")[:2] == version.split(".")[:2]
+
+
+@pytest.mark.parametrize("name", ["_mesh", "_run_with_dtensor"])
+def test_what_a_loss_scale_reads_and_sets(name: str) -> None:
+    sgd, variable = tf_keras.optimizers.SGD(), tf.Variable(1.0)
+    assert not _tf_compat.is_wrapped_by_loss_scale(sgd)
+    scaled = LossScale(sgd)
+    assert _tf_compat.is_wrapped_by_loss_scale(sgd)
+    sgd._run_with_dtensor = sgd._mesh = False
+    scaled.apply_gradients([(tf.constant(1.0), variable)])
+    delattr(sgd, name)
+    with pytest.raises(AttributeError, match=name):
+        scaled.apply_gradients([(tf.constant(1.0), variable)])
+
+
+def test_mixed_float16_puts_a_loss_scale_around_all_optimizers_but_loss_scales() -> None:
+    """Why `ScalingAccumulatingOptimizer` is a LossScaleOptimizer."""
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    model._set_dtype_policy("mixed_float16")
+    plain, scaled = tf_keras.optimizers.SGD(), LossScale(tf_keras.optimizers.SGD())
+    assert isinstance(model._get_optimizer(plain), LossScale)
+    assert model._get_optimizer(scaled) is scaled
+
+
+def test_a_replicas_component_can_be_scattered_to() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        variable = tf.Variable(
+            tf.zeros([2]),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+        optimizer = tf_keras.optimizers.SGD()
+
+    def scatter() -> None:
+        component = _tf_compat.local_component(variable)
+        assert not isinstance(component, tf.distribute.DistributedValues)
+        component.scatter_add(tf.IndexedSlices(tf.constant([3.0]), tf.constant([1])))
+        key = _tf_compat.variable_key(optimizer, component)
+        assert key == _tf_compat.variable_key(optimizer, variable)
+
+    strategy.run(scatter)
+    assert variable.numpy().tolist() == [0.0, 3.0]
+    plain = tf.Variable(1.0)
+    assert _tf_compat.local_component(plain) is plain
+
+
+def test_set_weights_needs_a_built_optimizer() -> None:
+    class Bare(tf_keras.optimizers.Optimizer):
+        def __init__(self) -> None:
+            self._variables = [tf.Variable(1.0)]
+
+    bare = Bare()
+    with pytest.raises(ValueError, match="not yet been built"):
+        bare.set_weights([np.float32(2.0)])
+    _tf_compat.mark_built(bare)
+    bare.set_weights([np.float32(2.0)])
+    assert float(bare.variables[0]) == 2.0
+
+
+def test_checkpoints_save_what_is_tracked_without_an_attribute(tmp_path: Path) -> None:
+    class Owner(_tf_compat.AutoTrackable):
+        pass
+
+    owner, items = Owner(), _tf_compat.tracked_list()
+    number = _tf_compat.track(owner, "number", tf.Variable(1.0))
+    assert _tf_compat.track(owner, "items", items) is items
+    items.append(tf.Variable(2.0))
+    assert not hasattr(owner, "number")
+    names = [
+        name
+        for name, _ in tf.train.list_variables(tf.train.Checkpoint(o=owner).save(tmp_path / "c"))
+    ]
+    assert {"o/number/.ATTRIBUTES/VARIABLE_VALUE", "o/items/0/.ATTRIBUTES/VARIABLE_VALUE"} <= set(
+        names
+    )
+    # A variable that is tracked after its checkpoint was read gets its value at once.
+    number.assign(7.0)
+    path = tf.train.Checkpoint(o=owner).write(str(tmp_path / "late"))
+    late = Owner()
+    tf.train.Checkpoint(o=late).read(path)
+    assert float(_tf_compat.track(late, "number", tf.Variable(0.0))) == 7.0
+
+
+def test_children_of_an_optimizer_are_collected_anew_for_checkpoints() -> None:
+    outer, inner = tf_keras.optimizers.SGD(), tf_keras.optimizers.SGD()
+    before = _tf_compat.trackable_children(outer, inner, "checkpoint")
+    outer.more = tf.Variable(1.0)
+    assert set(_tf_compat.trackable_children(outer, inner, "checkpoint")) == {*before, "more"}
+    saved = _tf_compat.trackable_children(outer, inner, "savedmodel", cache={})
+    assert "more" not in saved and saved["_iterations"] is inner.iterations
+
+
+def test_keras_keeps_the_first_answer_about_children() -> None:
+    """Why `_trackable_children` is overridden."""
+    sgd = tf_keras.optimizers.SGD()
+    before = set(sgd._trackable_children())
+    sgd.more = tf.Variable(1.0)
+    assert set(sgd._trackable_children()) == before
+
+
+def test_nadams_product_of_momenta_is_not_counted() -> None:
+    nadam, variable = tf_keras.optimizers.Nadam(), tf.Variable(1.0)
+    nadam.build([variable])
+    [product] = _tf_compat.uncounted_variables(nadam)
+    assert not any(product is counted for counted in nadam.variables)
+    assert _tf_compat.uncounted_variables(tf_keras.optimizers.SGD()) == []
+
+
+def test_adams_moments_and_exclusions_are_found() -> None:
+    kernel, bias = tf.Variable(1.0, name="kernel"), tf.Variable(1.0, name="bias")
+    adamw = tf_keras.optimizers.AdamW(weight_decay=0.1)
+    adamw.exclude_from_weight_decay(var_names=["bias"])
+    adamw.build([kernel, bias])
+    assert _tf_compat.use_weight_decay(adamw, kernel)
+    assert not _tf_compat.use_weight_decay(adamw, bias)
+    adamw.apply_gradients([(tf.constant(2.0), kernel), (tf.constant(4.0), bias)])
+    for variable, gradient in ((kernel, 2.0), (bias, 4.0)):
+        first, second = _tf_compat.adam_moments(adamw, variable)
+        np.testing.assert_allclose(float(first), 0.1 * gradient, rtol=1e-5)
+        np.testing.assert_allclose(float(second), 0.001 * gradient**2, rtol=1e-4)
+
+
+def test_an_optimizer_variable_is_made_on_the_device_asked_for() -> None:
+    sgd, variable = tf_keras.optimizers.SGD(), tf.Variable(1.0)
+    with tf.device("CPU:0"):
+        made = _tf_compat.add_variable_on_present_device(sgd, variable, "m")
+    assert made.device.endswith("CPU:0") and any(made is v for v in sgd.variables)
+    source = inspect.getsource(tf_keras.optimizers.Optimizer.add_variable_from_reference)
+    assert "colocate_vars_with" in source  # What the function avoids.
+
+
+def test_legacy_optimizers_are_built_and_read() -> None:
+    variable = tf.Variable([1.0])
+    sgd = legacy.SGD(momentum=0.9, name="mine")
+    assert _tf_compat.legacy_name(sgd) == "mine"
+    _ = sgd.iterations
+    _tf_compat.build_legacy(sgd, [variable])
+    assert len(sgd.weights) == 2  # iterations and the momentum
+    decaying = AdamWeightDecay(0.1, exclude_from_weight_decay=["bias"])
+    assert _tf_compat.legacy_argument(decaying, "exclude_from_weight_decay") == ["bias"]
+    assert _tf_compat.legacy_argument(sgd, "no_such_argument") is None
+
+
+def test_compiled_losses_are_replaced_and_the_users_stay() -> None:
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    loss = tf_keras.losses.MeanSquaredError()
+    model.compile("sgd", loss)
+    assert _tf_compat.compiled_losses(None) == []
+    other = tf_keras.losses.MeanAbsoluteError()
+    _tf_compat.replace_losses(model.compiled_loss, tf.zeros([2, 1]), lambda _: other)
+    assert _tf_compat.compiled_losses(model.compiled_loss) == [other]
+    zeros, twos = tf.zeros([2, 1]), 2 * tf.ones([2, 1])
+    assert float(model.compiled_loss(zeros, twos)) == 2.0
+    model.compile("sgd")
+    _tf_compat.replace_losses(model.compiled_loss, zeros, lambda _: other)  # There is none.
+    traced = model.make_train_function()
+    _tf_compat.reset_compile_cache(model)
+    assert model.train_function is None and traced is not None
+
+
+def test_masks_and_graph_networks_are_recognized() -> None:
+    ids = tf_keras.Input((3,))
+    embedded = tf_keras.layers.Embedding(5, 2, mask_zero=True)
+    assert _tf_compat.is_graph_network(tf_keras.Model(ids, embedded(ids)))
+    assert not _tf_compat.is_graph_network(tf_keras.layers.Dense(1))
+    output = embedded(tf.constant([[1, 0, 2]]))
+    assert _tf_compat.mask_of(output).numpy().tolist() == [[True, False, True]]
+    assert _tf_compat.mask_of(tf.zeros([])) is None
+
+
+def test_trainable_is_copied_without_a_change_to_layers() -> None:
+    source, target = (tf_keras.Sequential([tf_keras.layers.Dense(1)]) for _ in range(2))
+    source.trainable = False
+    _tf_compat.copy_trainable(source, target)
+    assert not target.trainable and target.layers[0].trainable
+
+
+def test_batch_normalization_knows_its_statistics() -> None:
+    layer = tf_keras.layers.BatchNormalization(dtype="float16")
+    layer.build((None, 2, 2, 3))
+    assert _tf_compat.statistics_spec(layer) == ((3,), tf.float32)
+    assert _tf_compat.data_format(layer) == "NHWC"
+
+
+def test_smart_cond_calls_one_of_two_functions() -> None:
+    def either(predicate: Any) -> Any:
+        return _tf_compat.smart_cond(predicate, lambda: tf.constant(1), lambda: tf.constant(2))
+
+    assert (int(either(True)), int(either(False))) == (1, 2)
+    assert int(tf.function(either)(tf.constant(False))) == 2
+
+
+def test_batch_normalization_calls_what_is_overridden() -> None:
+    called: list[str] = []
+
+    class Recording(tf_keras.layers.BatchNormalization):
+        def _calculate_mean_and_var(self, *args: Any, **kwargs: Any) -> Any:
+            called.append("moments")
+            return super()._calculate_mean_and_var(*args, **kwargs)
+
+        def _assign_moving_average(self, variable: Any, *args: Any) -> Any:
+            called.append("mean" if variable is self.moving_mean else "variance")
+            return super()._assign_moving_average(variable, *args)
+
+        def _fused_batch_norm(self, *args: Any, **kwargs: Any) -> Any:
+            called.append("fused")
+            return super()._fused_batch_norm(*args, **kwargs)
+
+    Recording()(tf.ones([4, 3]), training=True)
+    assert called == ["moments", "mean", "variance"]
+    called.clear()
+    Recording()(tf.ones([4, 2, 2, 3]), training=True)
+    assert called[0] == "fused" and "moments" not in called
+
+
+def test_clones_of_sequential_models_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(tf_keras.Sequential):
+        pass
+
+    private = _tf_compat.cloning
+    monkeypatch.setattr(private, "_clone_sequential_model", private._clone_sequential_model)
+    seen: list[tuple[Any, Any]] = []
+    _tf_compat.after_cloning_sequential(Mine, lambda *both: seen.append(both) or both[0])
+    models = [
+        kind([tf_keras.layers.Input((2,)), tf_keras.layers.Dense(1)])
+        for kind in (Mine, tf_keras.Sequential)
+    ]
+    clones = [tf_keras.models.clone_model(model) for model in models]
+    [(clone, original)] = seen
+    assert clone is clones[0] and original is models[0]
+
+
+def test_branches_and_loops_belong_to_the_function_around_them() -> None:
+    inside: list[bool] = []
+
+    @tf.function
+    def other() -> Any:
+        return tf.compat.v1.get_default_graph()
+
+    @tf.function
+    def function(flag: tf.Tensor) -> tf.Tensor:
+        own = tf.compat.v1.get_default_graph()
+
+        def note(*_: Any) -> tf.Tensor:
+            graph = tf.compat.v1.get_default_graph()
+            assert graph is not own
+            inside.append(_tf_compat.is_in_function_of(graph, own))
+            return tf.constant(False)
+
+        tf.cond(flag, note, note)
+        return tf.while_loop(note, lambda x: [note() | x], [flag])[0]
+
+    function(tf.constant(True))
+    assert inside and all(inside)
+    with tf.Graph().as_default() as graph, tf.Graph().as_default() as another:
+        assert not _tf_compat.is_in_function_of(graph, another)
+    assert _tf_compat.is_in_function_of(None, None)
+
+
+def test_what_declares_a_contract_keeps_it() -> None:
+    assert isinstance(InPlaceAdamW(), TakesScaledSum)
+    assert isinstance(ClipByGlobalNorm(1.0), ScalesByFactor)
+    assert not isinstance(AdaptiveClip(), ScalesByFactor)
+    assert not isinstance(tf_keras.optimizers.AdamW(), TakesScaledSum)
