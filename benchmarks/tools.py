@@ -17,9 +17,9 @@ from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
-from bertaccum.data.data_folder import read_labels
+from bertaccum.data.data_folder import read_inputs, read_labels
 from bertaccum.data.labels import Labels
-from bertaccum.data.token_store import TokenStore, read_inputs
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.rehearsal import measurement_job

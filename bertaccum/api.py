@@ -140,7 +140,7 @@ def plan(
     from bertaccum.training.preflight import check_plan
 
     check_plan(config, progress)
-    from bertaccum.planning.planner import plan as run
+    from bertaccum.planning.plan_for_options import plan_for_options as run
 
     return run(config, progress)
 

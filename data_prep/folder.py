@@ -8,7 +8,8 @@ from typing import Any
 from bertaccum.atomic import REPLACED_SUFFIX
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError
-from data_prep.manifest import MANIFEST, TOOL, changed_files, changed_options, read_manifest
+from data_prep.manifest import changed_files, changed_options, read_manifest
+from data_prep.prepared_files import MANIFEST, TOOL
 
 VOCABULARY = "vocab.txt"
 _OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
-from bertaccum.files import open_input, read_mapping, sha256
+from bertaccum.files import open_input, sha256
+from data_prep.prepared_files import MANIFEST, TOOL
 
-MANIFEST = "manifest.json"
-TOOL = "bertaccum prepare"
 _KINDS = {"tool": str, "source": str, "labels": list, "options": dict, "files": dict}
 
 
@@ -115,10 +114,3 @@ def _changed(folder: Path, files: dict[str, Any]) -> Iterator[str]:
         path = folder / name
         if not path.is_file() or sha256(path) != recorded:
             yield name
-
-
-def is_prepared(path: Path) -> bool:
-    """Whether a manifest says that `bertaccum prepare` wrote this file, which quotes nothing."""
-    manifest = read_mapping(path.parent / MANIFEST) or {}
-    files = manifest.get("files")
-    return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files

@@ -20,7 +20,8 @@ from data_prep.archive import checked_sha256, recorded_download
 from data_prep.csv_source import csv_source
 from data_prep.findings import findings, rows_to_keep
 from data_prep.folder import VOCABULARY, earlier_manifest, is_unchanged
-from data_prep.manifest import MANIFEST, TOOL, manifest_bytes
+from data_prep.manifest import manifest_bytes
+from data_prep.prepared_files import MANIFEST, TOOL
 from data_prep.raw_rows import Part, Source
 from data_prep.rows import class_numbers, class_order, gather
 from data_prep.sample import sample_source

@@ -166,16 +166,21 @@ class WindowState:
         self.window_steps.assign(steps)
         self.step.assign(0)
         if accumulate:
+            self.main()
             # `reset` leaves zeros; a window that overflowed never came to it.
-            tf.cond(self.overflowed, self.main().reset, tf.no_op)
+            tf.cond(self.overflowed, self._reset_sums, tf.no_op)
         self.overflowed.assign(False)
         return tf.no_op()
 
     def reset(self) -> None:
         """Forget what has been added up."""
+        self._reset_sums()
+        self.step.assign(0)
+
+    def _reset_sums(self) -> tf.Operation:
         for sums in self.all_sums:
             sums.reset()
-        self.step.assign(0)
+        return tf.no_op()
 
 
 def _add(total: tf.Variable, gradient: Gradient) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import PlanConfig
 from bertaccum.data.labels import Labels, labels_of
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.token_store import store_digest
 from bertaccum.errors import InputError
+from bertaccum.files import sha256
 from data_prep.manifest import label_names
 from data_prep.tsv import read_tsv
 
@@ -60,3 +64,25 @@ def read_labels(folder: Path) -> Labels:
             path=train,
         )
     return Labels(values, values)
+
+
+def read_inputs(
+    source: ModelSource, labels: Labels, tsvs: list[Path], max_seq_length: int
+) -> RunInputs:
+    """Return a run's inputs, with digests of the data.
+
+    Args:
+      source: the model to start from.
+      labels: the classes.
+      tsvs: train.tsv and dev.tsv, or none.
+      max_seq_length: number of tokens after which texts are truncated.
+
+    Raises:
+      InputError: a TSV cannot be read.
+    """
+    digests = [sha256(tsv) for tsv in tsvs]
+    stores = [
+        store_digest(tsv, digest, labels, source.vocabulary, max_seq_length)
+        for tsv, digest in zip(tsvs, digests, strict=True)
+    ]
+    return RunInputs(source, labels, tsvs, digests, stores)

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.labels import Labels
-from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.truncation import Truncation
-from bertaccum.files import sha256
-from data_prep.manifest import is_prepared
+from data_prep.prepared_files import is_prepared
 
 # Raise when the same inputs would give another store.
 _FORMAT = 2
@@ -69,25 +66,3 @@ def store_digest(
     table = [contents, is_prepared(tsv)]
     key = json.dumps([_FORMAT, table, labels.values, max_seq_length, vocabulary])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
-
-
-def read_inputs(
-    source: ModelSource, labels: Labels, tsvs: list[Path], max_seq_length: int
-) -> RunInputs:
-    """Return a run's inputs, with digests of the data.
-
-    Args:
-      source: the model to start from.
-      labels: the classes.
-      tsvs: train.tsv and dev.tsv, or none.
-      max_seq_length: number of tokens after which texts are truncated.
-
-    Raises:
-      InputError: a TSV cannot be read.
-    """
-    digests = [sha256(tsv) for tsv in tsvs]
-    stores = [
-        store_digest(tsv, digest, labels, source.vocabulary, max_seq_length)
-        for tsv, digest in zip(tsvs, digests, strict=True)
-    ]
-    return RunInputs(source, labels, tsvs, digests, stores)

@@ -19,7 +19,7 @@ from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation
 from bertaccum.files import json_text, read_text, sha256
 from bertaccum.progress import Note, Progress
-from data_prep.manifest import is_prepared
+from data_prep.prepared_files import is_prepared
 from data_prep.tsv import read_tsv
 
 _BATCH = 1024

@@ -7,59 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.model_finder import find_dimensions
 from bertaccum.cache import cache_folder
-from bertaccum.config import PlanConfig
-from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with
-from bertaccum.data.labels import Labels
-from bertaccum.data.token_store import read_inputs
 from bertaccum.files import json_text, read_mapping
-from bertaccum.planning import device_memory
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult
 from bertaccum.planning.learned_limits import limits_file, request_digest
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.rehearsal import rehearse
 from bertaccum.progress import Progress
-from bertaccum.settings import AUTO, size_in_bytes
-
-
-def plan(config: PlanConfig, progress: Progress) -> PlanResult:
-    """Plans for the options, and writes the plan to `config.out`.
-
-    Without the default's data, or with a vocabulary that has yet to be downloaded, examples are
-    taken to be of full length.
-
-    Args:
-      config: the options.
-      progress: called with what is being done.
-
-    Raises:
-      ConfigError, InputError: the data or the model cannot be used.
-    """
-    out, data = Path(config.out), Path(config.data)
-    tsvs = prepared = tsvs_to_plan_with(config)
-    labels = read_labels(data) if prepared else Labels(["0", "1"], ["0", "1"])
-    source = find_dimensions(config, progress)
-    if not source.vocabulary:
-        tsvs = []
-    memory = size_in_bytes("device_memory", config.device_memory)
-    if memory is not None:
-        memory = device_memory.memory_for_tensors(memory)
-    report = make_report(
-        PlanRequest(config, read_inputs(source, labels, tsvs, config.max_seq_length), memory),
-        progress,
-        config.fresh,
-    )
-    write_text(out, json_text(report.values))
-    if not tsvs:
-        lacking = f"the vocabulary of {source.name}" if prepared else f"prepared data in {data}"
-        timed_on = f"{report.timed_on}: there is no {lacking} yet"
-        report = dataclasses.replace(report, timed_on=timed_on)
-    return report
+from bertaccum.settings import AUTO
 
 
 def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -> PlanResult:

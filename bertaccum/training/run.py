@@ -256,7 +256,7 @@ class Run:
         position.peak_memory_bytes = max(peaks, default=None)
         position.nonfinite_in_a_row = position.nonfinite_in_a_row + 1 if updated.skipped else 0
         if position.nonfinite_in_a_row >= self.config.max_nonfinite:
-            raise self.updater.not_finite(position)
+            raise self.updater.not_finite(position.update, position.nonfinite_in_a_row)
 
     def _log(self, path: Path, event: Updated | Evaluated | OutOfMemory) -> None:
         line = dataclasses.asdict(event)

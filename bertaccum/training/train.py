@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from bertaccum.bert.model_finder import find_model
 from bertaccum.config import TrainConfig
-from bertaccum.data.data_folder import read_labels, tsvs_to_train_on
+from bertaccum.data.data_folder import read_inputs, read_labels, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.token_store import read_inputs
 from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.exchange import told_by_chief
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come

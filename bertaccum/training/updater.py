@@ -20,7 +20,6 @@ from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
-from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.recipe import make_optimizer
@@ -107,12 +106,16 @@ class Updater:
             peak_memory_bytes=peak_memory_bytes(),
         )
 
-    def not_finite(self, position: Position) -> NotFiniteError:
-        """Return an error that says where the last update's numbers were not finite."""
+    def not_finite(self, update: int, in_a_row: int) -> NotFiniteError:
+        """Return an error that says where the last update's numbers were not finite.
+
+        Args:
+          update: number of the last update, from 1.
+          in_a_row: updates until then whose numbers were not finite.
+        """
         rows, windows, losses = self._last
         rows, precision = by_length(self._store, rows), self._config.precision
-        in_a_row = position.nonfinite_in_a_row
-        return NotFiniteError(position.update, in_a_row, rows, windows, losses, precision)
+        return NotFiniteError(update, in_a_row, rows, windows, losses, precision)
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """A function of the shares of this worker's replicas."""

@@ -18,8 +18,8 @@ from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.progress import silent
-from data_prep.manifest import MANIFEST, TOOL
 from data_prep.preparation import prepare
+from data_prep.prepared_files import MANIFEST, TOOL
 from data_prep.tsv import read_tsv
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]

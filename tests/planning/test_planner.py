@@ -21,7 +21,7 @@ from bertaccum.planning import planner, rehearsal
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
-from bertaccum.planning.planner import plan
+from bertaccum.planning.plan_for_options import plan_for_options
 from bertaccum.progress import silent
 
 MIB = 2**20
@@ -38,7 +38,7 @@ def make(
     Simulated.started = []
 
     def call(**options: Any) -> tuple[planner.PlanResult, dict[str, Any]]:
-        report = plan(PlanConfig(**options), silent)
+        report = plan_for_options(PlanConfig(**options), silent)
         return report, json.loads((tmp_path / "plan.json").read_text())
 
     return call
@@ -249,7 +249,7 @@ def test_real_steps_take_what_was_predicted(
         memory_limit="150MiB",
         target_batch=48,
     )
-    values = plan(config, silent).values
+    values = plan_for_options(config, silent).values
     taken = next(
         c
         for c in values["candidates"]
@@ -266,4 +266,6 @@ def test_real_steps_take_what_was_predicted(
     assert larger
     # The next time no process is needed.
     monkeypatch.setattr(rehearsal, "MeasurementProcess", None)
-    assert plan(dataclasses.replace(config, out=str(tmp_path / "again.json")), silent).cached
+    assert plan_for_options(
+        dataclasses.replace(config, out=str(tmp_path / "again.json")), silent
+    ).cached

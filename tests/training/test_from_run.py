@@ -14,8 +14,9 @@ from small import scatter, write_small_task
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
+from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.token_store import Labels, read_inputs
+from bertaccum.data.token_store import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.progress import silent
