@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertaccum.bert.recompute import recompute_layers
+from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.errors import RunError
 from bertaccum.planning.batch_plan import Plan, make_plan
@@ -157,7 +157,7 @@ class Updates:
                 "lower --max-seq-length, choose a smaller --model, or raise --memory-limit",
             )
         if failed == 1:
-            recompute_layers(self._model.checkpoint_items["encoder"])
+            set_recompute(self._model.checkpoint_items["encoder"], True)
             kind = "layer"
         accumulated = self.plan.accumulation_steps > 1
         self.plan = self._plan(max(failed // 2, 1), kind)
