@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from bertaccum.data.token_store import TokenStore
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -35,3 +38,15 @@ def transformers_python() -> Path:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test may read or write the user's cache, nor may a fixture of a module."""
     os.environ["BERTACCUM_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
+
+
+@pytest.fixture(scope="session")
+def store() -> TokenStore:
+    """A token store of 100 random examples of 3 to 20 tokens, in two classes."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 21, 100)
+    return TokenStore(
+        token_ids=rng.integers(1, 50, lengths.sum()).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        labels=rng.integers(0, 2, 100).astype(np.int32),
+    )

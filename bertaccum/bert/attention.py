@@ -82,13 +82,13 @@ def _turned(x: tf.Tensor) -> tf.Tensor:
 class SelfAttention(tf_keras.layers.Layer):
     """Multi-head attention in which tokens attend to the tokens of their example.
 
-    Its weights, and their names in checkpoints, are those of Keras' `MultiHeadAttention`; the
-    attributes that hold them are named as there, because checkpoints are read by these names.
+    It has the weights of Keras' `MultiHeadAttention`. The attributes that hold them have the same
+    names as there, because a checkpoint finds a weight by these names.
 
     Args:
       hidden_size: width of inputs and outputs, a multiple of `num_heads`.
       num_heads: number of attention heads.
-      dropout: the layer that says which attention weights are kept in training.
+      dropout: decides which attention weights are kept in training.
       kernel_initializer: returns an initializer, once for each kernel.
       attention: a function as `attention`.
       dense: a function as `dense`, for the four projections.
@@ -145,6 +145,6 @@ class SelfAttention(tf_keras.layers.Layer):
             shape = tf.stack([batch, heads, length, tf.shape(key)[1]])
             keep, scale = self._dropout_layer.keep(shape, 4)
         padding = 1 - tf.cast(mask[:, tf.newaxis, :1], query.dtype)
-        # Half of the least number: nothing is added to it that overflows, and its weight is 0.
+        # Half of the lowest number: adding a score cannot overflow, and the weight is still 0.
         bias = padding * (float(query.dtype.min) / 2)
         return self._output_dense(self._attention(query, key, value, bias, keep, scale))

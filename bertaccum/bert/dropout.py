@@ -18,10 +18,10 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-# Rows in the pool: a power of two. In a window of 32 reviews of 128 tokens each serves one token
-# at each place, on average.
+# Rows in the pool: a power of two. In a window of 32 reviews of 128 tokens, each row serves one
+# token at each site, on average.
 _ROWS = 4096
-# Numbers that decide about keeping are of 16 bits: rates are right to 1e-5.
+# Masks are drawn as 16-bit numbers, so rates are right to 1e-5.
 _LEVELS = 2**16
 
 

@@ -23,7 +23,7 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "tanh": tf.tanh,
     "linear": tf.identity,
 }
-# Numbers of a classifier's dropout sites, as in the first release: masks follow from them.
+# Dropout sites of a classifier. Masks follow from the sites, so their numbers never change.
 _EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 1, 2, 4
 
 
@@ -35,8 +35,8 @@ def build_encoder(
     Args:
       config: its dimensions.
       dropout: rate for embeddings, attention and layer outputs alike.
-      first_token_only: whether the last layer computes the first token only, which the pooled
-        output is made of; its other tokens are still attended to.
+      first_token_only: whether the last layer computes the first token only, which is all that
+        the pooled output needs; it still attends to the other tokens.
 
     Returns:
       A model of `encoder_inputs` with `sequence_output` [batch, length or 1, hidden] and
@@ -69,11 +69,11 @@ def build_encoder(
 
 
 def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
-    """Let every transformer layer recompute, or not, in what is traced from now on.
+    """Turn recomputation on or off, for functions that are traced from now on.
 
     Args:
       encoder: as `build_encoder` returns it.
-      recompute: see `TransformerLayer`.
+      recompute: whether every transformer layer recomputes; see `TransformerLayer`.
     """
     for layer in encoder.hidden_layers:
         layer.recompute = recompute
@@ -117,15 +117,15 @@ def checkpoint_name(name: str) -> str:
 
 
 def _mask_width(config: EncoderConfig) -> int:
-    """Return the largest axis that dropout is applied to: of hidden units or of tokens."""
+    """Return the largest size of an axis with dropout, which holds hidden units or tokens."""
     return max(config.hidden_size, config.max_position_embeddings)
 
 
 class _Embeddings:
     """The embeddings of BERT, as `EncoderScaffold` takes them for `embedding_cls`.
 
-    It is no Keras layer: the layers it makes become the encoder's own, under the names in
-    checkpoints.
+    It is not a Keras layer: the layers that it makes become layers of the encoder itself, so a
+    checkpoint finds them where it finds those of tf-models' `BertEncoder`.
 
     Args:
       config: the encoder's dimensions.
@@ -191,7 +191,7 @@ class WordEmbedding(tf_keras.layers.Layer):
         self._shape, self._initializer = (words, width), initializer
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Create the table, which mixed precision does not cast: only rows are to be cast."""
+        """Create the table, without autocast: `call` casts only the rows in use."""
         self.embeddings = self.add_weight(
             "embeddings", self._shape, initializer=self._initializer, experimental_autocast=False
         )

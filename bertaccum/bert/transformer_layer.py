@@ -1,4 +1,4 @@
-"""A layer of BERT's encoder, made of our own parts."""
+"""A transformer layer, made of attention, projections and normalization with fast gradients."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ EPSILON = 1e-12
 class TransformerLayer(tf_keras.layers.Layer):
     """A transformer layer that `EncoderScaffold` takes as `hidden_cls`.
 
-    It has the weights of tf-models' `TransformerEncoderBlock`, under the same names; the
-    attributes that hold them are named as there, because checkpoints are read by these names.
+    It has the weights of tf-models' `TransformerEncoderBlock`. The attributes that hold them have
+    the same names as there, because a checkpoint finds a weight by these names.
 
-    The attribute `recompute` may be changed; a `tf.function` follows it when it is traced.
+    The attribute `recompute` may be changed; a `tf.function` reads it when it is traced.
 
     Args:
       hidden_size: width of inputs and outputs, a multiple of `num_attention_heads`.
       num_attention_heads: number of attention heads.
       intermediate_size: width of the feed-forward part.
       dropout: rate for attention weights and the outputs of both parts.
-      first_site: number of the layer's first dropout site, of four; see `ExampleDropout`.
-      mask_width: the largest axis that dropout is applied to; see `ExampleDropout`.
-      output_range: how many tokens, from the first, are computed; None for all.
-      recompute: whether to keep the input alone for the backward pass, and compute the rest
-        again. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with Sublinear
-        Memory Cost".
+      first_site: number of the layer's first dropout site; the layer has four.
+      mask_width: the largest size of an axis with dropout; see `ExampleDropout`.
+      output_range: number of tokens, from the first, whose output is computed; None for all.
+      recompute: whether to keep only the input for the backward pass, which then computes the
+        layer a second time. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with
+        Sublinear Memory Cost".
       kernel_initializer: returns an initializer, once for each kernel.
       activation: a function between the two products of the feed-forward part.
       attention: a function as `bertaccum.bert.attention.attention`.
@@ -79,8 +79,8 @@ class TransformerLayer(tf_keras.layers.Layer):
             # In float32 whatever the precision, for numeric stability.
             return LayerNorm(normalize, name=name, epsilon=EPSILON, dtype=tf.float32)
 
-        # Sites are numbered as in the first release: masks follow from them. Site 1 was that of
-        # a dropout between the feed-forward products, which BERT does not have.
+        # Masks follow from the sites, so their numbers never change. Site 1 is unused: it was a
+        # dropout between the feed-forward products, which BERT does not have.
         self._attention_layer = SelfAttention(
             hidden_size,
             num_attention_heads,
@@ -101,12 +101,15 @@ class TransformerLayer(tf_keras.layers.Layer):
         """Compute the layer's output.
 
         Args:
-          inputs: hidden, [batch, length, hidden] floats; and mask, [batch, length, length], 0
-            for padding.
-          training: whether to drop; masks are those of `dropout_masks`.
+          inputs: hidden states [batch, length, hidden], floats, and mask [batch, length,
+            length], 0 for padding.
+          training: whether to apply dropout, by the masks of `dropout_masks`.
 
         Returns:
           [batch, length or output_range, hidden] float32.
+
+        Raises:
+          RuntimeError: dropout is to be applied and there are no `dropout_masks`.
         """
         hidden, mask = inputs
         if not self.recompute:

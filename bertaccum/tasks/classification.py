@@ -29,15 +29,15 @@ def build_classifier(
       A model of `encoder_inputs` with logits [batch, classes].
     """
     head = ClassificationHead(config, classes, dropout)
-    # The dropout that BertClassifier puts before a head does not take masks: the head's does.
+    # BertClassifier's own dropout layer takes no masks, so the head applies both.
     return models.BertClassifier(encoder, num_classes=classes, dropout_rate=0.0, cls_head=head)
 
 
 class ClassificationHead(tf_keras.layers.Layer):
     """Dropout and a dense layer, from the pooled output to logits.
 
-    As tf-models' classifier, it drops twice: its `BertClassifier` from the pooled output, and
-    its `ClassificationHead` from what is left. Weights and names in checkpoints are theirs, too.
+    It applies dropout twice, as tf-models does: once in `BertClassifier` and once in its
+    `ClassificationHead`. It has the weights of the latter, under the same names.
 
     Args:
       config: the encoder's dimensions.
