@@ -23,15 +23,17 @@ from unittest import mock
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+import tensorflow as tf
+import tf_keras
 from speed import PRECISIONS, TARGET, build, full_window, interleaved
 from tools import random_store, run_part, table
 
+from bertaccum.bert.dropout import ExampleDropout
+from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.recompute import recompute_layers
 from bertaccum.config import TrainConfig
 from bertaccum.data.windows import make_window, window_rows
-from bertaccum.training import initial_model
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -45,10 +47,16 @@ CUTS = {
 }
 
 
+def drawn(layer: ExampleDropout, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor, float]:
+    """Draw a mask of this shape, as Keras does."""
+    return tf.random.uniform(shape) >= layer.rate, 1 / (1 - layer.rate)
+
+
 @contextmanager
 def drawn_anew() -> Iterator[None]:
-    """Inside, models are built with Keras' own dropout: masks of micro-batches."""
-    with mock.patch.object(initial_model, "seed_dropout"):
+    """Trace models inside with Keras' own dropout: a fresh mask per micro-batch."""
+    own = tf_keras.layers.Dropout.call
+    with mock.patch.multiple(ExampleDropout, call=own, keep=drawn):
         yield
 
 
@@ -59,7 +67,7 @@ def trained(sizes: list[int], stream: str = "example", recompute: bool = False) 
     source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)
     model = build_model(config, source, classes=2)
     if recompute:
-        recompute_layers(model.checkpoint_items["encoder"])
+        set_recompute(model.checkpoint_items["encoder"], True)
     optimizer = make_optimizer(config, 2 * UPDATES, len(sizes))
     update = make_update(model, optimizer, 0, len(sizes) > 1, dropout_stream=stream)
     for number in range(UPDATES):
@@ -97,8 +105,9 @@ def price(*_: Path) -> tuple[list[dict[str, Any]], str]:
     results, window = [], full_window(128)
     for precision in PRECISIONS:
         _, _, ours = build(precision)
+        _, _, theirs = build(precision)
         with drawn_anew():
-            _, _, theirs = build(precision)
+            theirs(window)
         runs = {"of_examples": partial(ours, window), "keras": partial(theirs, window)}
         timed = interleaved(runs, 11)
         ratio = timed["of_examples"] / timed["keras"]

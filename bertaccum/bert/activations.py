@@ -1,4 +1,4 @@
-"""BERT's activations, in the form that costs least in training."""
+"""BERT's activation functions, in the form that costs least in training."""
 
 from __future__ import annotations
 
@@ -16,32 +16,37 @@ _ROOT_HALF, _PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
 @tf.autograph.experimental.do_not_convert
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """The tanh approximation of the Gaussian error linear unit, which BERT was pretrained with.
+    """Apply the tanh approximation of the Gaussian error linear unit.
 
-    The same numbers as `tf.nn.gelu(x, approximate=True)`, whose gradient keeps every step of
-    the formula in memory and goes over all of them again; this one keeps the derivative and
-    no more. Computed in no less than float32, whatever the type of `x`, which is the type of
-    the result.
+    BERT was pretrained with it. The values are those of `tf.nn.gelu(x, approximate=True)`, whose
+    gradient keeps every step of the formula in memory; this one keeps the derivative only. It
+    computes in float32 at least.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
     Args:
       x: of any shape and float type.
+
+    Returns:
+      A tensor of the shape and type of `x`.
     """
     return _gelu(x)
 
 
 @tf.autograph.experimental.do_not_convert
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """The Gaussian error linear unit itself, x times the normal distribution's share below x.
+    """Apply the Gaussian error linear unit: x times the normal distribution's share below x.
 
-    What Hugging Face's configurations call `gelu`. As `gelu`, it keeps the derivative and no
-    more, and is computed in no less than float32.
+    Hugging Face's configurations call it `gelu`. Like `gelu` here, it keeps the derivative only
+    and computes in float32 at least.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
     Args:
       x: of any shape and float type.
+
+    Returns:
+      A tensor of the shape and type of `x`.
     """
     return _gelu_erf(x)
 

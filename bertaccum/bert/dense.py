@@ -1,70 +1,37 @@
-"""Dense layers as plain matrix products, which are faster than einsum's."""
+"""Projections of the last axes, as plain matrix products: faster than einsum's."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from math import prod
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 _Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+Dense = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-def simplify_dense(model: tf_keras.Model) -> None:
-    """Makes the einsum layers of a model that are matrix products compute as such.
+@tf.autograph.experimental.do_not_convert
+def dense(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Multiply by a matrix and add a bias.
 
-    Weights and outputs stay the same. A layer whose equation is no product of what can be
-    seen as two matrices, or that has no bias, is left as it is.
+    Args:
+      rows: [rows, inputs] floats.
+      kernel: [inputs, outputs], of the same type.
+      bias: [outputs], of the same type.
+
+    Returns:
+      [rows, outputs], of the same type.
     """
-    for part in model.submodules:
-        if isinstance(part, tf_keras.layers.EinsumDense) and (axes := _inner_axes(part)):
-            part.call = _simplified(part, axes)
-
-
-def _inner_axes(layer: tf_keras.layers.EinsumDense) -> int:
-    """How many of the kernel's first axes are summed over with the input's last; 0 if others."""
-    match = re.fullmatch(r"(?:\.\.\.)?(\w+),(\w+)->(?:\.\.\.)?(\w+)", layer.equation)
-    assert match is not None
-    inputs, kernel, outputs = match.groups()
-    inner = sum(axis in inputs for axis in kernel)
-    plain = (
-        layer.bias is not None
-        and inputs.endswith(kernel[:inner])
-        and outputs == inputs[: len(inputs) - inner] + kernel[inner:]
-        and layer.bias.shape == layer.kernel.shape[inner:]
-    )
-    return inner if plain else 0
-
-
-def _simplified(layer: tf_keras.layers.EinsumDense, axes: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    @tf.autograph.experimental.do_not_convert
-    def call(inputs: tf.Tensor) -> tf.Tensor:
-        batch_axes, outer = inputs.shape.rank - axes, layer.kernel.shape[axes:]
-        width = outer.num_elements()
-        # The variables are converted to the compute type when they are read.
-        kernel = tf.reshape(layer.kernel, [-1, width])
-        rows = tf.reshape(inputs, [-1, kernel.shape[0]])
-        outputs = dense(rows, kernel, tf.reshape(layer.bias, [width]))
-        outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:batch_axes], outer], 0))
-        outputs.set_shape([*inputs.shape[:batch_axes], *outer])
-        return outputs if layer.activation is None else layer.activation(outputs)
-
-    return call
+    return _dense(rows, kernel, bias)
 
 
 @tf.custom_gradient
-def dense(
+def _dense(
     rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], _Gradients]]:
-    """A matrix product plus bias.
-
-    Args:
-      rows: [rows, inputs].
-      kernel: [inputs, outputs].
-      bias: [outputs].
-    """
-
     def gradient(upstream: tf.Tensor) -> _Gradients:
         return (
             # A third faster than a product with the kernel transposed, on CPUs in float32.
@@ -74,3 +41,50 @@ def dense(
         )
 
     return tf.nn.bias_add(tf.matmul(rows, kernel), bias), gradient
+
+
+class Projection(tf_keras.layers.Layer):
+    """A dense layer from the last axes of its input to any number of axes.
+
+    It has the weights of an `EinsumDense` layer: a kernel of the input's axes and the output's,
+    and a bias of the output's.
+
+    Args:
+      output_shape: the sizes of the output's axes.
+      input_axes: how many of the input's last axes are summed over.
+      kernel_initializer: makes the kernel's first values; the bias begins as zeros.
+      dense: the product, a function of rows, kernel and bias as `dense`.
+      **kwargs: name and dtype, as of any Keras layer.
+    """
+
+    def __init__(
+        self,
+        output_shape: tuple[int, ...],
+        input_axes: int = 1,
+        kernel_initializer: Any = "glorot_uniform",
+        dense: Dense = dense,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._outer, self._input_axes, self._dense = output_shape, input_axes, dense
+        self._kernel_initializer = tf_keras.initializers.get(kernel_initializer)
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Create kernel and bias for inputs of this shape."""
+        inner = input_shape[-self._input_axes :]
+        self.kernel = self.add_weight(
+            "kernel", [*inner, *self._outer], initializer=self._kernel_initializer
+        )
+        self.bias = self.add_weight("bias", self._outer, initializer="zeros")
+        super().build(input_shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the projection of `inputs` [batch, ..., *input axes]: [batch, ..., *outputs]."""
+        batch_axes, width = inputs.shape.rank - self._input_axes, prod(self._outer)
+        # The variables are converted to the compute type when they are read.
+        kernel = tf.reshape(self.kernel, [-1, width])
+        rows = tf.reshape(inputs, [-1, kernel.shape[0]])
+        outputs = self._dense(rows, kernel, tf.reshape(self.bias, [width]))
+        outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:batch_axes], self._outer], 0))
+        outputs.set_shape([*inputs.shape[:batch_axes], *self._outer])
+        return outputs

@@ -1,74 +1,86 @@
-"""The model: tf-models-official's BERT encoder and classifier, built from our configuration."""
+"""BERT's encoder: tf-models' scaffold around our embeddings and transformer layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
-from official.nlp.modeling import networks
+from official.nlp.modeling import layers, networks
 
 from bertaccum.bert.activations import gelu, gelu_erf
-from bertaccum.bert.attention import simplify_attention
-from bertaccum.bert.dense import simplify_dense
-from bertaccum.bert.embedding import WordEmbedding
+from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.layer_norm import simplify_norms
+from bertaccum.bert.layer_norm import LayerNorm
+from bertaccum.bert.transformer_layer import EPSILON, TransformerLayer
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
     "linear": tf.identity,
 }
+# Dropout sites of a classifier. Masks follow from the sites, so their numbers never change.
+_EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 1, 2, 4
 
 
 def build_encoder(
     config: EncoderConfig, dropout: float = 0.0, first_token_only: bool = False
-) -> networks.BertEncoder:
-    """A BERT encoder with random weights (truncated normal, drawn from the global seed).
+) -> networks.EncoderScaffold:
+    """Build a BERT encoder with random weights (truncated normal, drawn from the global seed).
 
     Args:
       config: its dimensions.
       dropout: rate for embeddings, attention and layer outputs alike.
-      first_token_only: the last layer computes no more than the pooled output is made of,
-        which is the same: its other tokens are only looked at.
+      first_token_only: whether the last layer computes the first token only, which is all that
+        the pooled output needs; it still attends to the other tokens.
 
     Returns:
       A model of `encoder_inputs` with `sequence_output` [batch, length or 1, hidden] and
       `pooled_output` [batch, hidden].
     """
-    encoder = networks.BertEncoder(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        max_sequence_length=config.max_position_embeddings,
-        type_vocab_size=config.type_vocab_size,
-        inner_dim=config.intermediate_size,
-        inner_activation=_ACTIVATIONS[config.hidden_act],
-        output_dropout=dropout,
-        attention_dropout=dropout,
-        initializer=initializer(config),
-        embedding_layer=WordEmbedding(
-            vocab_size=config.vocab_size,
-            embedding_width=config.hidden_size,
-            initializer=initializer(config),
-            name="word_embeddings",
-        ),
-        output_range=1 if first_token_only else None,
+    last = config.num_hidden_layers - 1
+    return networks.EncoderScaffold(
+        pooled_output_dim=config.hidden_size,
+        pooler_layer_initializer=initializer(config),
+        embedding_cls=_Embeddings(config, dropout),
+        num_hidden_instances=config.num_hidden_layers,
+        hidden_cls=[
+            TransformerLayer(
+                config.hidden_size,
+                config.num_attention_heads,
+                config.intermediate_size,
+                dropout=dropout,
+                first_site=_FIRST_LAYER_SITE + _SITES_OF_LAYER * number,
+                mask_width=_mask_width(config),
+                output_range=1 if first_token_only and number == last else None,
+                kernel_initializer=partial(initializer, config),
+                activation=_ACTIVATIONS[config.hidden_act],
+                name=f"transformer/layer_{number}",
+            )
+            for number in range(config.num_hidden_layers)
+        ],
         dict_outputs=True,
+        name="bert_encoder",
     )
-    simplify_dense(encoder)
-    simplify_attention(encoder)
-    simplify_norms(encoder)
-    _activate_in_compute_type(encoder)
-    return encoder
+
+
+def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
+    """Turn recomputation on or off, for functions that are traced from now on.
+
+    Args:
+      encoder: as `build_encoder` returns it.
+      recompute: whether every transformer layer recomputes; see `TransformerLayer`.
+    """
+    for layer in encoder.hidden_layers:
+        layer.recompute = recompute
 
 
 def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, Any]:
-    """The encoder's inputs for single texts: every token in segment 0.
+    """Return the encoder's inputs for single texts: every token in segment 0.
 
     Args:
       token_ids: [batch, length] int32.
@@ -81,11 +93,110 @@ def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, A
     }
 
 
-def _activate_in_compute_type(encoder: networks.BertEncoder) -> None:
-    """tf-models-official's bfloat16 activations are float32; `gelu` sees to that itself."""
-    for layer in encoder.transformer_layers:
-        layer._intermediate_activation_layer._autocast = False
-
-
 def initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
+    """Return a new initializer of kernels and embeddings, which draws its own values."""
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+
+def head_dropouts(config: EncoderConfig, rate: float) -> list[ExampleDropout]:
+    """Return the two dropout layers of a classifier's head, in the order of their use."""
+    last = _FIRST_LAYER_SITE + _SITES_OF_LAYER * config.num_hidden_layers
+    return [ExampleDropout(rate, site, _mask_width(config)) for site in (0, last)]
+
+
+def checkpoint_name(name: str) -> str:
+    """Return a variable's name in checkpoints.
+
+    It differs for the pooler only: tf-models calls it `cls_transform` in `EncoderScaffold`, and
+    `pooler_transform` in `BertEncoder`, in its checkpoint converters and in our checkpoints.
+
+    Args:
+      name: a variable's name, such as "cls_transform/kernel:0".
+    """
+    return name.replace("cls_transform", "pooler_transform")
+
+
+def _mask_width(config: EncoderConfig) -> int:
+    """Return the largest size of an axis with dropout, which holds hidden units or tokens."""
+    return max(config.hidden_size, config.max_position_embeddings)
+
+
+class _Embeddings:
+    """The embeddings of BERT, as `EncoderScaffold` takes them for `embedding_cls`.
+
+    It is not a Keras layer: the layers that it makes become layers of the encoder itself, so a
+    checkpoint finds them where it finds those of tf-models' `BertEncoder`.
+
+    Args:
+      config: the encoder's dimensions.
+      dropout: rate for the sum of the embeddings.
+    """
+
+    def __init__(self, config: EncoderConfig, dropout: float) -> None:
+        self._config, self._dropout = config, dropout
+        self.inputs = [
+            tf_keras.layers.Input(shape=(None,), dtype=tf.int32, name=name)
+            for name in ("input_word_ids", "input_mask", "input_type_ids")
+        ]
+
+    def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return embeddings [batch, length, hidden] and mask [batch, length, length].
+
+        Args:
+          inputs: word ids, padding mask and segment ids, each [batch, length] int32.
+        """
+        word_ids, padding_mask, segment_ids = inputs
+        config, width = self._config, self._config.hidden_size
+        words = WordEmbedding(
+            config.vocab_size, width, initializer(config), name="word_embeddings"
+        )(word_ids)
+        positions = layers.PositionEmbedding(
+            config.max_position_embeddings, initializer(config), name="position_embedding"
+        )(words)
+        segments = layers.OnDeviceEmbedding(
+            config.type_vocab_size,
+            width,
+            initializer(config),
+            use_one_hot=True,
+            name="type_embeddings",
+        )(segment_ids)
+        embeddings = tf_keras.layers.Add()([words, positions, segments])
+        norm = LayerNorm(name="embeddings/layer_norm", epsilon=EPSILON, dtype=tf.float32)
+        dropout = ExampleDropout(
+            self._dropout, _EMBEDDING_SITE, _mask_width(config), name="embeddings/dropout"
+        )
+        embeddings = dropout(norm(embeddings))
+        return embeddings, layers.SelfAttentionMask()(embeddings, padding_mask)
+
+
+class WordEmbedding(tf_keras.layers.Layer):
+    """Word embeddings, with the weights and outputs of tf-models' `OnDeviceEmbedding`.
+
+    A lookup straight from a variable tells TensorFlow that the variable is sparse: from then
+    on every dense read and every optimizer step copies all of it, the largest of BERT's
+    variables. Reading it first and looking up in the result copies nothing, and the gradient
+    still holds the rows in use only (IndexedSlices).
+
+    Args:
+      words: size of the vocabulary.
+      width: size of an embedding.
+      initializer: makes the first values.
+      **kwargs: name and dtype, as of any Keras layer.
+    """
+
+    def __init__(
+        self, words: int, width: int, initializer: tf_keras.initializers.Initializer, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._shape, self._initializer = (words, width), initializer
+
+    def build(self, input_shape: tf.TensorShape) -> None:
+        """Create the table, without autocast: `call` casts only the rows in use."""
+        self.embeddings = self.add_weight(
+            "embeddings", self._shape, initializer=self._initializer, experimental_autocast=False
+        )
+        super().build(input_shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the embeddings [batch, length, width] of `inputs` [batch, length] int32."""
+        return tf.cast(tf.gather(self.embeddings.read_value(), inputs), self.compute_dtype)

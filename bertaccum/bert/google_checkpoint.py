@@ -13,13 +13,14 @@ import tensorflow as tf
 from official.nlp.modeling import networks
 from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 
+from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.errors import InputError, reason
 
 # Of the variables that do not match, this many are named.
 _NAMED = 5
 
 
-def load_google_checkpoint(encoder: networks.BertEncoder, checkpoint: Path) -> None:
+def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) -> None:
     """Loads `checkpoint` (a prefix such as `…/bert_model.ckpt`) into `encoder`.
 
     Variables of the checkpoint that are not the encoder's (`cls/…`) are left aside.
@@ -51,7 +52,7 @@ def _translated(name: str) -> str:
 
 
 def _require_every_variable(
-    encoder: networks.BertEncoder,
+    encoder: networks.EncoderScaffold,
     original_names: dict[str, str],
     shapes: dict[str, list[int]],
     checkpoint: Path,
@@ -89,4 +90,4 @@ def original_shape(variable: tf.Variable) -> list[int]:
 
 
 def _name(variable: tf.Variable) -> str:
-    return variable.name.removesuffix(":0")
+    return checkpoint_name(variable.name).removesuffix(":0")

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import networks
 
+from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.encoder_config import WEIGHTS
 from bertaccum.bert.google_checkpoint import original_shape, refuse_misfit
 from bertaccum.bert.huggingface_folder import (
@@ -50,7 +51,7 @@ _HEAD = "classifier."
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-def load_huggingface(encoder: networks.BertEncoder, path: Path) -> None:
+def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
     """Loads a `model.safetensors` into `encoder`.
 
     A pooler that it lacks stays as it is: one that only guessed masked words has none. What
@@ -104,7 +105,7 @@ def _require_every_variable(
 
 
 def _their_name(variable: tf.Variable) -> str:
-    name = variable.name.removesuffix(":0")
+    name = checkpoint_name(variable.name).removesuffix(":0")
     for ours, theirs in _REPLACEMENTS:
         name = name.replace(ours, theirs)
     return name

@@ -1,46 +1,33 @@
-"""Layer normalization with a gradient of its own: fewer passes, and less to keep."""
+"""Layer normalization with a closed-form gradient: fewer passes, and less to keep."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 _Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+Normalize = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, float], tf.Tensor]
 
 
-def simplify_norms(model: tf_keras.Model) -> None:
-    """Makes every layer normalization of a model compute its gradient in closed form.
-
-    Weights and outputs stay the same. Keras' own keeps every intermediate step of moments and
-    normalization for the backward pass.
-    """
-    for part in model.submodules:
-        if isinstance(part, tf_keras.layers.LayerNormalization):
-            part.call = _simplified(part)
-
-
-def _simplified(layer: tf_keras.layers.LayerNormalization) -> Callable[[tf.Tensor], tf.Tensor]:
-    @tf.autograph.experimental.do_not_convert
-    def call(inputs: tf.Tensor) -> tf.Tensor:
-        # As Keras has it: never in less than float32.
-        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
-        scale, offset = (tf.cast(v, x.dtype) for v in (layer.gamma, layer.beta))
-        return tf.cast(layer_norm(x, scale, offset, layer.epsilon), layer.compute_dtype)
-
-    return call
-
-
+@tf.autograph.experimental.do_not_convert
 def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Zero mean and unit variance over the last axis, then scaled and shifted.
+    """Normalize the last axis to zero mean and unit variance, then scale and shift it.
+
+    TensorFlow's own gradient keeps every intermediate step of moments and normalization.
 
     Source: Ba, Kiros and Hinton 2016, "Layer Normalization".
 
     Args:
-      x: [..., width].
-      scale, offset: [width].
+      x: [..., width] floats.
+      scale: [width], of the same type.
+      offset: [width], of the same type.
       epsilon: added to the variance.
+
+    Returns:
+      [..., width], of the same type.
     """
 
     @tf.custom_gradient
@@ -68,5 +55,24 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
 
 
 def _sum_of_rows(x: tf.Tensor) -> tf.Tensor:
-    """[..., width] to [width]; twice as fast as `reduce_sum` on CPUs."""
+    """Sum [..., width] to [width]; twice as fast as `reduce_sum` on CPUs."""
     return tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, x.shape[-1]]))
+
+
+class LayerNorm(tf_keras.layers.LayerNormalization):
+    """Keras' layer normalization over the last axis, with the same weights, by `layer_norm`.
+
+    Args:
+      normalize: a function of input, scale, offset and epsilon, as `layer_norm`.
+      **kwargs: as of Keras' layer, but `axis`, `center` and `scale`.
+    """
+
+    def __init__(self, normalize: Normalize = layer_norm, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._normalize = normalize
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Normalize `inputs` [..., width] in no less than float32; returns the compute type."""
+        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+        scale, offset = (tf.cast(v, x.dtype) for v in (self.gamma, self.beta))
+        return tf.cast(self._normalize(x, scale, offset, self.epsilon), self.compute_dtype)

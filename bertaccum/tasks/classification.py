@@ -10,21 +10,53 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.encoder import encoder_inputs, initializer
+from bertaccum.bert.encoder import encoder_inputs, head_dropouts, initializer
 from bertaccum.bert.encoder_config import EncoderConfig
 
 
 def build_classifier(
-    encoder: networks.BertEncoder, config: EncoderConfig, classes: int, dropout: float = 0.0
+    encoder: networks.EncoderScaffold, config: EncoderConfig, classes: int, dropout: float = 0.0
 ) -> models.BertClassifier:
-    """A classifier on the encoder's pooled output.
+    """Build a classifier on the encoder's pooled output.
+
+    Args:
+      encoder: as `build_encoder` returns it.
+      config: its dimensions.
+      classes: number of classes.
+      dropout: rate for the pooled output.
 
     Returns:
       A model of `encoder_inputs` with logits [batch, classes].
     """
-    return models.BertClassifier(
-        encoder, num_classes=classes, initializer=initializer(config), dropout_rate=dropout
-    )
+    head = ClassificationHead(config, classes, dropout)
+    # BertClassifier's own dropout layer takes no masks, so the head applies both.
+    return models.BertClassifier(encoder, num_classes=classes, dropout_rate=0.0, cls_head=head)
+
+
+class ClassificationHead(tf_keras.layers.Layer):
+    """Dropout and a dense layer, from the pooled output to logits.
+
+    It applies dropout twice, as tf-models does: once in `BertClassifier` and once in its
+    `ClassificationHead`. It has the weights of the latter, under the same names.
+
+    Args:
+      config: the encoder's dimensions.
+      classes: number of classes.
+      dropout: rate of both.
+    """
+
+    def __init__(self, config: EncoderConfig, classes: int, dropout: float) -> None:
+        super().__init__(name="sentence_prediction")
+        self.dropouts = head_dropouts(config, dropout)
+        self.out_proj = tf_keras.layers.Dense(
+            classes, kernel_initializer=initializer(config), name="logits"
+        )
+
+    def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """Return logits [batch, classes] of `pooled` [batch, hidden]."""
+        for dropout in self.dropouts:
+            pooled = dropout(pooled, training=training)
+        return self.out_proj(pooled)
 
 
 def classify(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:

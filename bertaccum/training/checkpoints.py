@@ -20,6 +20,7 @@ import tf_keras
 
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.atomic import new_folder, write_text
+from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
@@ -112,7 +113,7 @@ class Checkpoints:
         parts = tf.train.TrackableView(whole).descendants()
         variables = [part for part in parts if isinstance(part, tf.Variable)]
         self._variables = {
-            f"v{number:04d}_{re.sub('[^A-Za-z0-9]', '_', variable.name)}": variable
+            f"v{number:04d}_{re.sub('[^A-Za-z0-9]', '_', checkpoint_name(variable.name))}": variable
             for number, variable in enumerate(variables)
         }
         self._state = tf.train.Checkpoint(**self._variables)

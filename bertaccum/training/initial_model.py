@@ -7,14 +7,12 @@ from pathlib import Path
 import tf_keras
 from official.nlp.modeling import networks
 
-from bertaccum.bert.dropout import seed_dropout
-from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder import build_encoder, set_recompute
 from bertaccum.bert.encoder_config import WEIGHTS
 from bertaccum.bert.google_checkpoint import load_google_checkpoint
 from bertaccum.bert.huggingface_weights import load_huggingface
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.bert.recompute import recompute_layers
 from bertaccum.config import TrainConfig
 from bertaccum.tasks.classification import build_classifier
 from bertaccum.tasks.model_files import load_run
@@ -23,7 +21,7 @@ from bertaccum.tasks.model_files import load_run
 def build_model(
     config: TrainConfig, source: ModelSource, classes: int, takes_head: bool = False
 ) -> tf_keras.Model:
-    """Return the classifier to train, in the configured precision, seeded, with its first weights.
+    """Return the classifier to train, in the configured precision, with its first weights.
 
     Args:
       config: precision, dropout, seed and recomputation.
@@ -38,18 +36,15 @@ def build_model(
         encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
         if source.checkpoint is not None and not source.of_run:
             _load(encoder, source.checkpoint)
-        if config.recompute == "layer":
-            recompute_layers(encoder)
+        set_recompute(encoder, config.recompute == "layer")
         model = build_classifier(encoder, source.encoder, classes, config.dropout)
         if source.checkpoint is not None and source.of_run:
             load_run(model, source.checkpoint, takes_head)
-        width = max(source.encoder.hidden_size, source.encoder.max_position_embeddings)
-        seed_dropout(model, width)
         return model
     finally:
         tf_keras.mixed_precision.set_global_policy(policy)
 
 
-def _load(encoder: networks.BertEncoder, checkpoint: Path) -> None:
+def _load(encoder: networks.EncoderScaffold, checkpoint: Path) -> None:
     load = load_huggingface if checkpoint.name == WEIGHTS else load_google_checkpoint
     load(encoder, checkpoint)

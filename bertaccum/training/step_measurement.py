@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.bert.recompute import keep_activations, recompute_layers
 from bertaccum.config import TrainConfig
 from bertaccum.data.labels import Labels
 from bertaccum.data.tokenizing import open_store
@@ -143,9 +143,7 @@ class MeasuredModel:
         """Traced once for each kind."""
         if (recompute, accumulate) not in self.updates:
             encoder = self.model.checkpoint_items["encoder"]
-            keep_activations(encoder)
-            if recompute == "layer":
-                recompute_layers(encoder)
+            set_recompute(encoder, recompute == "layer")
             self.updates[recompute, accumulate] = make_update(
                 self.model, self.optimizer, _SEED, accumulate
             )

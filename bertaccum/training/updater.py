@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.recompute import recompute_layers
+from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
@@ -168,7 +168,7 @@ class Updater:
                 "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`",
             )
         if failed == 1:
-            recompute_layers(self._model.checkpoint_items["encoder"])
+            set_recompute(self._model.checkpoint_items["encoder"], True)
             kind = "layer"
         accumulated = self.batch.accumulation_steps > 1
         self.batch = self._plan.batch(max(failed // 2, 1), kind)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder import build_encoder, encoder_inputs
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.tasks.classification import build_classifier
@@ -21,9 +22,25 @@ def test_dropout_is_everywhere() -> None:
     rates = [p.rate for p in encoder.submodules if isinstance(p, tf_keras.layers.Dropout)]
     # After the embeddings; and in each of two layers on the attention, its output and the
     # feed-forward output. The one between the feed-forward parts is not BERT's.
-    assert sum(rate == 0.25 for rate in rates) == 1 + 2 * 3
-    assert set(rates) == {0.0, 0.25}
-    assert [layer.rate for layer in model.layers if hasattr(layer, "rate")][-1] == 0.5
+    assert rates == [0.25] * (1 + 2 * 3)
+    assert [dropout.rate for dropout in model.classifier.dropouts] == [0.5, 0.5]
+
+
+def test_dropout_sites_never_change() -> None:
+    """Golden: masks follow from them, and an interrupted run resumes with the same masks."""
+    encoder = build_encoder(SMALL, dropout=0.1)
+    model = build_classifier(encoder, SMALL, 2, dropout=0.1)
+    dropouts = [p for p in model.submodules if isinstance(p, ExampleDropout)]
+    assert {d.width for d in dropouts} == {512}
+    assert sorted(d.site for d in dropouts) == [0, 1, 2, 4, 5, 6, 8, 9, 10]
+    assert [d.site for d in model.classifier.dropouts] == [0, 10]
+    for number, layer in enumerate(encoder.hidden_layers):
+        parts = (
+            layer._attention_dropout,
+            layer._output_dropout,
+            layer._attention_layer._dropout_layer,
+        )
+        assert [part.site - 4 * number for part in parts] == [2, 4, 5]
 
 
 def test_the_last_layer_may_compute_the_first_token_only() -> None:

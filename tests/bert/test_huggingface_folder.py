@@ -165,7 +165,7 @@ def test_a_pooler_that_is_not_there_is_drawn(folder: Path) -> None:
     rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if "pooler" not in n})
     assert not find(folder).has_pooler
     for one, other in zip(before.weights, loaded(folder).weights, strict=True):
-        drawn = "pooler_transform" in one.name
+        drawn = "cls_transform" in one.name
         assert np.array_equal(one, other) != drawn, one.name
         assert np.abs(other).max() < (0.05 if drawn else np.inf)
 

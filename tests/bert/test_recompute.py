@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 from test_step import CONFIG, TINY
 
-from bertaccum.bert.dropout import draw_masks, dropout_masks, seed_dropout
+from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
@@ -144,8 +144,7 @@ def test_masks_belong_to_examples_and_not_to_micro_batches(
 
 def test_masks_never_change() -> None:
     """Golden: another machine, device or TensorFlow must drop the same."""
-    model = tf_keras.Sequential([tf_keras.Input([3, 8]), tf_keras.layers.Dropout(0.25)])
-    seed_dropout(model, 8)
+    model = tf_keras.Sequential([tf_keras.Input([3, 8]), ExampleDropout(0.25, 0, 8)])
     masks = draw_masks(model, tf.constant([3, 4], tf.int64), tf.constant(4))
     with dropout_masks(masks.of_micro_batch(1)):
         kept = model(tf.ones([2, 3, 8]), training=True).numpy() > 0
@@ -170,14 +169,13 @@ def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) ->
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_masks_drop_at_their_rate_and_are_not_alike(rate: float) -> None:
-    layer = tf_keras.layers.Dropout(rate)
-    model = tf_keras.Sequential([tf_keras.Input([64, 512]), layer, tf_keras.layers.Dropout(rate)])
-    seed_dropout(model, 512)
+    layer, after = (ExampleDropout(rate, site, 512) for site in (0, 1))
+    model = tf_keras.Sequential([tf_keras.Input([64, 512]), layer, after])
     ones = tf.ones([16, 64, 512])
     masks = draw_masks(model, tf.constant([3, 4]), tf.constant(32))
     with dropout_masks(masks.of_micro_batch(8)):
         dropped = layer(ones, training=True).numpy()
-        other = model.layers[1](ones, training=True).numpy()
+        other = after(ones, training=True).numpy()
     kept = dropped > 0
     assert kept.mean() == pytest.approx(1 - rate, abs=0.003)
     np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=1e-4)

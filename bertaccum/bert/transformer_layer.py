@@ -1,0 +1,137 @@
+"""A transformer layer, made of attention, projections and normalization with fast gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.activations import gelu
+from bertaccum.bert.attention import Attention, SelfAttention, attention
+from bertaccum.bert.dense import Dense, Projection, dense
+from bertaccum.bert.dropout import ExampleDropout, dropout_masks, present_masks
+from bertaccum.bert.layer_norm import LayerNorm, Normalize, layer_norm
+
+# Added to variances, as by BERT's original code.
+EPSILON = 1e-12
+
+
+class TransformerLayer(tf_keras.layers.Layer):
+    """A transformer layer that `EncoderScaffold` takes as `hidden_cls`.
+
+    It has the weights of tf-models' `TransformerEncoderBlock`. The attributes that hold them have
+    the same names as there, because a checkpoint finds a weight by these names.
+
+    The attribute `recompute` may be changed; a `tf.function` reads it when it is traced.
+
+    Args:
+      hidden_size: width of inputs and outputs, a multiple of `num_attention_heads`.
+      num_attention_heads: number of attention heads.
+      intermediate_size: width of the feed-forward part.
+      dropout: rate for attention weights and the outputs of both parts.
+      first_site: number of the layer's first dropout site; the layer has four.
+      mask_width: the largest size of an axis with dropout; see `ExampleDropout`.
+      output_range: number of tokens, from the first, whose output is computed; None for all.
+      recompute: whether to keep only the input for the backward pass, which then computes the
+        layer a second time. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with
+        Sublinear Memory Cost".
+      kernel_initializer: returns an initializer, once for each kernel.
+      activation: a function between the two products of the feed-forward part.
+      attention: a function as `bertaccum.bert.attention.attention`.
+      dense: a function as `bertaccum.bert.dense.dense`, for every product with a kernel.
+      normalize: a function as `bertaccum.bert.layer_norm.layer_norm`.
+      **kwargs: name and dtype, as of any Keras layer.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        intermediate_size: int,
+        *,
+        dropout: float = 0.0,
+        first_site: int = 0,
+        mask_width: int = 512,
+        output_range: int | None = None,
+        recompute: bool = False,
+        kernel_initializer: Callable[[], tf_keras.initializers.Initializer] = (
+            tf_keras.initializers.GlorotUniform
+        ),
+        activation: Callable[[tf.Tensor], tf.Tensor] = gelu,
+        attention: Attention = attention,
+        dense: Dense = dense,
+        normalize: Normalize = layer_norm,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.recompute = recompute
+        self._output_range, self._activation = output_range, activation
+
+        def dropout_at(site: int) -> ExampleDropout:
+            return ExampleDropout(dropout, first_site + site, mask_width)
+
+        def projection(name: str, width: int) -> Projection:
+            return Projection((width,), 1, kernel_initializer(), dense, name=name)
+
+        def norm(name: str) -> LayerNorm:
+            # In float32 whatever the precision, for numeric stability.
+            return LayerNorm(normalize, name=name, epsilon=EPSILON, dtype=tf.float32)
+
+        # Masks follow from the sites, so their numbers never change. Site 1 is unused: it was a
+        # dropout between the feed-forward products, which BERT does not have.
+        self._attention_layer = SelfAttention(
+            hidden_size,
+            num_attention_heads,
+            dropout_at(3),
+            kernel_initializer,
+            attention,
+            dense,
+            name="self_attention",
+        )
+        self._attention_dropout = dropout_at(0)
+        self._attention_layer_norm = norm("self_attention_layer_norm")
+        self._intermediate_dense = projection("intermediate", intermediate_size)
+        self._output_dense = projection("output", hidden_size)
+        self._output_dropout = dropout_at(2)
+        self._output_layer_norm = norm("output_layer_norm")
+
+    def call(self, inputs: list[tf.Tensor], training: bool | None = None) -> tf.Tensor:
+        """Compute the layer's output.
+
+        Args:
+          inputs: hidden states [batch, length, hidden], floats, and mask [batch, length,
+            length], 0 for padding.
+          training: whether to apply dropout, by the masks of `dropout_masks`.
+
+        Returns:
+          [batch, length or output_range, hidden] float32.
+
+        Raises:
+          RuntimeError: dropout is to be applied and there are no `dropout_masks`.
+        """
+        hidden, mask = inputs
+        if not self.recompute:
+            return self._output(hidden, mask, training)
+        masks = present_masks()
+
+        # `recompute_grad` differentiates with respect to arguments and variables only.
+        @tf.recompute_grad
+        def output(hidden: tf.Tensor) -> tf.Tensor:
+            # The backward pass runs this again, where `dropout_masks` has been left.
+            with dropout_masks(masks):
+                return self._output(hidden, mask, training)
+
+        return output(hidden)
+
+    def _output(self, hidden: tf.Tensor, mask: tf.Tensor, training: bool | None) -> tf.Tensor:
+        queries = hidden
+        if self._output_range is not None:
+            queries, mask = hidden[:, : self._output_range], mask[:, : self._output_range]
+        attended = self._attention_layer(queries, hidden, mask, training=training)
+        attended = self._attention_dropout(attended, training=training)
+        attended = self._attention_layer_norm(queries + attended)  # [batch, queries, hidden]
+        inner = self._activation(self._intermediate_dense(attended))
+        output = self._output_dropout(self._output_dense(inner), training=training)
+        return self._output_layer_norm(tf.cast(output, tf.float32) + attended)

@@ -1,0 +1,266 @@
+"""Our transformer layer and encoder, against those of tf-models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from official.nlp.modeling import models, networks
+
+from bertaccum.bert.dropout import draw_masks, dropout_masks
+from bertaccum.bert.encoder import (
+    build_encoder,
+    checkpoint_name,
+    encoder_inputs,
+    initializer,
+    set_recompute,
+)
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.transformer_layer import TransformerLayer
+from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.model_files import load_run
+
+CONFIG = EncoderConfig(
+    hidden_size=16,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=32,
+    vocab_size=20,
+    max_position_embeddings=8,
+)
+TOKENS = np.array([[2, 5, 3, 7], [2, 9, 3, 0]], np.int32)
+INPUTS = encoder_inputs(TOKENS, (TOKENS > 0).astype(np.int32)) | {"input_type_ids": TOKENS % 2}
+
+
+@contextmanager
+def precision(policy: str) -> Iterator[None]:
+    tf_keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf_keras.mixed_precision.set_global_policy("float32")
+
+
+def plain_gelu(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.gelu(x, approximate=True)
+
+
+def build_theirs(first_token_only: bool = False) -> networks.BertEncoder:
+    """The encoder of tf-models, without a part of ours."""
+    return networks.BertEncoder(
+        vocab_size=CONFIG.vocab_size,
+        hidden_size=CONFIG.hidden_size,
+        num_layers=CONFIG.num_hidden_layers,
+        num_attention_heads=CONFIG.num_attention_heads,
+        max_sequence_length=CONFIG.max_position_embeddings,
+        type_vocab_size=CONFIG.type_vocab_size,
+        inner_dim=CONFIG.intermediate_size,
+        inner_activation=plain_gelu,
+        output_dropout=0.0,
+        attention_dropout=0.0,
+        initializer=initializer(CONFIG),
+        output_range=1 if first_token_only else None,
+        dict_outputs=True,
+    )
+
+
+def their_classifier(encoder: networks.BertEncoder) -> models.BertClassifier:
+    return models.BertClassifier(encoder, 2, initializer=initializer(CONFIG), dropout_rate=0.0)
+
+
+def scattered(model: tf_keras.Model) -> tf_keras.Model:
+    rng = np.random.default_rng(0)
+    model.set_weights([w + rng.normal(0, 0.1, w.shape) for w in model.get_weights()])
+    return model
+
+
+def outputs_and_gradients(encoder: tf_keras.Model) -> list[np.ndarray]:
+    @tf.function
+    def run() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            found = encoder(INPUTS)
+            parts = [found["sequence_output"], found["pooled_output"]]
+            loss = tf.add_n([tf.reduce_sum(tf.sin(tf.cast(y, tf.float32))) for y in parts])
+        gradients = tape.gradient(loss, encoder.trainable_variables)
+        return [tf.cast(tf.convert_to_tensor(t), tf.float64) for t in parts + gradients]
+
+    return [value.numpy() for value in run()]
+
+
+@pytest.mark.parametrize("first_token_only", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "bound"), [("float32", 1e-6), ("mixed_bfloat16", 0.05), ("mixed_float16", 5e-3)]
+)
+def test_outputs_and_gradients_are_those_of_tf_models(
+    policy: str, bound: float, first_token_only: bool
+) -> None:
+    with precision(policy):
+        theirs = scattered(build_theirs(first_token_only))
+        ours = build_encoder(CONFIG, first_token_only=first_token_only)
+    ours.set_weights(theirs.get_weights())
+    expected = outputs_and_gradients(theirs)
+    scale = max(abs(values).max() for values in expected)
+    for one, other in zip(outputs_and_gradients(ours), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=bound * scale)
+
+
+def test_first_weights_are_those_of_tf_models() -> None:
+    """So a seed gives the same run as before the layer was ours."""
+    weights = []
+    for build in (build_theirs, partial(build_encoder, CONFIG)):
+        tf_keras.utils.set_random_seed(3)
+        weights.append(build().get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_names_in_checkpoints_are_those_of_tf_models(tmp_path: Path) -> None:
+    """A run of an earlier version, whose model was tf-models' own, loads."""
+    theirs = scattered(their_classifier(build_theirs()))
+    ours = build_classifier(build_encoder(CONFIG), CONFIG, 2)
+    tf.train.Checkpoint(model=theirs).write(str(tmp_path / "best"))
+    load_run(ours, tmp_path / "best")
+    for one, other in zip(ours.weights, theirs.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+    def variables(model: tf_keras.Model) -> list[str]:
+        """The names of a training state, in their order: see `Checkpoints`."""
+        optimizer = tf_keras.optimizers.AdamW()
+        optimizer.build(model.trainable_variables)
+        whole = tf.train.Checkpoint(model=model, optimizer=optimizer)
+        parts = tf.train.TrackableView(whole).descendants()
+        return [checkpoint_name(part.name) for part in parts if isinstance(part, tf.Variable)]
+
+    def paths(model: tf_keras.Model, name: str) -> set[str]:
+        tf.train.Checkpoint(model=model).write(str(tmp_path / name))
+        return set(tf.train.load_checkpoint(str(tmp_path / name)).get_variable_to_shape_map())
+
+    assert variables(ours) == variables(theirs)
+    assert paths(ours, "ours") == paths(theirs, "theirs")
+
+
+def test_a_scaffold_makes_its_layers_from_the_class() -> None:
+    """As tf-models' documentation has it: `hidden_cls`, and `hidden_cfg` for its arguments."""
+    encoder = networks.EncoderScaffold(
+        pooled_output_dim=16,
+        embedding_cfg={
+            "vocab_size": 20,
+            "type_vocab_size": 2,
+            "hidden_size": 16,
+            "max_seq_length": 8,
+            "initializer": initializer(CONFIG),
+            "dropout_rate": 0.0,
+        },
+        num_hidden_instances=3,
+        hidden_cls=TransformerLayer,
+        hidden_cfg={
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "kernel_initializer": partial(initializer, CONFIG),
+        },
+        dict_outputs=True,
+    )
+    ours = scattered(build_encoder(CONFIG))
+    encoder.set_weights(ours.get_weights())
+    for key in ("sequence_output", "pooled_output"):
+        np.testing.assert_allclose(encoder(INPUTS)[key], ours(INPUTS)[key], rtol=0, atol=1e-6)
+
+
+def plain_attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    bias: tf.Tensor,
+    keep: tf.Tensor | None,
+    scale: float,
+) -> tf.Tensor:
+    scores = tf.einsum("bqhs,bkhs->bhqk", query, key) / query.shape[-1] ** 0.5
+    weights = tf.nn.softmax(scores + bias)
+    if keep is not None:
+        weights = tf.where(keep, weights * scale, 0)
+    return tf.einsum("bhqk,bkhs->bqhs", weights, value)
+
+
+def plain_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, -1, keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, offset, scale, epsilon)
+
+
+def layer_with(**arguments: Any) -> TransformerLayer:
+    return TransformerLayer(16, 2, 32, dropout=0.3, mask_width=16, **arguments)
+
+
+def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[np.ndarray]:
+    """Output and gradients of a layer in training, with seeded masks, in float64."""
+    x = tf.constant(np.random.default_rng(1).normal(size=[2, 5, 16]), tf.float32)
+    mask = tf.tile(tf.sequence_mask([5, 3], 5, tf.float32)[:, tf.newaxis], [1, 5, 1])
+    layer([x, mask], training=False)
+    layer.set_weights(weights or layer.get_weights())
+
+    @tf.function
+    def run() -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with dropout_masks(draw_masks(layer, tf.constant([1, 2]), tf.constant(2))):
+                y = layer([x, mask], training=True)
+            loss = tf.reduce_sum(tf.sin(y))
+        return y, tape.gradient(loss, [x, *layer.trainable_variables])
+
+    y, gradients = run()
+    return [y.numpy(), *(gradient.numpy() for gradient in gradients)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"attention": plain_attention},
+        {"dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias},
+        {"normalize": plain_norm},
+        {"activation": plain_gelu},
+        {"recompute": True},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_each_part_is_an_argument(arguments: dict[str, Any]) -> None:
+    """With TensorFlow's own gradients, and recomputed, outputs and gradients are the same."""
+    layer = layer_with()
+    expected = of_layer(layer, None)
+    for one, other in zip(
+        of_layer(layer_with(**arguments), layer.get_weights()), expected, strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+
+
+def test_masks_belong_to_sites() -> None:
+    first, other = layer_with(first_site=0), layer_with(first_site=4)
+    found = of_layer(first, None)[0]
+    assert np.abs(of_layer(other, first.get_weights())[0] - found).max() > 0.1
+
+
+def test_recomputation_is_switched_for_what_is_traced_next() -> None:
+    encoder = build_encoder(CONFIG)
+    assert not any(layer.recompute for layer in encoder.hidden_layers)
+
+    def recomputed() -> bool:
+        """Whether the gradient runs the softmax of a layer more often than once."""
+
+        def run(token_ids: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                inputs = encoder_inputs(token_ids, tf.ones_like(token_ids))
+                loss = tf.reduce_sum(encoder(inputs)["pooled_output"])
+            return tape.gradient(loss, encoder.trainable_variables)
+
+        graph = tf.function(run).get_concrete_function(tf.TensorSpec([2, 4], tf.int32)).graph
+        return sum(op.type == "Softmax" for op in graph.get_operations()) > 3
+
+    for wanted in (False, True, False):
+        set_recompute(encoder, wanted)
+        assert recomputed() == wanted
