@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 
 _HOST = "/CPU:0"
 

@@ -17,7 +17,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat, micro_batch, pooled_moments, serialization
+from bertaccum import _tf_compat
+from bertaccum.accumulation import micro_batch, pooled_moments, serialization
 from bertaccum.accumulation.checks import checked_steps
 from bertaccum.accumulation.replicas import strategy_outside_replicas
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, check_is_model
 from bertaccum.accumulation.model import own_class

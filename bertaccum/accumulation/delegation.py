@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 
 
 def delegated(owner: str, name: str) -> property:

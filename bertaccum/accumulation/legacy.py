@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat, serialization
+from bertaccum import _tf_compat
+from bertaccum.accumulation import serialization
 from bertaccum.accumulation.delegation import DelegatingOptimizer
 
 Legacy = tf_keras.optimizers.legacy.Optimizer

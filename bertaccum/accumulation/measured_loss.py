@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat, micro_batch
+from bertaccum import _tf_compat
+from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
 
 _EXAMPLES = "examples"

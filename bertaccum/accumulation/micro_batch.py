@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, times
 from bertaccum.accumulation.replicas import replicas_in_sync
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat, checks, measured_loss, micro_batch, serialization
+from bertaccum import _tf_compat
+from bertaccum.accumulation import checks, measured_loss, micro_batch, serialization
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 

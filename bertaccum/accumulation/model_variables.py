@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, GradsAndVars
 
 

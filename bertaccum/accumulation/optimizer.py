@@ -20,8 +20,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum import _tf_compat
 from bertaccum.accumulation import (
-    _tf_compat,
     checks,
     loss_scaling,
     micro_batch,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 from bertaccum.accumulation.replicas import replicated
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 
 
 def summed(value: tf.Tensor, name: str) -> tf.Variable:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bertaccum.accumulation import _tf_compat
+from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype, values_of
 from bertaccum.accumulation.replicas import alike, here, replicated, summed
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import tensorflow as tf
-from tensorflow.python.distribute import collective_all_reduce_strategy
 
+from bertaccum import _tf_compat
 from bertaccum.distribution.cluster import in_slurm_step
 from bertaccum.errors import ConfigError, RunError, reason
 
@@ -201,8 +198,10 @@ def _multi_worker(
     _devices(count)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
     try:
-        with _whole_cpu_as(count):
+        if _gpus() or count == 1:
             strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver, options)
+        else:
+            strategy = _tf_compat.CpuWorkersStrategy(cluster.resolver, options, count)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         addresses = ", ".join(cluster.addresses)
         raise RunError(
@@ -211,18 +210,3 @@ def _multi_worker(
         ) from None
     topology = Topology(strategy, count, cluster.worker, cluster.addresses)
     return _connected.setdefault((cluster.addresses, count), topology)
-
-
-@contextmanager
-def _whole_cpu_as(count: int) -> Iterator[None]:
-    """Inside, a strategy for workers takes so many parts of the CPU; it would take the first."""
-    if _gpus() or count == 1:
-        yield
-        return
-
-    def devices(_: Any, __: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
-        return tuple(f"{worker_device}/device:CPU:{n}" for n in range(count)), "CPU"
-
-    where = collective_all_reduce_strategy.CollectiveAllReduceExtended
-    with mock.patch.object(where, "_initialize_local_devices", devices):
-        yield

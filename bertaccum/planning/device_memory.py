@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import tensorflow as tf
-from tensorflow.python.client import device_lib
 
+from bertaccum import _tf_compat
 from bertaccum.errors import ConfigError
 from bertaccum.sizes import format_size
 
@@ -142,8 +142,7 @@ def total_bytes(devices: int = 1) -> int | None:
     """
     if _limits or not _gpus():
         return _limits[-1] if _limits else None
-    found = device_lib.list_local_devices()
-    return min(int(d.memory_limit) for d in [d for d in found if d.device_type == "GPU"][:devices])
+    return min(_tf_compat.gpu_memory_limits()[:devices])
 
 
 def device_name() -> str:

@@ -1,8 +1,9 @@
-"""The private names of TensorFlow and tf_keras that this package uses, all in one place.
+"""The private names of TensorFlow and tf_keras that bertaccum uses, all in one place.
 
-Private are: names that begin with an underscore, `tf.__internal__` and `tf_keras.src`. Every entry
+Private are: names that begin with an underscore, `tf.__internal__`, `tensorflow.python` and
+`tf_keras.src`. Every entry
 was checked with tensorflow 2.20.0 and tf_keras 2.20.1 (`CHECKED_WITH`), and says what it relies
-on. `tests/accumulation/test_tf_compat.py` fails if one of them is gone or behaves differently, and
+on. `tests/test_tf_compat.py` fails if one of them is gone or behaves differently, and
 if another module of the package uses a private name that is not listed here.
 """
 
@@ -14,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
+from tensorflow.python.client import device_lib
+from tensorflow.python.distribute import collective_all_reduce_strategy
 from tf_keras.src.models import cloning
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
@@ -268,3 +271,51 @@ def is_in_function_of(graph: Any, other: Any) -> bool:
             return False
         graph = graph.outer_graph
     return True
+
+
+# --- Devices --------------------------------------------------------------------------------
+
+
+def gpu_memory_limits() -> list[int]:
+    """Return the bytes that TensorFlow may take of each GPU; starts TensorFlow.
+
+    `device_lib.list_local_devices` knows them; the public lists of devices do not.
+    """
+    found = device_lib.list_local_devices()
+    return [int(device.memory_limit) for device in found if device.device_type == "GPU"]
+
+
+class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+    """A strategy for several workers, each with several logical devices of its CPU.
+
+    TensorFlow's own takes the first CPU device of a worker only.
+
+    Args:
+      cluster_resolver: describes the workers.
+      options: communication options.
+      devices: number of logical CPU devices of each worker.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        options: tf.distribute.experimental.CommunicationOptions,
+        devices: int,
+    ) -> None:
+        extended = _CpuWorkersExtended(self, cluster_resolver, options, devices)
+        # The constructor between the two would make an extended part of its own.
+        tf.distribute.Strategy.__init__(self, extended)
+
+
+class _CpuWorkersExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
+    """The part of a strategy that TensorFlow asks for the devices of this process."""
+
+    def __init__(self, strategy: Any, cluster_resolver: Any, options: Any, devices: int) -> None:
+        self._cpu_devices = devices  # The constructor asks for the devices.
+        super().__init__(strategy, cluster_resolver, options)
+
+    def _initialize_local_devices(
+        self, cluster_resolver: Any, worker_device: str
+    ) -> tuple[tuple[str, ...], str]:
+        numbers = range(self._cpu_devices)
+        return tuple(f"{worker_device}/device:CPU:{number}" for number in numbers), "CPU"

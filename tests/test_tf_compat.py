@@ -16,15 +16,17 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from official.nlp.optimization import AdamWeightDecay
+from tensorflow.python.distribute import collective_all_reduce_strategy
 
-import bertaccum.accumulation
-from bertaccum.accumulation import _tf_compat, accumulate_gradients
+import bertaccum
+from bertaccum import _tf_compat
+from bertaccum.accumulation import accumulate_gradients
 from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.contracts import ScalesByFactor, TakesScaledSum
 from bertaccum.accumulation.transforms import AdaptiveClip, ClipByGlobalNorm
 
-FOLDER = Path(bertaccum.accumulation.__file__).parent
-MODULES = sorted(path for path in FOLDER.glob("*.py") if path.name != "_tf_compat.py")
+FOLDER = Path(bertaccum.__file__).parent
+MODULES = sorted(path for path in FOLDER.glob("**/*.py") if path.name != "_tf_compat.py")
 LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 legacy = tf_keras.optimizers.legacy
 
@@ -47,13 +49,13 @@ def own_names() -> set[str]:
     return found | {"_tf_compat"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_private_names_are_used_in_one_module_only(path: Path) -> None:
     tree, own = ast.parse(path.read_text()), own_names()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             assert node.attr != "__internal__", ast.unparse(node)
-            if is_private(node.attr):
+            if is_private(node.attr) and ast.unparse(node.value) != "os":
                 assert node.attr in own, ast.unparse(node)
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert not node.module.startswith(("tf_keras.", "tensorflow.")), node.module
@@ -63,7 +65,8 @@ def test_private_names_are_used_in_one_module_only(path: Path) -> None:
 
 
 def our_classes() -> list[type]:
-    modules = [importlib.import_module(f"bertaccum.accumulation.{p.stem}") for p in MODULES]
+    names = [path.stem for path in MODULES if path.parent.name == "accumulation"]
+    modules = [importlib.import_module(f"bertaccum.accumulation.{name}") for name in names]
     found = {c for module in modules for c in vars(module).values() if isinstance(c, type)}
     return [c for c in found if c.__module__.startswith("bertaccum.")]
 
@@ -99,6 +102,14 @@ SIGNATURES = {
 def test_overridden_methods_take_what_they_took(name: str) -> None:
     method = getattr(_tf_compat.OVERRIDES[name], name)
     assert ", ".join(list(inspect.signature(method).parameters)[1:]) == SIGNATURES[name]
+
+
+def test_a_strategy_asks_for_the_devices_of_this_process() -> None:
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    method = extended._initialize_local_devices
+    assert [*inspect.signature(method).parameters] == ["self", "cluster_resolver", "worker_device"]
+    names = ["container_strategy", "cluster_resolver", "communication_options"]
+    assert [*inspect.signature(extended).parameters][:3] == names
 
 
 def test_the_versions_are_those_that_were_checked() -> None:
