@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from bertaccum.tasks.classification import CLASSIFICATION
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
@@ -69,7 +71,7 @@ def trained(sizes: list[int], stream: str = "example", recompute: bool = False) 
     if recompute:
         set_recompute(model.checkpoint_items["encoder"], True)
     optimizer = make_optimizer(config, 2 * UPDATES, len(sizes))
-    update = make_update(model, optimizer, 0, len(sizes) > 1, dropout_stream=stream)
+    update = make_update(CLASSIFICATION, model, optimizer, 0, len(sizes) > 1, dropout_stream=stream)
     for number in range(UPDATES):
         rows = window_rows(number, EXAMPLES, TARGET, 0)[1]
         update(make_window(store, rows, 8, lambda *_: np.cumsum([0, *sizes])))

@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertaccum.tasks.classification import CLASSIFICATION
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
@@ -72,7 +74,7 @@ def build(
     config = TrainConfig(precision=precision, recompute="none")
     model = build_model(config, ModelSource(preset, PRESET_CONFIGS[preset], [], None), classes=2)
     optimizer = make_optimizer(config, 1000, steps)
-    return model, optimizer, make_update(model, optimizer, 0, accumulate=True)
+    return model, optimizer, make_update(CLASSIFICATION, model, optimizer, 0, accumulate=True)
 
 
 def full_window(length: int, examples: int = TARGET, micro_batch: int = MICRO_BATCH) -> Window:
@@ -101,7 +103,9 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             a, b = cuts[step], cuts[step + 1]
             with dropout_masks(masks.of_micro_batch(a)):
-                loss, pairs = micro_step(model, optimizer, tokens[a:b], labels[a:b], TARGET)
+                loss, pairs = micro_step(
+                    CLASSIFICATION, model, optimizer, tokens[a:b], labels[a:b], TARGET
+                )
             # What nobody takes would not be computed.
             taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g, _ in pairs]
             total += loss + 1e-30 * tf.add_n(taken)

@@ -25,8 +25,9 @@ from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import delimiter_character, size_in_bytes
-from bertaccum.tasks.classification import classification_report
-from bertaccum.tasks.model_files import EVALUATION, load_best
+from bertaccum.tasks.classification import CLASSIFICATION, classification_report
+from bertaccum.tasks.model_files import EVALUATION
+from bertaccum.tasks.saved_classifier import load_best
 from data_prep.table import Reading
 from data_prep.tsv import read_tsv
 
@@ -79,7 +80,7 @@ def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) ->
         store = store_of_table(_read(config, tsv, note), tsv, files.labels, tokenizer, note)
     else:
         store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
-    logits = Predictor(model, config.batch)(store, progress)
+    logits = Predictor(CLASSIFICATION, model, config.batch)(store, progress)
     update = (read_mapping(best / EVALUATION) or {}).get("update")
     name = folder.path.resolve().name
     return Predictions(name, update, tsv, store, files.labels.names, logits)

@@ -20,7 +20,8 @@ from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_record, read_run_config
 from bertaccum.tasks.classification import classify
-from bertaccum.tasks.model_files import ModelFiles, load_best
+from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.saved_classifier import load_best
 
 # Where SavedModel has room for what is not its own.
 _BESIDE = "assets.extra"

@@ -20,7 +20,8 @@ from bertaccum.progress import silent
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import size_in_bytes
-from bertaccum.tasks.model_files import load_best
+from bertaccum.tasks.classification import CLASSIFICATION
+from bertaccum.tasks.saved_classifier import load_best
 
 # So many are sorted by length together, if they are there; fewer are not waited with.
 _TOGETHER = 2048
@@ -46,7 +47,7 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
     trained = read_run_config(folder.path)
     model, files = load_best(folder.best_checkpoint())
     tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
-    predictor = Predictor(model, config.batch)
+    predictor = Predictor(CLASSIFICATION, model, config.batch)
     for some in _as_they_come(texts):
         logits = predictor(store_of(some, tokenizer), silent)
         for text, of_text in zip(some, tf.nn.softmax(logits).numpy(), strict=True):

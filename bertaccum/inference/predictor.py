@@ -18,14 +18,15 @@ from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import survive_lack_of_memory
 from bertaccum.progress import Progress
 from bertaccum.stopping import StoppedEarlyError
-from bertaccum.tasks.classification import classify
+from bertaccum.tasks.task import Task
 
 
 class Predictor:
     """Logits of stores, by a model; what did not fit into memory once is not tried again.
 
     Args:
-      model: a classifier; its weights may change between calls.
+      task: of the model.
+      model: its weights may change between calls.
       batch: examples that each replica computes at once.
       topology: the replicas that share the work, this one by default.
       watch: is told whether this worker waits for the others.
@@ -33,6 +34,7 @@ class Predictor:
 
     def __init__(
         self,
+        task: Task,
         model: tf_keras.Model,
         batch: int,
         topology: Topology | None = None,
@@ -40,7 +42,10 @@ class Predictor:
     ) -> None:
         self._topology = topology or Topology()
         self._watch = watch or Watch(self._topology)
-        self._predict, self._classes = make_predict(model, self._topology), model.output_shape[-1]
+        self._predict, self._classes = (
+            make_predict(task, model, self._topology),
+            model.output_shape[-1],
+        )
         self._batch = self._fitting = batch
 
     def __call__(
@@ -114,7 +119,9 @@ def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
+def make_predict(
+    task: Task, model: tf_keras.Model, topology: Topology
+) -> Callable[..., list[np.ndarray]]:
     """Builds the forward pass, of a window for each of this process' replicas.
 
     Returns:
@@ -129,7 +136,7 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
             start = width * number()
             token_ids, row_splits = flat[start : start + width]
             tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-            return classify(model, tokens, training=False)
+            return task.logits(model, tokens, training=False)
 
         return strategy.experimental_local_results(strategy.run(own))
 

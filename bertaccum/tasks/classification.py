@@ -158,3 +158,22 @@ def classification_report(
             labels, predictions, labels=list(numbers)
         ).tolist(),
     }
+
+
+class Classification:
+    """One class for each text, with softmax cross-entropy, as a `Task`."""
+
+    def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
+        """Return what `classify` does."""
+        return classify(model, tokens, training)
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return the cross-entropy [batch] of `logits` [batch, classes] and `labels` [batch]."""
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
+        """Return what the function `scores` does."""
+        return scores(logits, labels, names)
+
+
+CLASSIFICATION = Classification()

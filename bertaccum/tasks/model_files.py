@@ -6,19 +6,13 @@ import dataclasses
 import json
 from pathlib import Path
 
-import tensorflow as tf
-import tf_keras
-
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
-from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.data.labels import Labels
-from bertaccum.errors import InputError, reason
+from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text
-from bertaccum.tasks.classification import build_classifier
 
 # How good the checkpoint was when it was saved.
 EVALUATION = "evaluation.json"
@@ -62,41 +56,3 @@ class ModelFiles:
                 path=folder,
             )
         return ModelFiles(encoder, vocabulary, labels)
-
-
-def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles]:
-    """Load a run's best checkpoint, ready to predict.
-
-    Args:
-      best: its folder, as `RunPaths.best_checkpoint` returns it.
-
-    Raises:
-      InputError: its files are damaged.
-    """
-    files = ModelFiles.read(best)
-    encoder = build_encoder(files.encoder)
-    model = build_classifier(encoder, files.encoder, len(files.labels.values))
-    load_run(model, best / RUN_PREFIX)
-    return model, files
-
-
-def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
-    """Give a classifier the weights of a run's best checkpoint.
-
-    Args:
-      model: as `build_classifier` returns it.
-      path: the checkpoint's prefix.
-      head: also load the classifier's head; otherwise encoder and pooler only.
-
-    Raises:
-      InputError: the files are damaged, or those of another model.
-    """
-    # The names under which tf_keras saves a model's layers that have weights.
-    names = ("layer_with_weights-0", "layer_with_weights-1")
-    layers = [layer for layer in model.layers if layer.weights]
-    wanted = dict(zip(names, layers if head else layers[:1], strict=head))
-    try:
-        whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**wanted))
-        whole.read(str(path)).assert_existing_objects_matched().expect_partial()
-    except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-        raise InputError(f"cannot be loaded ({reason(error)})", "train again", path=path) from None

@@ -15,7 +15,7 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import TrainConfig
 from bertaccum.tasks.classification import build_classifier
-from bertaccum.tasks.model_files import load_run
+from bertaccum.tasks.saved_classifier import load_run
 
 
 def build_model(

@@ -24,8 +24,8 @@ from bertaccum.planning.learned_limits import learned_limits
 from bertaccum.progress import Progress
 from bertaccum.reporting.run_record import read_record
 from bertaccum.stopping import StoppedEarlyError, Stopping
-from bertaccum.tasks.classification import scores
 from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import (
     Checkpoints,
     Position,
@@ -56,8 +56,9 @@ class Run:
     """One run under way: its parts, and how far it has come.
 
     Args:
+      task: of the model.
       plan: what was decided before the first update.
-      model: a classifier made under the topology's strategy.
+      model: made under the topology's strategy.
       stores: examples of train.tsv and of dev.tsv.
       topology: the replicas.
       watch: is told what this worker is doing.
@@ -68,6 +69,7 @@ class Run:
 
     def __init__(
         self,
+        task: Task,
         plan: RunPlan,
         model: tf_keras.Model,
         stores: tuple[TokenStore, TokenStore],
@@ -77,14 +79,14 @@ class Run:
         stopping: Stopping,
         progress: Progress,
     ) -> None:
-        self.plan, self.config, self.inputs = plan, plan.config, plan.inputs
+        self.task, self.plan, self.config, self.inputs = task, plan, plan.config, plan.inputs
         self.model, self.topology, self.source = model, topology, plan.inputs.source
         self.train_store, self.dev_store = stores
         self.folder, self.stopping, self.progress = folder, stopping, progress
         self.files = ModelFiles(self.source.encoder, self.source.vocabulary, self.inputs.labels)
-        self.updater = Updater(plan, model, self.train_store, topology, watch)
+        self.updater = Updater(task, plan, model, self.train_store, topology, watch)
         self.optimizer = self.updater.optimizer
-        self.predictor = Predictor(model, EvalConfig().batch, topology, watch)
+        self.predictor = Predictor(task, model, EvalConfig().batch, topology, watch)
         self.checkpoints = Checkpoints(model, self.optimizer, folder, self.config.keep)
         self.position = Position(folder.mark)
         self.tensorboard: TensorBoardLog | None = None
@@ -277,7 +279,7 @@ class Run:
     def _evaluate(self) -> Evaluated:
         update, store = self.position.update, self.dev_store
         logits = self.predictor(store, self.progress, self._asked_to_stop)
-        found = scores(logits, store.labels, self.inputs.labels.names)
+        found = self.task.scores(logits, store.labels, self.inputs.labels.names)
         evaluated = Evaluated(update=update, best=True, **found)
         before = self.position.best
         # A small dev.tsv gives many ties; among equals the longest trained is the best guess.

@@ -18,10 +18,11 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import survive_lack_of_memory
-from bertaccum.tasks.classification import classify
+from bertaccum.tasks.task import Task
 
 
 def make_update(
+    task: Task,
     model: tf_keras.Model,
     optimizer: AccumulatingOptimizer,
     seed: int,
@@ -32,7 +33,8 @@ def make_update(
     """Builds the update of `model` by `optimizer`.
 
     Args:
-      model: a classifier of `encoder_inputs`.
+      task: of the model.
+      model: takes `encoder_inputs`.
       optimizer: what accumulates and applies.
       seed: of dropout, whose masks follow from it, the number of the update and each
         example's place in the window.
@@ -59,7 +61,7 @@ def make_update(
     @tf.function(input_signature=SIGNATURE)
     def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
         share = open_share(model, optimizer, seed, dropout_stream, window)
-        return run(model, optimizer, share, stopped) | of_update(optimizer)
+        return run(task, model, optimizer, share, stopped) | of_update(optimizer)
 
     return lambda window: in_python(update(*fields(window)))
 
@@ -112,9 +114,13 @@ def open_share(
 
 
 def _accumulated(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, stopped: tf.Variable
+    task: Task,
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    share: Share,
+    stopped: tf.Variable,
 ) -> dict[str, tf.Tensor]:
-    results = accumulate_share(model, optimizer, share, stopped)
+    results = accumulate_share(task, model, optimizer, share, stopped)
     applied = tf.constant(False)
     if results["finished"]:
         optimizer.avoid_copies()
@@ -123,7 +129,11 @@ def _accumulated(
 
 
 def accumulate_share(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, stopped: tf.Variable
+    task: Task,
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    share: Share,
+    stopped: tf.Variable,
 ) -> dict[str, tf.Tensor]:
     """All micro-steps of a share, or those until it is stopped; communicates nothing."""
     step, steps = tf.constant(0), tf.size(share.cuts) - 1
@@ -134,7 +144,7 @@ def accumulate_share(
         start, end = share.cuts[step], share.cuts[step + 1]
         tokens, labels = share.tokens[start:end], share.labels[start:end]
         with dropout_masks(share.masks.of_micro_batch(start)):
-            loss, pairs = micro_step(model, optimizer, tokens, labels, share.window_examples)
+            loss, pairs = micro_step(task, model, optimizer, tokens, labels, share.window_examples)
         optimizer.accumulate(pairs, weight=(end - start) / share.window_examples)
         total += loss
         losses = losses.write(step, loss)
@@ -143,12 +153,16 @@ def accumulate_share(
 
 
 def _single(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer, share: Share, _: tf.Variable
+    task: Task,
+    model: tf_keras.Model,
+    optimizer: AccumulatingOptimizer,
+    share: Share,
+    _: tf.Variable,
 ) -> dict[str, tf.Tensor]:
     # There is one micro-batch: the window.
     with dropout_masks(share.masks.of_micro_batch(share.cuts[0])):
         loss, pairs = micro_step(
-            model, optimizer, share.tokens, share.labels, share.window_examples
+            task, model, optimizer, share.tokens, share.labels, share.window_examples
         )
     applied = optimizer.apply_sums(pairs, weight=1.0)
     finished = tf.constant(True)
@@ -156,6 +170,7 @@ def _single(
 
 
 def micro_step(
+    task: Task,
     model: tf_keras.Model,
     optimizer: AccumulatingOptimizer,
     tokens: tf.RaggedTensor,
@@ -169,9 +184,7 @@ def micro_step(
     """
     variables = model.trainable_variables
     with tf.GradientTape() as tape:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels, classify(model, tokens, training=True)
-        )  # [micro_batch]
+        losses = task.losses(task.logits(model, tokens, training=True), labels)  # [micro_batch]
         loss = tf.reduce_sum(losses) / tf.cast(window, losses.dtype)
         scaled = optimizer.scale_loss(loss)
     return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
@@ -188,13 +201,14 @@ class SharedUpdate:
     cut otherwise, while the others wait in `apply`, which communicates once.
 
     Args:
-      model, optimizer, seed, dropout_stream, stopped: as for `make_update`.
+      task, model, optimizer, seed, dropout_stream, stopped: as for `make_update`.
       topology: under whose strategy model and optimizer were made.
       watch: is told what is being done.
     """
 
     def __init__(
         self,
+        task: Task,
         model: tf_keras.Model,
         optimizer: AccumulatingOptimizer,
         seed: int,
@@ -217,7 +231,7 @@ class SharedUpdate:
                 start = width * number()
                 window = flat[start : start + width]
                 share = open_share(model, optimizer, seed, dropout_stream, window)
-                return accumulate_share(model, optimizer, share, stopped)
+                return accumulate_share(task, model, optimizer, share, stopped)
 
             return self._strategy.run(own)
 

@@ -32,6 +32,7 @@ from bertaccum.errors import BertAccumError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
 from bertaccum.planning.measurement import MeasurementRequest
+from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -145,12 +146,12 @@ class MeasuredModel:
             encoder = self.model.checkpoint_items["encoder"]
             set_recompute(encoder, recompute == "layer")
             self.updates[recompute, accumulate] = make_update(
-                self.model, self.optimizer, _SEED, accumulate
+                CLASSIFICATION, self.model, self.optimizer, _SEED, accumulate
             )
         return self.updates[recompute, accumulate]
 
     def _between_updates(self, micro_batch: Sequence[int]) -> None:
-        make_predict(self.model, Topology())(self._window([micro_batch]))
+        make_predict(CLASSIFICATION, self.model, Topology())(self._window([micro_batch]))
         with tempfile.TemporaryDirectory() as folder:
             state = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer.inner)
             state.write(f"{folder}/state")

@@ -27,6 +27,8 @@ from bertaccum.progress import Progress
 from bertaccum.reporting.model_card import write_card
 from bertaccum.settings import AUTO, named_options, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
+from bertaccum.tasks.classification import CLASSIFICATION
+from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished
 from bertaccum.training.initial_model import build_model
@@ -53,6 +55,7 @@ def train(
     progress: Progress,
     stopping: Stopping | None = None,
     named: dict[str, Any] | None = None,
+    task: Task = CLASSIFICATION,
 ) -> Iterator[Event]:
     """Trains one run; it goes on as long as the events are taken.
 
@@ -65,6 +68,7 @@ def train(
       progress: called during long preparations with what, how much is done, and the total.
       stopping: what to ask, and be told by, whether to stop.
       named: the options that were given; by default those that are not at their defaults.
+      task: what the model learns.
 
     Yields:
       `Started`, then `Updated` and `Evaluated` as they happen, then `Finished` or `Stopped`.
@@ -79,7 +83,7 @@ def train(
     topology = _connect(config, stopping)
     watch = Watch(topology)
     if topology.workers == 1:
-        yield from _begin(config, named, topology, watch, progress, stopping)
+        yield from _begin(task, config, named, topology, watch, progress, stopping)
         return
     if config.out is None:
         raise ConfigError(
@@ -90,20 +94,24 @@ def train(
         path = Path(config.out)
         if told_by_chief(topology, lambda: (path / "config.yaml").is_file()):
             asked = {name: value for name, value in named.items() if name != "out"}
-            yield from _go_on(path, asked, topology, watch, progress, stopping)
+            yield from _go_on(task, path, asked, topology, watch, progress, stopping)
         else:
-            yield from _begin(config, named, topology, watch, progress, stopping)
+            yield from _begin(task, config, named, topology, watch, progress, stopping)
 
 
 def resume(
-    path: Path, asked: dict[str, Any], progress: Progress, stopping: Stopping | None = None
+    path: Path,
+    asked: dict[str, Any],
+    progress: Progress,
+    stopping: Stopping | None = None,
+    task: Task = CLASSIFICATION,
 ) -> Iterator[Event]:
     """Goes on with a run from the last state that it saved, as `train`.
 
     Args:
       path: the run folder; of several workers only the chief reads it.
       asked: options to change; only such as change no update.
-      progress, stopping: as for `train`.
+      progress, stopping, task: as for `train`.
     """
     # `latest` may be another run's by the time that this one ends.
     path = path.parent / path.readlink() if path.is_symlink() else path
@@ -117,7 +125,7 @@ def resume(
     with watch.watched():
         # Before its lock is looked for: there has to be a run.
         told_by_chief(topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
-        yield from _go_on(path, asked, topology, watch, progress, stopping)
+        yield from _go_on(task, path, asked, topology, watch, progress, stopping)
 
 
 def _plan_apart(config: TrainConfig, progress: Progress) -> None:
@@ -143,6 +151,7 @@ def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
 
 
 def _begin(
+    task: Task,
     config: TrainConfig,
     named: Iterable[str],
     topology: Topology,
@@ -152,7 +161,7 @@ def _begin(
 ) -> Iterator[Event]:
     path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
-    run = _prepare(config, topology, watch, folder, stopping, progress)
+    run = _prepare(task, config, topology, watch, folder, stopping, progress)
     told_by_chief(topology, lambda: run.create_folder(named))
     with folder.locked():
         yield from _events(run)
@@ -179,6 +188,7 @@ def _naming_rows(error: NotFiniteError, tsv: Path) -> RunError:
 
 
 def _go_on(
+    task: Task,
     path: Path,
     asked: dict[str, Any],
     topology: Topology,
@@ -209,7 +219,7 @@ def _go_on(
             config = dataclasses.replace(config, **kept)
         # Why windows are cut so was found out when the run began.
         earlier = {} if "micro_batch" in asked else folder.read_plan()
-        run = _prepare(config, topology, watch, folder, stopping, progress, earlier)
+        run = _prepare(task, config, topology, watch, folder, stopping, progress, earlier)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
             folder.rewind(0, 0)
@@ -221,6 +231,7 @@ def _go_on(
 
 
 def _prepare(
+    task: Task,
     config: TrainConfig,
     topology: Topology,
     watch: Watch,
@@ -232,6 +243,7 @@ def _prepare(
     """Decide what is left to decide, read data and weights, and return the run.
 
     Args:
+      task: what the model learns.
       config: the options.
       topology, watch, folder, stopping, progress: as for `Run`.
       earlier: what plan.json holds, of a run that is resumed.
@@ -260,7 +272,7 @@ def _prepare(
     with topology.strategy.scope():
         model = build_model(config, inputs.source, len(inputs.labels.values), inputs.takes_head)
     stores = train_store, dev_store
-    return Run(plan, model, stores, topology, watch, folder, stopping, progress)
+    return Run(task, plan, model, stores, topology, watch, folder, stopping, progress)
 
 
 def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:

@@ -20,6 +20,7 @@ from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
+from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.recipe import make_optimizer
@@ -33,8 +34,9 @@ class Updater:
     `batch` says how windows are cut now. It is the only place that knows.
 
     Args:
+      task: of the model.
       plan: of the run.
-      model: a classifier made under the topology's strategy.
+      model: made under the topology's strategy.
       store: the examples of train.tsv.
       topology: the replicas.
       watch: is told what this worker is doing.
@@ -42,13 +44,15 @@ class Updater:
 
     def __init__(
         self,
+        task: Task,
         plan: RunPlan,
         model: tf_keras.Model,
         store: TokenStore,
         topology: Topology,
         watch: Watch,
     ) -> None:
-        self._plan, self._config, self._model, self._store = plan, plan.config, model, store
+        self._task, self._plan, self._config = task, plan, plan.config
+        self._model, self._store = model, store
         self._topology, self._watch = topology, watch
         self.batch = plan.first_batch
         with self._topology.strategy.scope():
@@ -120,7 +124,7 @@ class Updater:
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """A function of the shares of this worker's replicas."""
         config, topology = self._config, self._topology
-        made_of = self._model, self.optimizer, config.seed
+        made_of = self._task, self._model, self.optimizer, config.seed
         if topology.replicas > 1:
             watch, stream = self._watch, config.dropout_stream
             return SharedUpdate(*made_of, stream, self._stopped, topology, watch)

@@ -16,6 +16,7 @@ from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
+from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -30,7 +31,7 @@ def train(
     """Weights after four updates with dropout, and their losses."""
     config = dataclasses.replace(DROPOUT, recompute=recompute, precision=precision)
     model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
-    update = make_update(model, make_optimizer(config, 8, 4), seed, True)
+    update = make_update(CLASSIFICATION, model, make_optimizer(config, 8, 4), seed, True)
     windows = [make_window(store, np.arange(32 * i, 32 * i + 32), 8) for i in (0, 1, 2, 0)]
     losses = [update(window)["loss"] for window in windows]
     return model.get_weights(), losses
@@ -83,7 +84,7 @@ from bertaccum.data.windows import Window
 config = TrainConfig(recompute=sys.argv[1])
 encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], vocab_size=1000)
 model = build_model(config, ModelSource("small", encoder, [], None), classes=2)
-update = make_update(model, make_optimizer(config, 8, 2), 0, True)
+update = make_update(CLASSIFICATION, model, make_optimizer(config, 8, 2), 0, True)
 for size in (1,) * 8 + (9,) * 8:
     n, length = 2 * size, 128
     splits = np.arange(n + 1, dtype=np.int64) * length
@@ -128,7 +129,7 @@ def test_masks_belong_to_examples_and_not_to_micro_batches(
     for sizes in ([8, 8, 8, 8], cuts):
         model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
         optimizer = make_optimizer(DROPOUT, 8, len(sizes))
-        update = make_update(model, optimizer, 0, accumulate=len(sizes) > 1)
+        update = make_update(CLASSIFICATION, model, optimizer, 0, accumulate=len(sizes) > 1)
         for number in range(10):
             rows = np.arange(32 * (number % 3), 32 * (number % 3) + 32)
             window = make_window(store, rows, 8, lambda *_, s=sizes: np.cumsum([0, *s]))
@@ -160,7 +161,7 @@ def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) ->
     for stream, cut in (("example", window), ("micro-batch", window), ("micro-batch", other)):
         model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
         optimizer = make_optimizer(DROPOUT, 8, 4)
-        update = make_update(model, optimizer, 0, True, dropout_stream=stream)
+        update = make_update(CLASSIFICATION, model, optimizer, 0, True, dropout_stream=stream)
         losses.append(update(cut)["losses"])
     ours, drawn, cut_otherwise = losses
     assert all(one != other for one, other in zip(ours, drawn, strict=True))

@@ -25,7 +25,7 @@ from bertaccum.bert.encoder import (
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.transformer_layer import TransformerLayer
 from bertaccum.tasks.classification import build_classifier
-from bertaccum.tasks.model_files import load_run
+from bertaccum.tasks.saved_classifier import load_run
 
 CONFIG = EncoderConfig(
     hidden_size=16,

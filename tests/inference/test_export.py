@@ -25,7 +25,9 @@ from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.inference import export
 from bertaccum.inference.predictor import Predictor
-from bertaccum.tasks.model_files import ModelFiles, load_best
+from bertaccum.tasks.classification import CLASSIFICATION
+from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.initial_model import build_model
@@ -93,7 +95,7 @@ def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray
     best, files = load_best(run)
     tsv = run.path.parent / "reviews" / "test.tsv"
     store = open_store(tsv, files.labels, WORDS, 12, lambda *_: None)
-    logits = Predictor(model or best, batch=4)(store, lambda *_: None)
+    logits = Predictor(CLASSIFICATION, model or best, batch=4)(store, lambda *_: None)
     assert np.ptp(logits, axis=0).max() > 0.5
     return logits
 

@@ -21,7 +21,7 @@ from small import write_small_task
 from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
 from bertaccum.progress import silent
-from bertaccum.tasks.model_files import load_best
+from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training import step
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder

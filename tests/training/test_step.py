@@ -20,7 +20,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.inference.predictor import Predictor, make_predict
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.progress import silent
-from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.classification import CLASSIFICATION, build_classifier
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, make_schedule
 from bertaccum.training.step import make_update
@@ -49,7 +49,10 @@ def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[st
     """Weights after ten updates, and what each reported."""
     plan = make_plan(CONFIG.target_batch, micro_batch)
     model, optimizer = build(), make_optimizer(CONFIG, UPDATES, plan.accumulation_steps)
-    update, results = make_update(model, optimizer, 0, plan.accumulation_steps > 1), []
+    update, results = (
+        make_update(CLASSIFICATION, model, optimizer, 0, plan.accumulation_steps > 1),
+        [],
+    )
     for number in range(UPDATES):
         _, rows = window_rows(number, len(store), CONFIG.target_batch, CONFIG.seed)
         results.append(update(make_window(store, rows, plan.micro_batch)))
@@ -105,7 +108,9 @@ def test_there_are_no_accumulators_with_one_micro_step(store: TokenStore) -> Non
     for micro_batch, accumulators in ((32, False), (8, True)):
         steps = make_plan(32, micro_batch).accumulation_steps
         model, optimizer = build(), make_optimizer(CONFIG, UPDATES, steps)
-        make_update(model, optimizer, 0, steps > 1)(make_window(store, np.arange(32), micro_batch))
+        make_update(CLASSIFICATION, model, optimizer, 0, steps > 1)(
+            make_window(store, np.arange(32), micro_batch)
+        )
         own = len(optimizer.variables) - len(optimizer.inner.variables)
         assert (own > len(model.trainable_variables)) == accumulators
 
@@ -120,7 +125,9 @@ def test_one_trace_serves_all_windows(store: TokenStore) -> None:
         return call(*arguments, **options)
 
     model.call = counted
-    update = make_update(model, make_optimizer(CONFIG, UPDATES, accumulation_steps=4), 0, True)
+    update = make_update(
+        CLASSIFICATION, model, make_optimizer(CONFIG, UPDATES, accumulation_steps=4), 0, True
+    )
     update(make_window(store, np.arange(32), 8))
     traced = len(traces)
     for start, size in ((32, 32), (64, 4), (10, 20)):
@@ -130,18 +137,18 @@ def test_one_trace_serves_all_windows(store: TokenStore) -> None:
 
 def test_dropout_is_on_in_training_and_off_in_prediction(store: TokenStore) -> None:
     model, window = build(dropout=0.5), make_window(store, np.arange(8), 8)
-    predict = make_predict(model, Topology())
+    predict = make_predict(CLASSIFICATION, model, Topology())
     np.testing.assert_array_equal(predict(window), predict(window))
     config = dataclasses.replace(CONFIG, learning_rate=1e-30, weight_decay=0.0)
-    update = make_update(model, make_optimizer(config, UPDATES, 1), 0, False)
+    update = make_update(CLASSIFICATION, model, make_optimizer(config, UPDATES, 1), 0, False)
     assert update(window)["loss"] != update(window)["loss"]
 
 
 def test_padding_does_not_change_a_prediction(store: TokenStore) -> None:
     model = build()
-    alone, together = (Predictor(model, batch)(store, silent) for batch in (1, 32))
+    alone, together = (Predictor(CLASSIFICATION, model, batch)(store, silent) for batch in (1, 32))
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
-    predict = make_predict(model, Topology())
+    predict = make_predict(CLASSIFICATION, model, Topology())
     for row in (0, len(store) - 1):
         (logits,) = predict(make_window(store, np.array([row]), 1))
         np.testing.assert_array_equal(alone[row], logits[0])
@@ -170,7 +177,10 @@ def test_the_schedule_warms_up_and_decays_by_updates() -> None:
 
 def test_a_window_that_is_not_finite_is_dropped(store: TokenStore) -> None:
     model, optimizer = build(), make_optimizer(CONFIG, UPDATES, 4)
-    update, window = make_update(model, optimizer, 0, True), make_window(store, np.arange(32), 8)
+    update, window = (
+        make_update(CLASSIFICATION, model, optimizer, 0, True),
+        make_window(store, np.arange(32), 8),
+    )
     weights = model.trainable_variables[-1]
     weights.assign(weights * np.nan)
     before = model.trainable_variables[0].numpy()
@@ -183,7 +193,10 @@ def test_each_precision_trains_with_its_own_arithmetic(store: TokenStore, precis
     config = dataclasses.replace(CONFIG, precision=precision, warmup_fraction=0.0)
     model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
     optimizer = make_optimizer(config, UPDATES, 4)
-    update, window = make_update(model, optimizer, 0, True), make_window(store, np.arange(32), 8)
+    update, window = (
+        make_update(CLASSIFICATION, model, optimizer, 0, True),
+        make_window(store, np.arange(32), 8),
+    )
     # In float16 the first windows overflow until the loss scale has come down.
     results = [update(window) for _ in range(6)]
     compute = {"float32": "float32", "mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
@@ -192,6 +205,6 @@ def test_each_precision_trains_with_its_own_arithmetic(store: TokenStore, precis
     assert scaled == (precision == "mixed_float16")
     assert results[1]["learning_rate"] == pytest.approx(CONFIG.learning_rate * 0.9)
     assert results[-1]["loss"] < results[0]["loss"]
-    (logits,) = make_predict(model, Topology())(window)
+    (logits,) = make_predict(CLASSIFICATION, model, Topology())(window)
     assert logits.dtype == np.float32
     assert tf_keras.mixed_precision.global_policy().name == "float32"

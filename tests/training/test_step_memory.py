@@ -20,6 +20,7 @@ from bertaccum.data.windows import make_window
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.progress import silent
+from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -88,7 +89,9 @@ def test_gradients_of_embeddings_stay_sparse_until_they_are_summed(
 
     monkeypatch.setattr(AccumulatingOptimizer, "accumulate", spy)
     model = build_model(CONFIG, ModelSource("tiny", TINY, [], None), classes=2)
-    make_update(model, make_optimizer(CONFIG, 8, 4), 0, True)(make_window(store, np.arange(8), 2))
+    make_update(CLASSIFICATION, model, make_optimizer(CONFIG, 8, 4), 0, True)(
+        make_window(store, np.arange(8), 2)
+    )
     (words,) = [g for name, g in seen.items() if "word_embeddings" in name]
     assert isinstance(words, tf.IndexedSlices)
 

@@ -1,0 +1,22 @@
+"""What a run needs to know of its kind of task."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+
+class Task(Protocol):
+    """A kind of task: how its model computes, what its loss is, and how good it is."""
+
+    def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
+        """Return the logits [batch, classes] float32 of `tokens` [batch, (length)]."""
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return the loss [batch] of each example, given `labels` [batch] int32."""
+
+    def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
+        """Return what an evaluation holds: the fields of `Evaluated` but its update and `best`."""
