@@ -36,7 +36,7 @@ def test_a_size_without_its_unit_is_said_to_mean_bytes(text: str, size: str) -> 
     message = rf"`memory_limit` {text} means {size} bytes; add a unit, as in 4GiB"
     with pytest.raises(ConfigError, match=message):
         TrainConfig(memory_limit=text)
-    with pytest.raises(ConfigError, match=message.replace("memory-limit", "device-memory")):
+    with pytest.raises(ConfigError, match=message.replace("memory_limit", "device_memory")):
         PlanConfig(device_memory=text)
 
 

@@ -37,9 +37,9 @@ def test_auto_takes_what_the_device_has(
 @pytest.mark.parametrize(
     ("precision", "advice"),
     [
-        ("float32", "lower --learning-rate"),
-        ("mixed_bfloat16", "lower --learning-rate, or pass --precision float32"),
-        ("mixed_float16", "lower --learning-rate, or pass --precision mixed_bfloat16 or float32"),
+        ("float32", "lower `learning_rate`"),
+        ("mixed_bfloat16", "lower `learning_rate`, or pass `precision` float32"),
+        ("mixed_float16", "lower `learning_rate`, or pass `precision` mixed_bfloat16 or float32"),
     ],
 )
 def test_only_a_wider_precision_is_advised(precision: str, advice: str) -> None:

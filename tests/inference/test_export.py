@@ -92,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray:
     """Logits of the run's test.tsv, of its best model if of no other, as `bertaccum eval` has."""
-    best, files = load_best(run)
+    best, files = load_best(run.best_checkpoint())
     tsv = run.path.parent / "reviews" / "test.tsv"
     store = open_store(tsv, files.labels, WORDS, 12, lambda *_: None)
     logits = Predictor(CLASSIFICATION, model or best, batch=4)(store, lambda *_: None)
@@ -142,7 +142,7 @@ def test_an_export_to_huggingface_comes_back_as_it_was(run: RunFolder, huggingfa
     again = build_model(config, source, len(NAMES))
     head = [tensors["classifier.weight"].T, tensors["classifier.bias"]]
     again.get_layer("sentence_prediction").set_weights(head)
-    model, _ = load_best(run)
+    model, _ = load_best(run.best_checkpoint())
     before = [np.array(weight) for weight in model.get_weights()]
     model.set_weights(again.get_weights())
     for one, other in zip(before, model.get_weights(), strict=True):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from resuming import result
+from scripted import ScriptedScores
 from small import write_small_task
 
 from bertaccum import api
@@ -45,13 +46,6 @@ def config(tmp_path: Path) -> Any:
     return make
 
 
-@pytest.fixture
-def scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations that say what a list has, by the update that they are after."""
-    evaluate = iter(ACCURACIES)
-    monkeypatch.setattr("bertaccum.tasks.classification.accuracy", lambda *_: next(evaluate))
-
-
 @pytest.mark.parametrize(
     ("patience", "updates"),
     [
@@ -61,10 +55,10 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_patience_ends_with_an_evaluation_that_is_no_better(
-    config: Any, scores: None, patience: int, updates: int
+    config: Any, patience: int, updates: int
 ) -> None:
     run = config("run", patience=patience)
-    *_, last = train(run, silent)
+    *_, last = train(run, silent, task=ScriptedScores(accuracy=ACCURACIES))
     assert isinstance(last, Finished)
     # An equally good one is not worse: the third of them is the best.
     assert last.summary["best_update"] == (6 if updates == 6 else 3)
@@ -75,39 +69,30 @@ def test_patience_ends_with_an_evaluation_that_is_no_better(
 
 
 @pytest.mark.slow
-def test_patience_counts_on_over_a_crash(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def saying(accuracies: list[float]) -> None:
-        evaluate = iter(accuracies)
-        monkeypatch.setattr("bertaccum.tasks.classification.accuracy", lambda *_: next(evaluate))
-
-    saying(ACCURACIES)
-    list(train(config("whole", patience=2), silent))
-    saying(ACCURACIES)
+def test_patience_counts_on_over_a_crash(config: Any) -> None:
+    list(train(config("whole", patience=2), silent, task=ScriptedScores(accuracy=ACCURACIES)))
     cut = config("cut", patience=2)
-    events: Iterator[Any] = train(cut, silent)
+    events: Iterator[Any] = train(cut, silent, task=ScriptedScores(accuracy=ACCURACIES))
     for event in events:
         if isinstance(event, Updated) and event.update == 5:
             break
     events.close()
-    saying(ACCURACIES[3:])  # The fourth update's evaluation, which saved nothing, is repeated.
-    *_, last = resume(Path(cut.out), {}, silent)
+    # The fourth update's evaluation, which saved nothing, is repeated.
+    task = ScriptedScores(accuracy=ACCURACIES[3:])
+    *_, last = resume(Path(cut.out), {}, silent, task=task)
     assert (last.summary["updates"], last.summary["stopped_early"]) == (5, True)
     assert result(cut.out) == result(config("whole").out)
     # More patience, and it goes on: the sixth is the best.
-    saying(ACCURACIES[4:])
-    *_, last = resume(Path(cut.out), {"patience": 3}, silent)
+    task = ScriptedScores(accuracy=ACCURACIES[4:])
+    *_, last = resume(Path(cut.out), {"patience": 3}, silent, task=task)
     assert (last.summary["updates"], last.summary["best_update"]) == (6, 6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 3)])
-def test_what_is_best_is_decided_by_a_metric(
-    config: Any, monkeypatch: pytest.MonkeyPatch, metric: str, best: int
-) -> None:
-    for name, values in (("accuracy", [0.5, 0.9, 0.7]), ("mean_loss", [0.7, 0.9, 0.5])):
-        evaluate = iter(values)
-        monkeypatch.setattr(f"bertaccum.inference.evaluate.{name}", lambda *_, e=evaluate: next(e))
-    *_, last = train(config("run", best_by=metric, max_updates=3), silent)
+def test_what_is_best_is_decided_by_a_metric(config: Any, metric: str, best: int) -> None:
+    task = ScriptedScores(accuracy=[0.5, 0.9, 0.7], loss=[0.7, 0.9, 0.5])
+    *_, last = train(config("run", best_by=metric, max_updates=3), silent, task=task)
     assert (last.summary["best_update"], last.summary["best_by"]) == (best, metric)
 
 

@@ -11,18 +11,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from scripted import CountedPasses
 from small import write_small_task
 
 from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
 from bertaccum.progress import silent
+from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.tasks.saved_classifier import load_best
-from bertaccum.training import step
+from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import train
@@ -46,38 +47,30 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
     return make
 
 
-def run(config: TrainConfig) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
+def run(
+    config: TrainConfig, task: Task = CLASSIFICATION
+) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
     """The weights at the end, where memory ran out, and the summary."""
-    events = list(train(config, silent))
-    model, _ = load_best(RunFolder(Path(config.out)))
+    events = list(train(config, silent, task=task))
+    model, _ = load_best(RunFolder(Path(config.out)).best_checkpoint())
     shrunk = [event for event in events if isinstance(event, OutOfMemory)]
     return model.get_weights(), shrunk, events[-1].summary
 
 
-@pytest.fixture
-def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Makes the forward passes with these numbers, from 1, fail."""
+class Failing(CountedPasses):
+    """The forward passes with these numbers, from 1, fail."""
 
-    def install(numbers: set[int] | range, training: bool, error: type = MemoryError) -> list[int]:
-        seen: list[int] = []
+    def __init__(
+        self, numbers: set[int] | range, training: bool, error: type[Exception] = MemoryError
+    ) -> None:
+        self.seen = 0
+        self._numbers, self._error = numbers, error
+        super().__init__(self._check, training)
 
-        def check() -> np.ndarray:
-            seen.append(1)
-            if len(seen) in numbers:
-                raise error
-            return np.zeros((), np.float32)
-
-        def logits(model: object, tokens: object, training: bool, plain=step.classify):
-            if training != wanted:
-                return plain(model, tokens, training)
-            with tf.control_dependencies([tf.numpy_function(check, [], tf.float32)]):
-                return tf.identity(plain(model, tokens, training))
-
-        wanted = training
-        monkeypatch.setattr(step, "classify", logits)
-        return seen
-
-    return install
+    def _check(self) -> None:
+        self.seen += 1
+        if self.seen in self._numbers:
+            raise self._error
 
 
 def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
@@ -89,15 +82,15 @@ def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
     "micro_batch", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
 )
 def test_the_updates_are_those_of_a_run_that_never_failed(
-    config: Callable[..., TrainConfig], fail: Callable[..., Any], micro_batch: int
+    config: Callable[..., TrainConfig], micro_batch: int
 ) -> None:
     expected, none, _ = run(config(micro_batch, "whole"))
     assert none == []
     per_window = -(-8 // micro_batch)
     # At each micro-step of the second window.
     for position in range(per_window):
-        fail({per_window + 1 + position}, training=True)
-        weights, events, summary = run(config(micro_batch, f"cut-{position}"))
+        task = Failing({per_window + 1 + position}, training=True)
+        weights, events, summary = run(config(micro_batch, f"cut-{position}"), task)
         assert_equal(weights, expected)
         assert events == [OutOfMemory(2, micro_batch, micro_batch // 2, "none")]
         assert summary["out_of_memory"] == 1
@@ -106,12 +99,11 @@ def test_the_updates_are_those_of_a_run_that_never_failed(
 
 @pytest.mark.slow
 def test_it_goes_on_down_to_one_example_with_recomputation(
-    config: Callable[..., TrainConfig], fail: Callable[..., Any]
+    config: Callable[..., TrainConfig],
 ) -> None:
     expected, _, _ = run(config(8, "whole"))
-    fail({1, 2, 3, 4}, training=True)
     written = config(8, "cut")
-    weights, events, summary = run(written)
+    weights, events, summary = run(written, Failing({1, 2, 3, 4}, training=True))
     assert_equal(weights, expected)
     assert [event.micro_batch for event in events] == [4, 2, 1, 1]
     assert [event.recompute for event in events] == ["none", "none", "none", "layer"]
@@ -125,36 +117,27 @@ def test_it_goes_on_down_to_one_example_with_recomputation(
     assert plan["learned_limits"] == {"none": 1}
 
 
-def test_where_nothing_helps_it_says_what_would(
-    config: Callable[..., TrainConfig], fail: Callable[..., Any]
-) -> None:
-    fail(range(1, 100), training=True)
+def test_where_nothing_helps_it_says_what_would(config: Callable[..., TrainConfig]) -> None:
     with pytest.raises(RunError, match=r"one example at a time and recomputation; lower `max_seq"):
-        run(config(4, "cut"))
+        run(config(4, "cut"), Failing(range(1, 100), training=True))
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_does_not_fit_is_cut_smaller(
-    config: Callable[..., TrainConfig], fail: Callable[..., Any]
-) -> None:
+def test_an_evaluation_that_does_not_fit_is_cut_smaller(config: Callable[..., TrainConfig]) -> None:
     _, _, expected = run(config(4, "whole", eval_every=1))
-    asked = fail({1, 2}, training=False)
-    _, events, summary = run(config(4, "cut", eval_every=1))
+    task = Failing({1, 2}, training=False)
+    _, events, summary = run(config(4, "cut", eval_every=1), task)
     # 24 reviews at once, then in batches of 16, then of 8; the other two times of 8 at once.
-    assert len(asked) == 1 + 1 + 3 + 3 + 3
+    assert task.seen == 1 + 1 + 3 + 3 + 3
     assert events == []
     assert summary["best_dev_accuracy"] == expected["best_dev_accuracy"]
-    fail(range(1, 100), training=False)
     with pytest.raises(RunError, match="one example at a time"):
-        run(config(4, "never"))
+        run(config(4, "never"), Failing(range(1, 100), training=False))
 
 
-def test_another_error_is_not_taken_for_it(
-    config: Callable[..., TrainConfig], fail: Callable[..., Any]
-) -> None:
-    fail({2}, training=True, error=ValueError)
+def test_another_error_is_not_taken_for_it(config: Callable[..., TrainConfig]) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
-        run(config(4, "cut"))
+        run(config(4, "cut"), Failing({2}, training=True, error=ValueError))
 
 
 @pytest.mark.slow

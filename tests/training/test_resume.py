@@ -21,16 +21,17 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from resuming import result
+from scripted import ChangedLogits, CountedPasses, ScriptedScores
 from small import write_small_task
 
-from bertaccum import files
+from bertaccum import atomic
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.progress import silent
 from bertaccum.settings import save_interval
 from bertaccum.stopping import Stopping
-from bertaccum.training import checkpoints, step
+from bertaccum.training import checkpoints
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.run_folder import RunFolder
@@ -141,48 +142,38 @@ def test_stopped_it_drops_the_window_saves_and_goes_on(config: Make, whole: dict
 
 
 def test_a_stop_in_the_middle_of_a_window_changes_nothing(
-    config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    config: Make, whole: dict[str, Any]
 ) -> None:
     """The request comes while TensorFlow computes the first micro-batch of the third window."""
-    passes, plain = [], step.classify
+    passes: list[int] = []
     stopping = Stopping()
 
-    def counted() -> float:
+    def counted() -> None:
         passes.append(1)
         if len(passes) == 7:
             stopping.requested = signal.SIGINT
             assert stopping._request is not None
             stopping._request()
-        return 0.0
 
-    def logits(model: Any, tokens: Any, training: bool) -> Any:
-        if not training:
-            return plain(model, tokens, training)
-        with tf.control_dependencies([tf.numpy_function(counted, [], tf.float64)]):
-            return tf.identity(plain(model, tokens, training))
-
-    monkeypatch.setattr(step, "classify", logits)
     stopped = config("stopped")
-    *_, last = train(stopped, silent, stopping)
+    *_, last = train(stopped, silent, stopping, task=CountedPasses(counted))
     assert len(passes) == 7
     assert last == Stopped(2, signal.SIGINT, Path(str(stopped.out)))
-    monkeypatch.setattr(step, "classify", plain)
     list(resume(Path(str(stopped.out)), {}, silent))
     assert result(stopped.out) == whole
 
 
 @pytest.mark.slow
-def test_more_updates_than_at_first(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_updates_than_at_first(config: Make) -> None:
     """At its first end it was evaluated, and was the best: a longer run never would have been."""
-    scores = iter([0.9, 0.5, 0.5, 0.9, 0.95, 0.5, 0.5])
-    monkeypatch.setattr("bertaccum.tasks.classification.accuracy", lambda *_: next(scores))
     whole = config("whole")
-    *_, last = train(whole, silent)
+    *_, last = train(whole, silent, task=ScriptedScores(accuracy=[0.9, 0.5, 0.5]))
     assert last.summary["best_update"] == 2
     short = config("short", max_updates=3)
-    *_, last = train(short, silent)
+    task = ScriptedScores(accuracy=[0.9, 0.95, 0.5, 0.5])
+    *_, last = train(short, silent, task=task)
     assert last.summary["best_update"] == 3
-    *_, last = resume(Path(str(short.out)), {"max_updates": UPDATES}, silent)
+    *_, last = resume(Path(str(short.out)), {"max_updates": UPDATES}, silent, task=task)
     assert last.summary["best_update"] == 2
     assert result(short.out) == result(whole.out)
 
@@ -429,7 +420,7 @@ def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
     "places",
     [
         [(checkpoints, "write_text")],
-        [(files, "sync"), (files, "put_folder")],
+        [(atomic, "sync"), (atomic, "_put_folder")],
     ],
     ids=["while a file is written", "while files are put on the disk"],
 )
@@ -473,23 +464,20 @@ def test_a_first_checkpoint_that_cannot_be_saved_promises_no_earlier_one(
 
 
 def test_nonfinite_updates_in_a_row_end_the_run(
-    config: Make, monkeypatch: pytest.MonkeyPatch
+    config: Make,
 ) -> None:
-    plain = step.classify
-
-    def logits(model: Any, tokens: Any, training: bool) -> Any:
+    def changed(logits: Any, tokens: Any, training: bool) -> Any:
         # Those of the longest review, which are the last of a window, are not numbers.
         bad = tf.reduce_max(tokens.row_lengths()) >= 8
-        return plain(model, tokens, training) + tf.where(bad & training, float("nan"), 0.0)
+        return logits + tf.where(bad & training, float("nan"), 0.0)
 
-    monkeypatch.setattr(step, "classify", logits)
     run_config = config("run", max_nonfinite=2, cut="count")
     message = (
         r"the loss of micro-batch [23] of 3 in update 2 is not finite \(train.tsv, rows"
         r" (\d+(?:, \d+)*)\), for 2 updates in a row; lower `learning_rate`$"
     )
     with pytest.raises(RunError, match=message) as error:
-        list(train(run_config, silent))
+        list(train(run_config, silent, task=ChangedLogits(changed)))
     rows = re.search(message, str(error.value))
     assert rows is not None
     lines = (Path(run_config.data) / "train.tsv").read_text().splitlines()
