@@ -73,14 +73,13 @@ def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
     """Yield a folder to write to, which then appears as `path`.
 
     Args:
-      path: the folder; its parents are made, too.
+      path: the folder; its parent exists.
       existing: what happens to a folder that is there when this one is finished: `replace` it,
         `keep` it and drop the new one, or `refuse`, which raises.
 
     Raises:
       OSError: it cannot be made, or put there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = beside(path)
     try:
         temporary.mkdir()
@@ -161,6 +160,7 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
     """
     folder = folder.resolve()
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
             with new_folder(folder) as temporary:
                 yield temporary

@@ -94,6 +94,7 @@ def unpack(archive: Path, folder: Path) -> None:
     Raises:
       InputError: the zip is damaged or lacks one of the files.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as whole:
         try:
             with zipfile.ZipFile(archive) as bundle:

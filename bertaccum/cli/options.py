@@ -102,7 +102,7 @@ class Number(click.ParamType):
         for kind in (int, float):
             if kind in self._kinds:
                 with contextlib.suppress(ValueError):
-                    return kind(value)
+                    return kind(str(value))
         return None
 
 

@@ -95,6 +95,7 @@ def _make_store(
     table = read_tsv(tsv)
     numbers = _class_numbers(tsv, table, labels)
     texts = table["text"].tolist()
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as temporary:
         kept, whole = [np.zeros(1, np.int64)], []
         with (temporary / "token_ids.int32").open("wb") as file:

@@ -71,6 +71,7 @@ class RunFolder(RunPaths):
           RunError: the folder cannot be written.
         """
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with new_folder(self.path, existing="refuse") as folder:
                 (folder / self.checkpoints.name).mkdir()
                 write_text(folder / self.config.name, _yaml(config))

@@ -117,11 +117,11 @@ def test_a_delimiter_or_encoding_that_is_none_is_named(
 @pytest.mark.parametrize(
     ("config", "values", "both"),
     [
-        (TrainConfig, {"target_batch": 4, "micro_batch": 8}, ["`micro_batch` 8", "batch 4"]),
+        (TrainConfig, {"target_batch": 4, "micro_batch": 8}, ["`micro_batch` 8", "batch` 4"]),
         (
             TrainConfig,
             {"model": "bert-tiny", "bert_config": "x"},
-            ["`model` bert-tiny", "config x"],
+            ["`model` bert-tiny", "config` x"],
         ),
         (PlanConfig, {"device_memory": "4GiB", "memory_limit": "2GiB"}, ["4GiB", "2GiB"]),
         (PrepareConfig, {"archive": "a.tgz", "source": "csv", "train_file": "b"}, ["`archive`"]),

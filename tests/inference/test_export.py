@@ -103,8 +103,8 @@ def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray
 def test_a_savedmodel_answers_without_bertaccum(run: RunFolder) -> None:
     result = api.export(ExportConfig(run=str(run.path)))
     folder = run.path / "export-savedmodel"
-    assert (result["folder"], result["run"]) == (str(folder), "run")
-    assert result["bytes"] > 10_000
+    assert (result.folder, result.run) == (folder, "run")
+    assert result.bytes > 10_000
     done = subprocess.run(
         [sys.executable, "-I", "-c", ELSEWHERE, folder, json.dumps(TEXTS)],
         capture_output=True,
@@ -129,7 +129,7 @@ def test_a_savedmodel_answers_without_bertaccum(run: RunFolder) -> None:
 def huggingface(run: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("huggingface") / "deep" / "model"
     result = api.export(ExportConfig(str(run.path), "huggingface", str(out)))
-    assert result["folder"] == str(out)
+    assert result.folder == out
     return out
 
 
