@@ -17,7 +17,8 @@ from simulated import Simulated
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.planning import planner, rehearsal
+from bertaccum.planning import plan_for_options as plans
+from bertaccum.planning import rehearsal
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
@@ -141,8 +142,8 @@ def test_what_ran_out_of_memory_is_not_planned_again(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    read = planner.make_report
-    monkeypatch.setattr(planner, "make_report", lambda s, *rest: seen.append(s) or read(s, *rest))
+    read = plans.make_report
+    monkeypatch.setattr(plans, "make_report", lambda s, *rest: seen.append(s) or read(s, *rest))
     assert make(memory_limit="4GiB")[0].plan.micro_batch == 8
     remember_out_of_memory(seen[0], 8, "none")
     remember_out_of_memory(seen[0], 16, "none")
