@@ -19,6 +19,7 @@ from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.planning import plan_for_options as plans
 from bertaccum.planning import rehearsal
+from bertaccum.planning.batch_plan import PlanResult
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
@@ -31,14 +32,14 @@ MIB = 2**20
 @pytest.fixture
 def make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[planner.PlanResult, dict[str, Any]]]:
+) -> Callable[..., tuple[PlanResult, dict[str, Any]]]:
     """Plans with simulated workers; the report and what was written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
     Simulated.started = []
 
-    def call(**options: Any) -> tuple[planner.PlanResult, dict[str, Any]]:
+    def call(**options: Any) -> tuple[PlanResult, dict[str, Any]]:
         report = plan_for_options(PlanConfig(**options), silent)
         return report, json.loads((tmp_path / "plan.json").read_text())
 
