@@ -105,17 +105,10 @@ def _undecodable(error: UnicodeError, codec: str) -> str:
 
 
 PARQUET = b"PAR1"
-
-
 _GZIP, _ZIP, _TAR_AT, _TAR = b"\x1f\x8b", b"PK\x03\x04", 257, b"ustar"
-
-
 _TO_CSV = "save the table as CSV"
-
-
 _UNPACK = "unpack it and name the table in it"
-
-
+_AGAIN = "make or fetch it again"
 # First bytes of files that hold no text, what such a file is, and what to do.
 _KINDS = (
     (PARQUET, "is a Parquet file inside another file", _UNPACK),
@@ -133,14 +126,8 @@ _KINDS = (
     (b"\x89HDF", "is an HDF5 file", _TO_CSV),
     (b"\x93NUMPY", "is a NumPy array", _TO_CSV),
 )
-
-
 _OFFICE = {"xl/": "an Excel workbook", "word/": "a Word document", "content.xml": "OpenDocument"}
-
-
 _NAMED_MEMBERS = 3
-
-
 _PACKED = frozenset({".gz", ".zip"})
 
 
@@ -162,9 +149,7 @@ def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
             _check_kind(unpacked.peek(), path)
             yield unpacked
         except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile) as error:
-            raise InputError(
-                f"is damaged ({error})", "make or fetch it again", path=path
-            ) from error
+            raise InputError(f"is damaged ({error})", _AGAIN, path=path) from error
         except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed unusually
             raise InputError(f"cannot be unpacked ({error})", _UNPACK, path=path) from error
 
@@ -202,6 +187,8 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
         return io.BufferedReader(cast(io.RawIOBase, archive.open(name)))
     if head.startswith(PARQUET):
         raise InputError("looks like Parquet, not text", "name it where a table is read", path=path)
+    if path.suffix.lower() == ".zip":
+        raise InputError("is not the zip archive that its name says", _AGAIN, path=path)
     return file
 
 

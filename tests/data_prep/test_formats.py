@@ -159,6 +159,7 @@ def zip_of(*names: str) -> bytes:
         ("a.zip", zip_of("a.csv", "b.csv"), r"is a zip archive of 2 files \(a.csv, b.csv\); unp"),
         ("a.zip", zip_of("a/"), "is a zip archive of 0 files; unpack"),
         ("a.zip", b"PK\x03\x04abc", "is a damaged zip archive"),
+        ("a.zip", b"1\tgood\n0\tbad\n", "is not the zip archive that its name says; make or"),
         ("a.csv.gz", gzip.compress(b"label,text\n1,a\n" * 9)[:-9], "is damaged"),
         ("a.csv.gz", gzip.compress(xlsx()), "is a zip archive inside another file; unpack"),
         ("a.tar.gz", gzip.compress(b"a" * 257 + b"ustar" + b"\0" * 99), "is a tar archive"),
