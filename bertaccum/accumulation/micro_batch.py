@@ -170,10 +170,20 @@ def differentiate_parts(optimizer: Any, pairs: list[Any], loss: tf.Tensor, facto
 
     Returns:
       The pairs, with zeros for variables that only parts have a gradient of.
+
+    Raises:
+      ValueError: there are loss parts, and a `LossScaleOptimizer` is around the optimizer. It
+        would unscale the gradients of the loss, but not those of the parts.
     """
     micro = _PRESENT.get()
     if micro is None or not micro.parts:
         return pairs
+    if _tf_compat.is_wrapped_by_loss_scale(optimizer):
+        raise ValueError(
+            "the outputs of this model have different masks, so their losses are accumulated"
+            " separately; put the LossScaleOptimizer inside:"
+            " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
+        )
     variables = [v for _, v in pairs]
     found = []
     for part in micro.parts.values():

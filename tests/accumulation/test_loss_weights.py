@@ -281,6 +281,22 @@ def test_a_step_that_cannot_have_them_apart_is_refused() -> None:
         fitted(lambda: two_masks(Own), *TWO[1:], steps=4)
 
 
+def test_a_loss_scale_around_the_optimizer_cannot_unscale_the_parts() -> None:
+    class Scaled(tf_keras.Model):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
+            self.scaled.minimize(loss, self.trainable_variables, tape=tape)
+            return {}
+
+    model = accumulate_gradients(two_masks(Scaled), 4)
+    inner = AccumulatingOptimizer(tf_keras.optimizers.SGD(0.5), 4)
+    model.scaled = tf_keras.mixed_precision.LossScaleOptimizer(inner)
+    model.compile(loss="mse")
+    with pytest.raises(ValueError, match="put the LossScaleOptimizer inside"):
+        model.fit(PAIRS, TARGETS, batch_size=2, verbose=0)
+
+
 def main() -> None:
     """Print the differences between one device and two replicas that accumulate."""
     strategy = fitting.make_strategy(2)
