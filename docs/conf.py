@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from bertaccum.version import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "bertaccum"
 copyright = "the authors of bertaccum, Apache-2.0"
@@ -14,6 +19,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
+    "error_list",
 ]
 exclude_patterns = ["README.md"]
 
