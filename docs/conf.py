@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+
+from click import Context
+from sphinx.application import Sphinx
 
 from bertaccum.version import __version__
 
@@ -21,20 +25,34 @@ extensions = [
     "sphinx_copybutton",
     "error_list",
 ]
-exclude_patterns = ["README.md"]
+# Two hyphens are an option's, not a dash.
+smartquotes = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 # Headings down to this level can be linked to.
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = "bertaccum"
-html_static_path = ["static"]
 # A prompt and the output below a command are not copied.
 copybutton_prompt_text = r"\$ "
 copybutton_prompt_is_regexp = True
+
+
+def examples_as_code(app: Sphinx, context: Context, lines: list[str]) -> None:
+    """Show the examples of a command's help as code; sphinx-click has them as lines of text."""
+    for number, line in enumerate(lines):
+        if re.match(r"\|\s+bertaccum |\| bertaccum ", line):
+            command = line.removeprefix("|").strip().replace("\\\\", "\\")
+            lines[number] = f"| ``{command}``"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what changes the text of the help."""
+    app.connect("sphinx-click-process-description", examples_as_code)

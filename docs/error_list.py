@@ -33,24 +33,37 @@ def messages() -> Iterator[Message]:
     """Yield the errors of the source whose messages are written out where they are raised."""
     for package in ("bertaccum", "data_prep"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            constants = dict(_constants(tree))
+            for node in ast.walk(tree):
                 if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                     continue
                 if node.func.id not in CLASSES or not node.args:
                     continue
-                what, *rest = map(_text, node.args)
+                what, *rest = (_text(argument, constants) for argument in node.args)
                 if re.search(r"\w{2}", what.replace("…", "")):
                     yield Message(node.func.id, what, rest[0] if rest else "")
 
 
-def _text(node: ast.expr) -> str:
+def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the strings that a module has names for."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and isinstance(node.value.value, str):
+                    yield target.id, node.value.value
+
+
+def _text(node: ast.expr, constants: dict[str, str]) -> str:
     """Return a message with an ellipsis for each value that is filled in."""
     if isinstance(node, ast.JoinedStr):
-        text = "".join(map(_text, node.values))
+        text = "".join(_text(value, constants) for value in node.values)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
+    elif isinstance(node, ast.Name) and node.id in constants:
+        text = constants[node.id]
     elif isinstance(node, ast.BinOp):
-        text = _text(node.left) + _text(node.right)
+        text = _text(node.left, constants) + _text(node.right, constants)
     else:
         return "…"
     return re.sub("…+", "…", text)
