@@ -19,7 +19,7 @@ from bertaccum.cli.program import cli
 ROOT = Path(__file__).resolve().parents[1]
 SNIPPETS = {
     f"{page}-{number}": snippet
-    for page in ("gradient-accumulation", "from-estimator")
+    for page in ("explanation/accumulation", "migration/estimator", "migration/keras3")
     for number, snippet in enumerate(
         re.findall(
             r"```python\n(.*?)```\n\n```text\n(.*?)```",
@@ -41,7 +41,11 @@ tf.distribute.MirroredStrategy = mirrored
 
 def test_there_are_snippets() -> None:
     pages = [name.rsplit("-", 1)[0] for name in SNIPPETS]
-    assert Counter(pages) == {"gradient-accumulation": 5, "from-estimator": 2}
+    assert Counter(pages) == {
+        "explanation/accumulation": 5,
+        "migration/estimator": 2,
+        "migration/keras3": 1,
+    }
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
@@ -59,7 +63,7 @@ def test_snippet(name: str, tmp_path: Path) -> None:
 
 
 def test_the_kubernetes_job_describes_its_workers() -> None:
-    text = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/how-to/several-devices.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     service, job = yaml.safe_load_all(block)
     pod = job["spec"]["template"]["spec"]
@@ -96,7 +100,7 @@ tpu_name tpu_zone gcp_project master num_tpu_cores
 
 def test_every_flag_of_run_classifier_has_its_counterpart() -> None:
     """And what is called an option of ours is one, of the command before it."""
-    page = (ROOT / "docs/from-run-classifier.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/migration/run-classifier.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `--(\w+)` \| ([^|]+) \|([^|]*)\|$", page, re.MULTILINE)
     assert sorted(flag for flag, *_ in rows) == sorted(RUN_CLASSIFIER_FLAGS)
     assert all(ours != "none" or reason.strip() for _, ours, reason in rows)
@@ -144,7 +148,7 @@ resume_from_checkpoint local_rank
 
 def test_every_field_of_training_arguments_has_its_counterpart() -> None:
     """Where it has none, the page says why; what it calls an option of a command is one."""
-    page = (ROOT / "docs/from-huggingface.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/migration/huggingface.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]+) \|([^|]*)\|$", page, re.MULTILINE)
     named = [field for fields, *_ in rows for field in re.findall(r"\w+", fields)]
     assert sorted(named) == sorted(TRAINING_ARGUMENTS)
@@ -180,7 +184,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name
+    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_links_lead_somewhere(page: Path) -> None:
     committed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
