@@ -25,38 +25,21 @@ from bertaccum.config import (
 )
 from bertaccum.errors import ConfigError
 from bertaccum.progress import Note, Progress, silent, unheard
-from bertaccum.settings import AUTO, delimiter_character, field_names, named_options
+from bertaccum.settings import AUTO, Options, delimiter_character, field_names, named_options
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from bertaccum import keywords
     from bertaccum.inference.results import EvalResult, ExportResult, Prediction
-    from bertaccum.keywords import (
-        EvalOptions,
-        ExportOptions,
-        PlanOptions,
-        PredictOptions,
-        PrepareOptions,
-        ReportOptions,
-        TrainOptions,
-    )
     from bertaccum.planning.batch_plan import PlanResult
     from bertaccum.training.events import Event
     from bertaccum.training.run_result import RunResult, SeedsResult
     from data_prep.preparation import PrepareResult
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_Config = TypeVar(
-    "_Config",
-    PrepareConfig,
-    PlanConfig,
-    TrainConfig,
-    EvalConfig,
-    ExportConfig,
-    ReportConfig,
-    PredictConfig,
-)
+_Config = TypeVar("_Config", bound=Options)
 # Number of wrongly classified examples on a run's page.
 _MISTAKES = 20
 
@@ -90,7 +73,7 @@ def prepare(
     *,
     progress: Progress = silent,
     note: Note = unheard,
-    **options: Unpack[PrepareOptions],
+    **options: Unpack[keywords.PrepareOptions],
 ) -> PrepareResult:
     """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
 
@@ -120,7 +103,7 @@ def plan(
     config: PlanConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[keywords.PlanOptions],
 ) -> PlanResult:
     """Measure which micro-batch is the fastest that fits, as `bertaccum plan`.
 
@@ -153,7 +136,7 @@ def train(
     callback: Callable[[Event], None] | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[keywords.TrainOptions],
 ) -> RunResult:
     """Train a classifier, as `bertaccum train`.
 
@@ -190,7 +173,7 @@ def train_seeds(
     callback: Callable[[Event], None] | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[keywords.TrainOptions],
 ) -> SeedsResult:
     """Train several runs that differ in their seeds, as `bertaccum train` with `seeds`.
 
@@ -222,7 +205,7 @@ def training_events(
     seeds: int | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[keywords.TrainOptions],
 ) -> Iterator[Event]:
     """Train, yielding each event as it happens; the run continues while events are taken.
 
@@ -282,7 +265,7 @@ def evaluate(
     progress: Progress = silent,
     note: Note = unheard,
     keep: bool = True,
-    **options: Unpack[EvalOptions],
+    **options: Unpack[keywords.EvalOptions],
 ) -> EvalResult:
     """Evaluate the best model of a run, as `bertaccum eval`.
 
@@ -315,7 +298,9 @@ def evaluate(
 
 
 @_takes(ExportConfig)
-def export(config: ExportConfig | None = None, **options: Unpack[ExportOptions]) -> ExportResult:
+def export(
+    config: ExportConfig | None = None, **options: Unpack[keywords.ExportOptions]
+) -> ExportResult:
     """Write the best model of a run for others to load, as `bertaccum export`.
 
     Args:
@@ -345,7 +330,7 @@ def report(
     config: ReportConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Unpack[ReportOptions],
+    **options: Unpack[keywords.ReportOptions],
 ) -> Path:
     """Write an HTML page about a run, as `bertaccum report`.
 
@@ -388,7 +373,7 @@ def predict(
     config: PredictConfig | None = None,
     *,
     note: Note = unheard,
-    **options: Unpack[PredictOptions],
+    **options: Unpack[keywords.PredictOptions],
 ) -> Iterator[Prediction]:
     """Predict classes of texts with the best model of a run, as `bertaccum predict`.
 
