@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from bertaccum.atomic import write_text
 from bertaccum.errors import ConfigError
-from bertaccum.metrics import LABELS, METRICS, baseline, one_class, shown
+from bertaccum.metrics import LABELS, one_class
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.charts import learning_rate_curve, loss_curve, score_curve
 from bertaccum.reporting.curves import Series, default_span, read_series
@@ -57,27 +57,18 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
     with undamaged(record.paths.path):
         series = read_series(record)
         span = default_span([series])
-        points = run_facts.points(series, span)
         return render(
             "report.html.j2",
-            name=record.name,
-            model=run_facts.model_name(record),
-            data=run_facts.data_name(record),
+            **run_facts.facts(record, series, span),
             status=record.status,
             under_way=record.status == RUNNING,
-            results=run_facts.results(record),
-            span=f"{span:,}",
-            points=[run_facts.shown_point(point, series.metric) for point in points],
             charts=_charts(series, span),
             scores=None if evaluation is None else _scores(evaluation),
             mistakes=mistakes,
-            plan=run_facts.plan(record),
             candidates=[
                 _candidate(row, record.plan) for row in record.plan.get("candidates") or []
             ],
             options=run_facts.options(record.config),
-            inputs=run_facts.digests(record) | run_facts.truncation(record),
-            versions=run_facts.versions(record),
             times={
                 "whole run": f"{record.seconds:,.1f} s",
                 "updates": f"{run_facts.trained(record):,.1f} s",
@@ -102,11 +93,9 @@ def _charts(series: Series, span: int) -> dict[str, Markup]:
 
 
 def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
-    totals = {LABELS[name]: shown(evaluation, name) for name in METRICS}
-    totals |= {"majority baseline": baseline(evaluation)}
     return {
         "data": Path(evaluation["data"]).name,
-        "totals": totals | {"examples": f"{evaluation['examples']:,}"},
+        "totals": run_facts.scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
         "warning": one_class(evaluation),
         "classes": evaluation["classes"],
         "confusion": evaluation["confusion_matrix"],

@@ -8,7 +8,8 @@ from typing import Any
 
 from bertaccum.config import TrainConfig
 from bertaccum.files import read_mapping
-from bertaccum.reporting.run_facts import evaluations, model_name, training_loss_of
+from bertaccum.reporting.curves import default_span, read_series, training_loss
+from bertaccum.reporting.run_facts import evaluations, model_name
 from bertaccum.reporting.run_record import Record
 
 
@@ -54,7 +55,7 @@ def details(record: Record) -> dict[str, Any]:
     names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "cut", "why")
     return outline(record) | {
         "plan": {name: record.plan.get(name) for name in names},
-        "training_loss": training_loss_of(record),
+        "training_loss": _training_loss(record),
         "last_update": record.updates[-1] if record.updates else None,
         "best": record.best,
         "evaluations": record.evaluations,
@@ -63,6 +64,15 @@ def details(record: Record) -> dict[str, Any]:
         "summary": record.summary,
         **set_and_resolved(record),
     }
+
+
+def _training_loss(record: Record) -> dict[str, Any] | None:
+    series = read_series(record)
+    if not len(series.loss):
+        return None
+    span = default_span([series])
+    last = record.updates[-1]["loss"]
+    return {"mean": training_loss(series, span), "examples": span, "last_update": last}
 
 
 def _totals(values: dict[str, Any]) -> dict[str, Any]:

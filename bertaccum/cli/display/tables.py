@@ -15,7 +15,7 @@ from bertaccum.cli.display.table_fitting import (
     stdout_console,
     without_common_folder,
 )
-from bertaccum.metrics import LABELS, METRICS, baseline, one_class, outcome, shown
+from bertaccum.metrics import LABELS, METRICS, baseline, mean_loss, one_class, outcome, shown
 from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
@@ -278,10 +278,10 @@ def _print_options(
 
 
 def _training_loss(found: dict[str, Any] | None) -> str:
-    if found is None or found["mean"] is None:
+    if found is None:
         return ""
     last = "" if found["last_update"] is None else f"; last update {found['last_update']:.4f}"
-    return f"{found['mean']:.4f} (mean over the last {found['examples']:,} examples{last})"
+    return mean_loss(found["mean"], found["examples"], last)
 
 
 def _remark(row: dict[str, Any]) -> str:
