@@ -18,7 +18,7 @@ from bertaccum.reporting.charts import learning_rate_curve, loss_curve, score_cu
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.reporting.run_record import RUNNING, Record, undamaged
-from bertaccum.sizes import format_size
+from bertaccum.sizes import format_size, known_size
 from bertaccum.version import __version__
 
 
@@ -104,13 +104,13 @@ def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 def _candidate(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]:
     chosen = all(row.get(key) == plan.get(key) for key in ("micro_batch", "recompute"))
-    speed, measured = row.get("examples_per_second"), row.get("measured_peak_bytes")
+    speed = row.get("examples_per_second")
     return {
         "micro-batch x steps": f"{row.get('micro_batch')} x {row.get('accumulation_steps')}"
         + " *" * chosen,
         "recompute": str(row.get("recompute")),
         "predicted": format_size(row.get("predicted_peak_bytes") or 0),
-        "measured": format_size(measured) if measured else "",
+        "measured": known_size(row.get("measured_peak_bytes")),
         "examples/s": f"{speed:.1f}" if speed else "",
         "fits": "yes" if row.get("fits") else "no",
     }

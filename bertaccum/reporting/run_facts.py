@@ -16,7 +16,7 @@ from bertaccum.files import read_mapping
 from bertaccum.metrics import LABELS, METRICS, baseline, mean_loss, outcome, shown
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.reporting.run_record import Record
-from bertaccum.sizes import format_size
+from bertaccum.sizes import format_size, known_size
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
 
@@ -73,7 +73,6 @@ def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
 def _results(record: Record, series: Series, span: int) -> dict[str, str]:
     """Return name and value of what a run has come to so far."""
     loss, seconds = training_loss(series, span), trained(record)
-    peak = (record.summary or {}).get("peak_memory_bytes")
     return {
         **_scores(record),
         "training loss": mean_loss(loss, span),
@@ -81,7 +80,7 @@ def _results(record: Record, series: Series, span: int) -> dict[str, str]:
         "examples seen": f"{series.total:,}",
         "time": f"{record.seconds:,.0f} s",
         "speed": f"{series.total / seconds:,.1f} examples/s" if seconds else "",
-        "peak memory": format_size(peak) if peak else "",
+        "peak memory": known_size((record.summary or {}).get("peak_memory_bytes")),
     }
 
 

@@ -12,7 +12,7 @@ import click
 from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, config_option, json_option, options, shown
-from bertaccum.cli.shared import fail, tables
+from bertaccum.cli.shared import fail, give
 from bertaccum.config import TrainConfig
 from bertaccum.stopping import Stopping
 
@@ -81,26 +81,13 @@ def train(
     if isinstance(event, events.Stopped):
         fail(sentences.stopped(event, again=seeds is not None), 128 + event.signal, view)
     if seeds is not None:
-        _finished_seeds(Path(values["out"]), summaries, as_json)
+        from bertaccum.training.seed_sweep import write_spread
+
+        spread = write_spread(Path(values["out"]), summaries)
+        give(as_json, spread, lambda tables: tables.spread(spread))
     elif start is not None and start.worker == 0:
-        _finished(start.folder, summaries[-1], as_json)
-
-
-def _finished(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        sentences.result_json(summary)
-    else:
-        sentences.result(sentences.finished(summary, str(folder)))
-
-
-def _finished_seeds(out: Path, summaries: list[dict[str, Any]], as_json: bool) -> None:
-    from bertaccum.training.seed_sweep import write_spread
-
-    spread = write_spread(out, summaries)
-    if as_json:
-        sentences.result_json(spread)
-    else:
-        tables().spread(spread)
+        folder, summary = str(start.folder), summaries[-1]
+        give(as_json, summary, lambda tables: tables.finished(summary, folder))
 
 
 def _is_named(ctx: click.Context, name: str) -> bool:
