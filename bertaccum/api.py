@@ -287,11 +287,10 @@ def evaluate(
     config = _configured(EvalConfig, config, options)
     from bertaccum.inference.inputs import evaluated_table
 
-    evaluated_table(config)
-    from bertaccum.inference.evaluate import evaluate as run
-    from bertaccum.inference.evaluate import write_evaluation
+    table = evaluated_table(config)
+    from bertaccum.inference.evaluate import evaluation, predictions, write_evaluation
 
-    result = run(config, progress, note)
+    result = evaluation(predictions(config, table, progress, note))
     if keep:
         write_evaluation(config, result)
     return result
@@ -360,8 +359,10 @@ def report(
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
     if standing(record.paths.best).is_dir():
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions
+        from bertaccum.inference.inputs import evaluated_table
 
-        found = predictions(EvalConfig(run=config.run, split=config.split), progress)
+        wanted = EvalConfig(run=config.run, split=config.split)
+        found = predictions(wanted, evaluated_table(wanted), progress)
         judged = dataclasses.asdict(evaluation(found)), most_wrong(found, _MISTAKES)
     write_page(record, *judged, out)
     return out

@@ -10,12 +10,10 @@ import os
 import sys
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
-from bertaccum.cli.config_file import read_config_file
 from bertaccum.cli.display.sentences import with_flags
 from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO, problem_of
@@ -24,10 +22,6 @@ if typing.TYPE_CHECKING:
     from bertaccum.cli.display.view import View
 
 _COMMANDLINE = click.core.ParameterSource.COMMANDLINE
-# Of commands, and not of their configuration.
-OWN_OPTIONS = frozenset(
-    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
-)
 
 
 class Command(click.Command):
@@ -60,24 +54,23 @@ class Number(click.ParamType):
     """A number, or a word such as auto, for a field of a configuration.
 
     Text becomes a number here; whether it is valid the field says.
+
+    Attributes:
+      takes_floats: whether a number may have a fractional part.
     """
 
     def __init__(self, field: dataclasses.Field[Any], kinds: set[type]) -> None:
         self._field, self._kinds = field, kinds
-        plain = "integer" if int in kinds else "float"
+        self.takes_floats = float in kinds
         if field.metadata["fraction"]:
-            plain = "updates|epochs"
-        self.name = f"{plain}|{AUTO}" if str in kinds else plain
-        self._meaning = "a whole number" if int in kinds else "a number"
-        if field.metadata["fraction"]:
+            self.name = "updates|epochs"
             self._meaning = "a number of updates, such as 200, or of epochs, such as 0.25"
-        if str in kinds:
-            self._meaning = f"{AUTO} or a whole number"
-
-    @property
-    def takes_floats(self) -> bool:
-        """Whether a number may have a fractional part."""
-        return float in self._kinds
+        elif str in kinds:
+            self.name, self._meaning = f"integer|{AUTO}", f"{AUTO} or a whole number"
+        elif int in kinds:
+            self.name, self._meaning = "integer", "a whole number"
+        else:
+            self.name, self._meaning = "float", "a number"
 
     @property
     def range(self) -> str:
@@ -153,42 +146,6 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
     return click.Path() if field.metadata["path"] else click.STRING
 
 
-def _use_config_file(
-    ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
-) -> None:
-    """Makes a YAML file's values the defaults of this command; `others` are passed over."""
-    if path is None:
-        return
-    parameters = {p.name: p for p in ctx.command.params if p.name not in OWN_OPTIONS}
-
-    def check(key: str, value: Any) -> Any:
-        parameter = parameters[key]
-        whole = isinstance(parameter.type, Number) and not parameter.type.takes_floats
-        plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
-        flag = isinstance(parameter.type, click.types.BoolParamType)
-        if not plain or isinstance(value, bool) != flag:
-            raise ValueError(f"{value!r} is not valid")
-        try:
-            return parameter.type.convert(value, parameter, ctx)
-        except click.BadParameter as error:
-            raise ValueError(error.message.rstrip(".")) from None
-
-    ctx.default_map = read_config_file(Path(path), parameters, check, others)
-
-
-def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """`--config`, for files that may also have these `others` keys."""
-    return click.option(
-        "--config",
-        type=click.Path(),
-        metavar="FILE",
-        is_eager=True,
-        expose_value=False,
-        callback=functools.partial(_use_config_file, others=others),
-        help="YAML file with any of these options; a flag beats the file.",
-    )
-
-
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the argument RUN, a shorter way to name what `--run` names.
 
@@ -260,9 +217,6 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-JSON = "json"
-
-
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
     """The view that the options ask for, and stderr is fit for.
 
@@ -278,7 +232,7 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
 
     if quiet:
         return View(verbose)
-    if log_format == JSON:
+    if log_format == "json":
         return Records(seconds, verbose)
     return Live(verbose=verbose) if sys.stderr.isatty() else Lines(seconds, verbose)
 

@@ -16,7 +16,6 @@ from bertaccum.config import EvalConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.files import json_text, read_mapping
-from bertaccum.inference.inputs import evaluated_table
 from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.results import ClassScores, EvalResult
 from bertaccum.planning.device_memory import limit_memory
@@ -53,16 +52,14 @@ class Predictions:
     logits: np.ndarray
 
 
-def evaluate(config: EvalConfig, progress: Progress, note: Note = unheard) -> EvalResult:
-    """Evaluate the best model of a run: `evaluation` of `predictions`."""
-    return evaluation(predictions(config, progress, note))
-
-
-def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) -> Predictions:
+def predictions(
+    config: EvalConfig, tsv: Path, progress: Progress, note: Note = unheard
+) -> Predictions:
     """Has the best model of a run predict a labelled TSV.
 
     Args:
-      config: which run and which TSV.
+      config: which run.
+      tsv: what `evaluated_table` returns.
       progress: called with what is being done, how much is done, and the total.
       note: is told how `config.file` is written.
 
@@ -72,7 +69,6 @@ def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) ->
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
-    tsv = evaluated_table(config)
     best = folder.best_checkpoint()
     model, files = load_best(best)
     if config.file:

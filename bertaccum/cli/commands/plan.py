@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertaccum import api
-from bertaccum.cli.options import command, config_option, json_option, options, shown
+from bertaccum.cli.config_file import config_option
+from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give
 from bertaccum.config import PlanConfig, StepConfig, TrainConfig
 from bertaccum.settings import field_names

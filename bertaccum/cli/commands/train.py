@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from bertaccum import api
+from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.options import command, config_option, json_option, options, shown
+from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import fail, give
 from bertaccum.config import TrainConfig
 from bertaccum.stopping import Stopping
