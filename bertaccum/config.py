@@ -108,16 +108,12 @@ class PrepareConfig(Options):
         super().__post_init__()
         if self.source == "csv" and self.train_file is None:
             raise ConfigError("`source` csv needs `train_file`", "name your file or folder")
-        if self.source != "csv" and (self.train_file or self.test_file):
-            raise ConfigError(
-                f"`train_file` and `test_file` do not go with `source` {self.source}",
-                "add `source` csv",
-            )
-        if self.source != "csv" and (self.delimiter or self.encoding):
-            raise ConfigError(
-                f"`delimiter` and `encoding` do not go with `source` {self.source}",
-                "add `source` csv, or drop them",
-            )
+        for one, other in (("train_file", "test_file"), ("delimiter", "encoding")):
+            if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
+                raise ConfigError(
+                    f"`{one}` and `{other}` do not go with `source` {self.source}",
+                    "add `source` csv, or drop them",
+                )
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
                 f"`archive` does not go with `source` {self.source}", "drop one of the two"

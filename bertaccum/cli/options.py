@@ -21,8 +21,6 @@ from bertaccum.settings import AUTO, problem_of
 if typing.TYPE_CHECKING:
     from bertaccum.cli.display.view import View
 
-_COMMANDLINE = click.core.ParameterSource.COMMANDLINE
-
 
 class Command(click.Command):
     """A command that refuses an option with one value if it is given twice."""
@@ -30,24 +28,21 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             _, _, named = self.make_parser(ctx).parse_args(list(args))
-            _check_repeated(ctx, named)
+            for option in named:
+                # The last value would win, and the others would be lost without a word.
+                if named.count(option) > 1 and not _is_repeatable(option):
+                    flag = max(option.opts, key=len)
+                    raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
         return super().parse_args(ctx, args)
+
+
+def _is_repeatable(option: click.Parameter) -> bool:
+    return not isinstance(option, click.Option) or option.multiple or option.is_flag or option.count
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
     """Make a command of the program, as `click.command` does."""
     return click.command(name, cls=Command, **settings)
-
-
-def _check_repeated(ctx: click.Context, named: list[click.Parameter]) -> None:
-    """The last value would win, and the others would be lost without a word."""
-    for option in named:
-        single = isinstance(option, click.Option) and not (
-            option.multiple or option.is_flag or option.count
-        )
-        if single and named.count(option) > 1:
-            flag = max(option.opts, key=len)
-            raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
 
 
 class Number(click.ParamType):
@@ -146,6 +141,12 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
     return click.Path() if field.metadata["path"] else click.STRING
 
 
+def is_named(ctx: click.Context, name: str) -> bool:
+    """Whether an option was given, by a flag or a file."""
+    sources = click.core.ParameterSource
+    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
+
+
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the argument RUN, a shorter way to name what `--run` names.
 
@@ -159,7 +160,10 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         ctx: click.Context, *arguments: Any, argument: str | None, run: str, **options: Any
     ) -> Any:
-        if argument is not None and ctx.get_parameter_source("run") is _COMMANDLINE:
+        if (
+            argument is not None
+            and ctx.get_parameter_source("run") is click.core.ParameterSource.COMMANDLINE
+        ):
             raise ConfigError(f"RUN {argument} and --run {run} both name the run", "drop one")
         return command(*arguments, run=argument or run, **options)
 

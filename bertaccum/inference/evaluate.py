@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.tokenizer import Tokenizer
@@ -73,19 +72,16 @@ def predictions(
     model, files = load_best(best)
     if config.file:
         tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
-        store = store_of_table(_read(config, tsv, note), tsv, files.labels, tokenizer, note)
+        delimiter = delimiter_character(config.delimiter)
+        reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
+        table = read_tsv(tsv, reading, note)
+        store = store_of_table(table, tsv, files.labels, tokenizer, note)
     else:
         store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
     logits = Predictor(CLASSIFICATION, model, config.batch)(store, progress)
     update = (read_mapping(best / EVALUATION) or {}).get("update")
     name = folder.path.resolve().name
     return Predictions(name, update, tsv, store, files.labels.names, logits)
-
-
-def _read(config: EvalConfig, path: Path, note: Note) -> pd.DataFrame:
-    delimiter = delimiter_character(config.delimiter)
-    reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
-    return read_tsv(path, reading, note)
 
 
 def evaluation(found: Predictions) -> EvalResult:

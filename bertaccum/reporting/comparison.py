@@ -10,7 +10,6 @@ from typing import Any
 from bertaccum.atomic import write_bytes
 from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_mapping
 from bertaccum.reporting.curves import (
     Series,
     default_span,
@@ -123,7 +122,7 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
         values = [getattr(record.config, field.name) for record in records]
         if field.name != "out" and any(value != values[0] for value in values):
             found[field.name] = values
-    began = [read_mapping(record.paths.inputs) or {} for record in records]
+    began = [record.inputs for record in records]
     for name in _INPUTS:
         digests = [str(inputs.get(name) or "none")[:12] for inputs in began]
         if len(set(digests)) > 1:

@@ -175,7 +175,7 @@ def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, st
 
 def _digests(record: Record) -> dict[str, str]:
     """SHA-256 of what the run began with, and the rows of its TSVs where they were counted."""
-    inputs = read_mapping(record.paths.inputs) or {}
+    inputs = record.inputs
     rows = inputs.get("rows") or {}
     found = {}
     for name in ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights"):
@@ -187,11 +187,9 @@ def _digests(record: Record) -> dict[str, str]:
 
 def _truncation(record: Record) -> dict[str, str]:
     """What `max_seq_length` cut off the texts; nothing for runs of versions that did not count."""
-    inputs = read_mapping(record.paths.inputs) or {}
-    found = inputs.get("truncation") or {}
     return {
         f"truncation of {name}": str(Truncation(**lengths)).replace("`", "")
-        for name, lengths in found.items()
+        for name, lengths in (record.inputs.get("truncation") or {}).items()
     }
 
 
@@ -201,8 +199,7 @@ def class_names(record: Record) -> list[str]:
         values = json.loads((record.paths.best / "labels.json").read_text(encoding="utf-8"))
         return [str(name) for name in values["names"]]
     except (OSError, ValueError, KeyError, TypeError):
-        inputs = read_mapping(record.paths.inputs) or {}
-        return [str(label) for label in inputs.get("labels") or []]
+        return [str(label) for label in record.inputs.get("labels") or []]
 
 
 def _number(value: float, form: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Container
 from typing import Any
 
 from bertaccum.config import TrainConfig
-from bertaccum.files import read_mapping
 from bertaccum.reporting.curves import default_span, read_series, training_loss
 from bertaccum.reporting.run_facts import evaluations, model_name
 from bertaccum.reporting.run_record import Record
@@ -89,7 +88,7 @@ def set_and_resolved(record: Record) -> dict[str, dict[str, Any] | None]:
       `config` has all that is not the default, and `resolved` is None.
     """
     values = dataclasses.asdict(record.config)
-    named = (read_mapping(record.paths.inputs) or {}).get("named")
+    named = record.inputs.get("named")
     other = {f.name for f in dataclasses.fields(TrainConfig) if values[f.name] != f.default}
 
     def some(names: Container[str]) -> dict[str, Any]:

@@ -31,4 +31,4 @@ def export(view: View, as_json: bool, **values: Any) -> None:
         name_run(view, values["run"])
         view.note("loading and tracing the model")
         result = api.export(**values)
-    give(as_json, result, lambda _: sentences.result(sentences.exported(result)))
+    give(as_json, result, lambda _: sentences.exported(result))

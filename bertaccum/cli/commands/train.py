@@ -12,7 +12,7 @@ import click
 from bertaccum import api
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.options import command, json_option, options, shown
+from bertaccum.cli.options import command, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give
 from bertaccum.config import TrainConfig
 from bertaccum.stopping import Stopping
@@ -61,7 +61,7 @@ def train(
     SIGINT (Ctrl-C) and SIGTERM stop it between two updates, with its state saved; a second one
     stops it at once.
     """
-    named = {name: value for name, value in values.items() if _is_named(ctx, name)}
+    named = {name: value for name, value in values.items() if is_named(ctx, name)}
     if resume is None:
         TrainConfig(**named)  # What is wrong with it is said at once.
     from bertaccum.training import events
@@ -89,12 +89,6 @@ def train(
     elif start is not None and start.worker == 0:
         folder, summary = str(start.folder), summaries[-1]
         give(as_json, summary, lambda tables: tables.finished(summary, folder))
-
-
-def _is_named(ctx: click.Context, name: str) -> bool:
-    """Whether an option was given, by a flag or a file."""
-    sources = click.core.ParameterSource
-    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
 
 
 def _leave(view: View, number: int) -> NoReturn:

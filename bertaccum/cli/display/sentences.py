@@ -180,6 +180,6 @@ def run_named(outline: dict[str, Any]) -> str:
     return f"{said}; its best checkpoint{so_far}: update {best:,}"
 
 
-def exported(result: ExportResult) -> str:
-    """Return where a model was written."""
-    return f"{result.folder}: written, {format_size(result.bytes)}"
+def exported(model: ExportResult) -> None:
+    """Prints where a model was written."""
+    result(f"{model.folder}: written, {format_size(model.bytes)}")
