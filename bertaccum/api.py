@@ -226,36 +226,37 @@ def training_events(
       ConfigError, InputError, RunError: as `train`; the first two before the first event.
     """
     given: dict[str, Any] = dict(options)
-    if resume is not None and seeds is not None:
-        raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
-    if resume is not None and config is not None:
-        raise TypeError("train() continues a run with its own configuration: name options only")
-    whole = _configured(TrainConfig, config, {} if resume is not None else given)
-    if resume is not None and (unknown := given.keys() - field_names(TrainConfig)):
-        raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
     from bertaccum.training.preflight import check_resumed, check_run, check_seeds
 
     if resume is not None:
+        if seeds is not None:
+            raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
+        if config is not None:
+            raise TypeError("train() continues a run with its own configuration: name options only")
+        if unknown := given.keys() - field_names(TrainConfig):
+            raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
         check_resumed(Path(resume), given.get("strategy", AUTO), progress)
-    elif seeds is not None:
-        check_seeds(whole, seeds, progress)
-    else:
+        from bertaccum.training import train as training
+
+        return training.resume(Path(resume), given, progress, stopping)
+    whole = _configured(TrainConfig, config, given)
+    named = given if config is None else named_options(whole)
+    if seeds is None:
         check_run(whole, progress)
+        from bertaccum.training import train as training
+
+        return training.train(whole, progress, stopping, named)
+    check_seeds(whole, seeds, progress)
     from bertaccum.training import train as training
     from bertaccum.training.seed_sweep import train_seeds as sweep
 
-    named = given if config is None else named_options(whole)
-    if resume is not None:
-        return training.resume(Path(resume), given, progress, stopping)
-    if seeds is not None:
-        return sweep(
-            whole,
-            seeds,
-            named,
-            lambda own, asked: training.train(own, progress, stopping, asked),
-            lambda path, asked: training.resume(path, asked, progress, stopping),
-        )
-    return training.train(whole, progress, stopping, named)
+    return sweep(
+        whole,
+        seeds,
+        named,
+        lambda own, asked: training.train(own, progress, stopping, asked),
+        lambda path, asked: training.resume(path, asked, progress, stopping),
+    )
 
 
 @_takes(EvalConfig)
