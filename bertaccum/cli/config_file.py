@@ -77,8 +77,8 @@ def _read(
                 raise ConfigError(f"{key} is there twice", "drop one", path=path, row=row)
             try:
                 values[key] = None if value is None else _converted(parameters[key], value)
-            except click.BadParameter as error:
-                reason = error.message.rstrip(".")
+            except (click.BadParameter, ValueError) as error:
+                reason = getattr(error, "message", str(error)).rstrip(".")
                 raise ConfigError(f"{key}: {reason}", path=path, row=row) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not plain YAML ({error})", path=path) from None
