@@ -34,3 +34,8 @@ def format_size(size_bytes: float) -> str:
     """Bytes in MiB, or from 10 GiB on in GiB."""
     mib = size_bytes / 2**20
     return f"{mib:,.0f} MiB" if mib < 10240 else f"{mib / 1024:,.1f} GiB"
+
+
+def known_size(size_bytes: float | None) -> str:
+    """The same; nothing if it is 0 or not known."""
+    return format_size(size_bytes) if size_bytes else ""
