@@ -25,6 +25,7 @@ from bertaccum.config import (
 )
 from bertaccum.errors import ConfigError
 from bertaccum.progress import Note, Progress, silent, unheard
+from bertaccum.reporting.run_paths import target_of
 from bertaccum.settings import AUTO, Options, delimiter_character, field_names, named_options
 from bertaccum.stopping import Stopping
 
@@ -64,7 +65,10 @@ def _takes(kind: type) -> Callable[[_Function], _Function]:
 
 
 def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _Config:
-    return kind(**options) if config is None else dataclasses.replace(config, **options)
+    config = kind(**options) if config is None else dataclasses.replace(config, **options)
+    if hasattr(config, "run"):
+        config = dataclasses.replace(config, **{"run": str(target_of(Path(config.run)))})
+    return config
 
 
 @_takes(PrepareConfig)
