@@ -26,7 +26,7 @@ from unittest import mock
 
 from bertaccum.config import PrepareConfig
 from data_prep.preparation import prepare
-from data_prep.raw_rows import Example, Part, Source
+from data_prep.rows import Example, Part, Source
 from data_prep.sample import sample_source
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from bertaccum.config import PrepareConfig
 from bertaccum.errors import InputError
 from bertaccum.progress import Note, unheard
 from bertaccum.settings import delimiter_character
-from data_prep.raw_rows import Example, Part, Source
+from data_prep.rows import Example, Part, Source
 from data_prep.table import Reading, read_rows
 
 

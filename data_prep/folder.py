@@ -8,7 +8,8 @@ from typing import Any
 from bertaccum.atomic import REPLACED_SUFFIX
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError
-from data_prep.manifest import changed_files, changed_options, read_manifest
+from bertaccum.files import sha256
+from data_prep.manifest import read_manifest
 from data_prep.prepared_files import MANIFEST, TOOL
 
 VOCABULARY = "vocab.txt"
@@ -62,8 +63,8 @@ def is_unchanged(
     Raises:
       ConfigError: it would have to be written, but that is not allowed.
     """
-    differences = changed_options(earlier, options)
-    damaged = [] if differences else changed_files(folder, earlier)
+    differences = _differences(earlier["options"], options)
+    damaged = [] if differences else _damaged(folder, earlier["files"])
     if not differences and not damaged:
         return True
     if overwrite:
@@ -74,6 +75,23 @@ def is_unchanged(
         "add `overwrite` to write it again, or choose another `out`",
         path=folder,
     )
+
+
+def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
+    return [
+        f"{name} was {earlier.get(name)!r}, is {options.get(name)!r}"
+        for name in {**earlier, **options}
+        if earlier.get(name) != options.get(name)
+    ]
+
+
+def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
+    """The files that are missing or no longer what the manifest says."""
+    return [
+        name
+        for name, recorded in files.items()
+        if not (folder / name).is_file() or sha256(folder / name) != recorded
+    ]
 
 
 def _check_strangers(folder: Path, earlier: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
     """
     if not any('"' in line for _, line in lines()):
         return delimiter != TAB
-    even = _has_even_width(plain_records(lines(), delimiter))
+    even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1
     if delimiter != TAB and not even:
         return True
     found = _survey(lines, delimiter, path)
@@ -189,15 +189,6 @@ def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
             return None
         at += len(written) + 1
     return found
-
-
-def _has_even_width(records: Iterable[tuple[int, list[str]]]) -> bool:
-    width = 0
-    for _, fields in records:
-        if len(fields) != (width or len(fields)):
-            return False
-        width = len(fields)
-    return True
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,13 @@ from bertaccum.progress import Note, unheard
 from data_prep.class_folders import class_texts, folder_digest
 from data_prep.delimiter import find_delimiter, name_of
 from data_prep.header import is_header
-from data_prep.json_lines import is_json_lines, json_cells, json_names
-from data_prep.parquet import parquet_cells, parquet_names
+from data_prep.named_columns import (
+    is_json_lines,
+    json_cells,
+    json_names,
+    parquet_cells,
+    parquet_names,
+)
 from data_prep.prepared_files import is_prepared
 from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
@@ -101,13 +107,10 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
             "is a pipe or device, and tables are read more than once", "save it first", path=path
         )
     if first_bytes(path).startswith(PARQUET):
-        names = parquet_names(path)
-        return _named_rows(path, names, reading, lambda some: parquet_cells(path, some))
+        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
     if is_json_lines(path, ending(path), reading.encoding):
-        names = json_names(path, reading.encoding)
-        return _named_rows(
-            path, names, reading, lambda some: json_cells(path, some, reading.encoding)
-        )
+        cells = partial(json_cells, path, reading.encoding)
+        return _named_rows(path, json_names(path, reading.encoding), reading, cells)
     return _delimited_rows(path, reading, note)
 
 
@@ -117,10 +120,7 @@ def digest(path: Path) -> str:
 
 
 def _named_rows(
-    path: Path,
-    names: list[str],
-    reading: Reading,
-    cells: Callable[[list[str]], Records],
+    path: Path, names: list[str], reading: Reading, cells: Callable[[list[str]], Records]
 ) -> Iterator[Row]:
     """The rows of a format that names its columns."""
     if not names:

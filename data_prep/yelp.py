@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,7 @@ from bertaccum.errors import InputError, RunError
 from bertaccum.files import sha256
 from bertaccum.progress import Progress
 from data_prep.archive import DATASET, Download, recorded_download, rewrite
-from data_prep.bars import ReportingBar
-from data_prep.raw_rows import Example, Part, Source
+from data_prep.rows import Example, Part, Source
 
 _NAMES = {"1": "negative", "2": "positive"}
 # What tensorflow-datasets' bars count, by how their descriptions start.
@@ -126,7 +125,7 @@ def _adapted(progress: Progress) -> Iterator[None]:
     from tensorflow_datasets.core import utils
     from tensorflow_datasets.core.download import downloader
 
-    bar = partial(ReportingBar, progress, _DOINGS)
+    bar = partial(_ReportingBar, progress)
     with (
         redirect_stdout(io.StringIO()),
         _attributes(logging.getLogger("urllib3.connectionpool"), disabled=True),
@@ -134,6 +133,50 @@ def _adapted(progress: Progress) -> Iterator[None]:
         _attributes(downloader, MAX_RETRIES=_RETRIES),
     ):
         yield
+
+
+class _ReportingBar:
+    """What tensorflow-datasets uses of a tqdm bar, told to a callback.
+
+    Args:
+      progress: called at every change.
+      iterable: what the bar is drawn around, if anything.
+      desc: the bar's description; if it starts as none of `_DOINGS`, nothing is reported.
+      total: the expected final count.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        iterable: Iterable[Any] = (),
+        *,
+        desc: str = "",
+        total: int | None = None,
+        **_: Any,  # tqdm's looks
+    ) -> None:
+        self._progress, self._iterable = progress, iterable
+        known = (doing for start, doing in _DOINGS.items() if desc.startswith(start))
+        self._doing = next(known, None)
+        self._done, self._total = 0, total
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._iterable:
+            yield item
+            self.update()
+
+    def __enter__(self) -> _ReportingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, done: int = 1) -> None:
+        self._done += done
+        if self._doing is not None:
+            self._progress(self._doing, self._done, self._total or None)
+
+    def update_total(self, more: int = 1) -> None:
+        self._total = (self._total or 0) + more
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from data_prep.raw_rows import Example
+from data_prep.rows import Example
 from data_prep.sample import MAX_WORDS, MIN_WORDS, sample_source
 
 
