@@ -17,14 +17,13 @@ from bertaccum.progress import Note, Progress, unheard
 from bertaccum.settings import delimiter_character
 from bertaccum.version import __version__
 from data_prep.archive import checked_sha256, recorded_download
-from data_prep.csv_source import csv_source
 from data_prep.findings import findings, rows_to_keep
-from data_prep.folder import VOCABULARY, earlier_manifest, is_unchanged
+from data_prep.manifest import VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.prepared_files import MANIFEST, TOOL
 from data_prep.rows import Part, Source, class_numbers, class_order, gather
 from data_prep.sample import sample_source
 from data_prep.split import split_rows
-from data_prep.table import digest
+from data_prep.table import Reading, digest, read_rows
 from data_prep.tsv import write_tsv
 from data_prep.yelp import yelp_source
 
@@ -148,8 +147,26 @@ def _opened(
     if config.source == "yelp":
         return yelp_source(config, progress)
     if config.source == "csv":
-        return nullcontext(csv_source(config, note))
+        return nullcontext(_users_own(config, note))
     return nullcontext(sample_source(config.seed))
+
+
+def _users_own(config: PrepareConfig, note: Note) -> Source:
+    """The rows of `train_file` and, if it is named, `test_file`."""
+    assert config.train_file is not None  # PrepareConfig sees to it
+    train, test = Path(config.train_file), config.test_file and Path(config.test_file)
+    files = train.name if not test else f"{train.name} and {test.name}"
+    return Source(
+        description=f"the user's own texts ({files})",
+        train=_part(train, config, note),
+        test=_part(test, config, note) if test else None,
+    )
+
+
+def _part(path: Path, config: PrepareConfig, note: Note) -> Part:
+    delimiter = delimiter_character(config.delimiter)
+    reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
+    return Part(path, read_rows(path, reading, note))
 
 
 def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:

@@ -18,17 +18,17 @@ _ROWS_A_REPORT = 500
 _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 
 
-class Example(NamedTuple):
-    """One labelled text as its source spells it.
+class Row(NamedTuple):
+    """One example as its source spells it.
 
     Args:
-      row: 1-based row of the file or stream it comes from, for messages.
-      label: the class as the source names it, stripped, never empty.
-      text: not cleaned yet.
+      row: 1-based row of the file or stream it comes from, or number of the record.
+      label: its class, stripped and never empty; None if the source has none or none is wanted.
+      text: its text, as it stands.
     """
 
     row: int
-    label: str
+    label: str | None
     text: str
 
 
@@ -43,7 +43,7 @@ class Part:
     """
 
     where: str | Path
-    examples: Iterable[Example]
+    examples: Iterable[Row]
     total: int | None = None
 
 
@@ -108,11 +108,14 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
       The rows in their order.
 
     Raises:
-      InputError: there are none, or the source says one of them is wrong.
+      InputError: there are none, they have no labels, or the source says one of them is wrong.
     """
     rows = Rows()
     codes: dict[str, int] = {}
     for done, (row, label, text) in enumerate(part.examples, 1):
+        if label is None:
+            remedy = "name a file with a column of classes"
+            raise InputError("has no labels", remedy, path=part.where)
         rows.texts.append(clean(text).encode())
         rows.numbers.append(row)
         if not text.strip():

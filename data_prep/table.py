@@ -24,6 +24,7 @@ from data_prep.named_columns import (
 )
 from data_prep.prepared_files import is_prepared
 from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
+from data_prep.rows import Row
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
 
 TEXT, LABEL = "text", "label"
@@ -59,20 +60,6 @@ class Reading:
     def has_usual_columns(self) -> bool:
         """Whether the columns are those that files in CoLA's layout need not name."""
         return self.text_column == TEXT and self.label_column in (LABEL, None)
-
-
-class Row(NamedTuple):
-    """One example of a table.
-
-    Args:
-      row: 1-based row of the file, or number of the record.
-      label: its class, stripped and never empty; None if the file has none or none is wanted.
-      text: its text, as it stands.
-    """
-
-    row: int
-    label: str | None
-    text: str
 
 
 class _Picks(NamedTuple):
@@ -182,10 +169,12 @@ def _picks(
 ) -> tuple[_Picks, int]:
     """The wanted columns of a delimited file, and how many rows its header takes."""
     names = [name.strip() for name in first]
-    if reading.has_usual_columns and names == COLA_TEST_HEADER:
-        return _Picks(1, None), 1
-    if _looks_like_cola(names, reading) and not is_header(_fields(records()), certain=True):
-        return _Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
+    if reading.has_usual_columns:
+        if names == COLA_TEST_HEADER:
+            return _Picks(1, None), 1
+        may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
+        if may_be_cola and not is_header(_fields(records()), certain=True):
+            return _Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     picks = _named_picks(names, reading, path)
     if not all(column.isdecimal() for column in reading.columns):
         return picks, 1
@@ -194,12 +183,6 @@ def _picks(
         said = ", ".join(names)[:80]
         note(f"{path}: row 1 ({said}) names the columns and is not read as data")
     return picks, int(has_header)
-
-
-def _looks_like_cola(names: list[str], reading: Reading) -> bool:
-    return (
-        reading.has_usual_columns and len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
-    )
 
 
 def _fields(records: Records) -> Iterable[list[str]]:

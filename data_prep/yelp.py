@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from bertaccum.errors import InputError, RunError
 from bertaccum.files import sha256
 from bertaccum.progress import Progress
 from data_prep.archive import DATASET, Download, recorded_download, rewrite
-from data_prep.rows import Example, Part, Source
+from data_prep.rows import Part, Row, Source
 
 _NAMES = {"1": "negative", "2": "positive"}
 # What tensorflow-datasets' bars count, by how their descriptions start.
@@ -62,16 +62,14 @@ def yelp_source(config: PrepareConfig, progress: Progress) -> Iterator[Source]:
       InputError: no network, a wrong download or an archive that is not of this kind.
     """
     recorded = recorded_download()
-    with ExitStack() as stack:
-        if config.archive is None:
-            verified, builder = True, _built(progress, None, {})
-        else:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertaccum-")))
-            archive = Path(config.archive).resolve()
-            verified = sha256(archive) == recorded.sha256
-            use = _use_verified if verified else _use_unverified
-            builder = use(archive, folder, recorded, progress)
-        yield _source(builder, verified)
+    if config.archive is None:
+        yield _source(_built(progress, None, {}), verified=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="bertaccum-") as folder:
+        archive = Path(config.archive).resolve()
+        verified = sha256(archive) == recorded.sha256
+        use = _use_verified if verified else _use_unverified
+        yield _source(use(archive, Path(folder), recorded, progress), verified)
 
 
 def _use_verified(archive: Path, folder: Path, recorded: Download, progress: Progress) -> Any:
@@ -232,7 +230,7 @@ def _part(builder: Any, split: str) -> Part:
     return Part(f"{DATASET} {split}", _examples(builder, split), total)
 
 
-def _examples(builder: Any, split: str) -> Iterator[Example]:
+def _examples(builder: Any, split: str) -> Iterator[Row]:
     import tensorflow_datasets as tfds
 
     names = builder.info.features["label"].names
@@ -243,4 +241,4 @@ def _examples(builder: Any, split: str) -> Iterator[Example]:
     for batch in tfds.as_numpy(rows):
         for label, text in zip(batch["label"].tolist(), batch["text"].tolist(), strict=True):
             row += 1
-            yield Example(row, names[label], unescape(text.decode("utf-8")))
+            yield Row(row, names[label], unescape(text.decode("utf-8")))
