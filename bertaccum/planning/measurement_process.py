@@ -1,4 +1,4 @@
-"""The asking side of `probe.py`: windows are run in another process, and may end it."""
+"""The asking side of `step_measurement`: windows are run in another process, and may end it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MeasurementProcess:
         """Builds what windows are run on, and describes it; None if that does not fit already.
 
         Args:
-          job: as `probe.MeasuredModel` takes it.
+          job: as `step_measurement.MeasuredModel` takes it.
 
         Raises:
           BertAccumError: as building it does.
@@ -58,7 +58,7 @@ class MeasurementProcess:
         return answer
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
-        """As `memory.search.StepMeasurer`."""
+        """As `StepMeasurer`."""
         if self._process is None:
             self._start()
             if self.build(self._job) is None:
