@@ -79,10 +79,14 @@ def parquet_names(path: Path) -> list[str]:
     """Return the names of a file's columns.
 
     Raises:
-      InputError: it is damaged, or pyarrow is not installed.
+      InputError: it is damaged, two columns have one name, or pyarrow is not installed.
     """
     with _opened(path) as file:
-        return list(file.schema_arrow.names)
+        names = list(file.schema_arrow.names)
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"has two columns named {name!r}", "rename one", path=path)
+    return names
 
 
 def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

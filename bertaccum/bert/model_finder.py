@@ -142,14 +142,14 @@ def _best_of_run(run: Path) -> Path:
 
 def _pretrained(source: ModelSource, folder: Path) -> ModelSource:
     """The same with the weights in a folder."""
-    pooler, labels, prefix = True, None, _PREFIX
+    pooler, labels, name = True, None, _PREFIX
     if is_huggingface(folder):
+        name = WEIGHTS
         with open_weights(folder / WEIGHTS) as weights:
             pooler = has_pooler(held_names(weights))
-    if (folder / f"{RUN_PREFIX}.index").is_file():
-        labels, prefix = read_mapping(folder / "labels.json"), RUN_PREFIX
-    checkpoint = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else prefix)
-    return dataclasses.replace(source, checkpoint=checkpoint, has_pooler=pooler, labels=labels)
+    elif (folder / f"{RUN_PREFIX}.index").is_file():
+        name, labels = RUN_PREFIX, read_mapping(folder / "labels.json")
+    return dataclasses.replace(source, checkpoint=folder / name, has_pooler=pooler, labels=labels)
 
 
 def _whole_folder(folder: Path) -> Path:

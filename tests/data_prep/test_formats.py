@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -221,6 +223,13 @@ def test_values_of_json_lines_and_parquet_are_those_of_csv(tmp_path: Path) -> No
     table = pd.DataFrame({"label": [1, 2], "text": pd.Categorical(["a", "b"])})
     table.to_parquet(tmp_path / "a.parquet")
     assert all_commands(tmp_path / "a.parquet") == [("1", "a"), ("2", "b")]
+
+
+def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    columns = [pa.array(["1"]), pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.table(columns, ["label", "text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a.parquet: has two columns named 'text'; rename one"):
+        all_commands(tmp_path / "a.parquet", Reading("2", "1"))
 
 
 def test_a_long_packed_file_is_not_unpacked_as_a_whole(
