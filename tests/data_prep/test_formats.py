@@ -16,9 +16,9 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet as pq
 
 from bertaccum.errors import InputError
 from data_prep.table import Reading, read_rows
