@@ -52,7 +52,7 @@ def test_snippet(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "0"},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed

@@ -212,6 +212,8 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose contradict each other; drop one")
+        # TensorFlow then does not import Keras 3, which takes two seconds; tf_keras is used here.
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
         if not verbose:
             quiet_tensorflow()
         view = make_view(quiet, log_format, log_every, verbose)
