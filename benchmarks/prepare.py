@@ -26,7 +26,7 @@ from unittest import mock
 
 from bertaccum.config import PrepareConfig
 from data_prep.preparation import prepare
-from data_prep.raw_rows import Example, Part, Source
+from data_prep.rows import Part, Row, Source
 from data_prep.sample import sample_source
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,14 +102,14 @@ def synthesised(texts: list[str]) -> Iterator[Source]:
     )
 
 
-def examples(texts: list[str], rows: int, seed: int) -> Iterator[Example]:
+def examples(texts: list[str], rows: int, seed: int) -> Iterator[Row]:
     """Rows of the wanted mean length, all different, made while they are read."""
     rng = random.Random(seed)
     joined = MEAN_CHARACTERS * len(texts) / sum(map(len, texts))  # texts a row, on average
     for row in range(1, rows + 1):
         count = int(joined) + (rng.random() < joined % 1)
         text = "\n".join(rng.choice(texts) for _ in range(max(count, 1)))
-        yield Example(row, "12"[row % 2], f"{text} {row}")
+        yield Row(row, "12"[row % 2], f"{text} {row}")
 
 
 if __name__ == "__main__":

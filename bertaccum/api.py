@@ -25,38 +25,22 @@ from bertaccum.config import (
 )
 from bertaccum.errors import ConfigError
 from bertaccum.progress import Note, Progress, silent, unheard
-from bertaccum.settings import AUTO, delimiter_character, field_names, named_options
+from bertaccum.reporting.run_paths import target_of
+from bertaccum.settings import AUTO, Options, delimiter_character, field_names, named_options
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from bertaccum import keywords
     from bertaccum.inference.results import EvalResult, ExportResult, Prediction
-    from bertaccum.keywords import (
-        EvalOptions,
-        ExportOptions,
-        PlanOptions,
-        PredictOptions,
-        PrepareOptions,
-        ReportOptions,
-        TrainOptions,
-    )
     from bertaccum.planning.batch_plan import PlanResult
     from bertaccum.training.events import Event
     from bertaccum.training.run_result import RunResult, SeedsResult
     from data_prep.preparation import PrepareResult
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_Config = TypeVar(
-    "_Config",
-    PrepareConfig,
-    PlanConfig,
-    TrainConfig,
-    EvalConfig,
-    ExportConfig,
-    ReportConfig,
-    PredictConfig,
-)
+_Config = TypeVar("_Config", bound=Options)
 # Number of wrongly classified examples on a run's page.
 _MISTAKES = 20
 
@@ -81,7 +65,10 @@ def _takes(kind: type) -> Callable[[_Function], _Function]:
 
 
 def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _Config:
-    return kind(**options) if config is None else dataclasses.replace(config, **options)
+    config = kind(**options) if config is None else dataclasses.replace(config, **options)
+    if hasattr(config, "run"):
+        config = dataclasses.replace(config, **{"run": str(target_of(Path(config.run)))})
+    return config
 
 
 @_takes(PrepareConfig)
@@ -90,7 +77,7 @@ def prepare(
     *,
     progress: Progress = silent,
     note: Note = unheard,
-    **options: Unpack[PrepareOptions],
+    **options: Unpack[keywords.PrepareOptions],
 ) -> PrepareResult:
     """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
 
@@ -120,7 +107,7 @@ def plan(
     config: PlanConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[keywords.PlanOptions],
 ) -> PlanResult:
     """Measure which micro-batch is the fastest that fits, as `bertaccum plan`.
 
@@ -153,7 +140,7 @@ def train(
     callback: Callable[[Event], None] | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[keywords.TrainOptions],
 ) -> RunResult:
     """Train a classifier, as `bertaccum train`.
 
@@ -190,7 +177,7 @@ def train_seeds(
     callback: Callable[[Event], None] | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[keywords.TrainOptions],
 ) -> SeedsResult:
     """Train several runs that differ in their seeds, as `bertaccum train` with `seeds`.
 
@@ -222,7 +209,7 @@ def training_events(
     seeds: int | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[keywords.TrainOptions],
 ) -> Iterator[Event]:
     """Train, yielding each event as it happens; the run continues while events are taken.
 
@@ -243,36 +230,37 @@ def training_events(
       ConfigError, InputError, RunError: as `train`; the first two before the first event.
     """
     given: dict[str, Any] = dict(options)
-    if resume is not None and seeds is not None:
-        raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
-    if resume is not None and config is not None:
-        raise TypeError("train() continues a run with its own configuration: name options only")
-    whole = _configured(TrainConfig, config, {} if resume is not None else given)
-    if resume is not None and (unknown := given.keys() - field_names(TrainConfig)):
-        raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
     from bertaccum.training.preflight import check_resumed, check_run, check_seeds
 
     if resume is not None:
+        if seeds is not None:
+            raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
+        if config is not None:
+            raise TypeError("train() continues a run with its own configuration: name options only")
+        if unknown := given.keys() - field_names(TrainConfig):
+            raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
         check_resumed(Path(resume), given.get("strategy", AUTO), progress)
-    elif seeds is not None:
-        check_seeds(whole, seeds, progress)
-    else:
+        from bertaccum.training import train as training
+
+        return training.resume(Path(resume), given, progress, stopping)
+    whole = _configured(TrainConfig, config, given)
+    named = given if config is None else named_options(whole)
+    if seeds is None:
         check_run(whole, progress)
+        from bertaccum.training import train as training
+
+        return training.train(whole, progress, stopping, named)
+    check_seeds(whole, seeds, progress)
     from bertaccum.training import train as training
     from bertaccum.training.seed_sweep import train_seeds as sweep
 
-    named = given if config is None else named_options(whole)
-    if resume is not None:
-        return training.resume(Path(resume), given, progress, stopping)
-    if seeds is not None:
-        return sweep(
-            whole,
-            seeds,
-            named,
-            lambda own, asked: training.train(own, progress, stopping, asked),
-            lambda path, asked: training.resume(path, asked, progress, stopping),
-        )
-    return training.train(whole, progress, stopping, named)
+    return sweep(
+        whole,
+        seeds,
+        named,
+        lambda own, asked: training.train(own, progress, stopping, asked),
+        lambda path, asked: training.resume(path, asked, progress, stopping),
+    )
 
 
 @_takes(EvalConfig)
@@ -282,7 +270,7 @@ def evaluate(
     progress: Progress = silent,
     note: Note = unheard,
     keep: bool = True,
-    **options: Unpack[EvalOptions],
+    **options: Unpack[keywords.EvalOptions],
 ) -> EvalResult:
     """Evaluate the best model of a run, as `bertaccum eval`.
 
@@ -304,18 +292,19 @@ def evaluate(
     config = _configured(EvalConfig, config, options)
     from bertaccum.inference.inputs import evaluated_table
 
-    evaluated_table(config)
-    from bertaccum.inference.evaluate import evaluate as run
-    from bertaccum.inference.evaluate import write_evaluation
+    table = evaluated_table(config)
+    from bertaccum.inference.evaluate import evaluation, predictions, write_evaluation
 
-    result = run(config, progress, note)
+    result = evaluation(predictions(config, table, progress, note))
     if keep:
         write_evaluation(config, result)
     return result
 
 
 @_takes(ExportConfig)
-def export(config: ExportConfig | None = None, **options: Unpack[ExportOptions]) -> ExportResult:
+def export(
+    config: ExportConfig | None = None, **options: Unpack[keywords.ExportOptions]
+) -> ExportResult:
     """Write the best model of a run for others to load, as `bertaccum export`.
 
     Args:
@@ -345,7 +334,7 @@ def report(
     config: ReportConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Unpack[ReportOptions],
+    **options: Unpack[keywords.ReportOptions],
 ) -> Path:
     """Write an HTML page about a run, as `bertaccum report`.
 
@@ -375,8 +364,10 @@ def report(
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
     if standing(record.paths.best).is_dir():
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions
+        from bertaccum.inference.inputs import evaluated_table
 
-        found = predictions(EvalConfig(run=config.run, split=config.split), progress)
+        wanted = EvalConfig(run=config.run, split=config.split)
+        found = predictions(wanted, evaluated_table(wanted), progress)
         judged = dataclasses.asdict(evaluation(found)), most_wrong(found, _MISTAKES)
     write_page(record, *judged, out)
     return out
@@ -388,7 +379,7 @@ def predict(
     config: PredictConfig | None = None,
     *,
     note: Note = unheard,
-    **options: Unpack[PredictOptions],
+    **options: Unpack[keywords.PredictOptions],
 ) -> Iterator[Prediction]:
     """Predict classes of texts with the best model of a run, as `bertaccum predict`.
 

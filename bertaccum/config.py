@@ -8,15 +8,13 @@ Standard library only: the command line imports this before anything heavy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from bertaccum.errors import ConfigError
 from bertaccum.metrics import METRICS
 from bertaccum.settings import (
     AUTO,
-    check_encoding,
-    check_fields,
-    delimiter_character,
+    Options,
     delimiter_setting,
     encoding_setting,
     memory_limit_setting,
@@ -42,7 +40,7 @@ MAX_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class PrepareConfig:
+class PrepareConfig(Options):
     """Where texts come from, how they are split and where they are written."""
 
     source: str = setting(
@@ -107,20 +105,15 @@ class PrepareConfig:
     overwrite: bool = setting(False, "Replace a folder prepared with other options.")
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        _check_table_options(self)
+        super().__post_init__()
         if self.source == "csv" and self.train_file is None:
             raise ConfigError("`source` csv needs `train_file`", "name your file or folder")
-        if self.source != "csv" and (self.train_file or self.test_file):
-            raise ConfigError(
-                f"`train_file` and `test_file` do not go with `source` {self.source}",
-                "add `source` csv",
-            )
-        if self.source != "csv" and (self.delimiter or self.encoding):
-            raise ConfigError(
-                f"`delimiter` and `encoding` do not go with `source` {self.source}",
-                "add `source` csv, or drop them",
-            )
+        for one, other in (("train_file", "test_file"), ("delimiter", "encoding")):
+            if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
+                raise ConfigError(
+                    f"`{one}` and `{other}` do not go with `source` {self.source}",
+                    "add `source` csv, or drop them",
+                )
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
                 f"`archive` does not go with `source` {self.source}", "drop one of the two"
@@ -149,13 +142,26 @@ class PrepareConfig:
         return self.out or f"data/{'yelp_polarity' if self.source == 'yelp' else self.source}"
 
 
-def _check_table_options(config: PrepareConfig | PredictConfig | EvalConfig) -> None:
-    delimiter_character(config.delimiter)
-    check_encoding(config.encoding)
+def _refuse_above(config: Options, name: str, limit: str) -> None:
+    """Raise ConfigError if a number is above another one."""
+    value, most = getattr(config, name), getattr(config, limit)
+    if isinstance(value, int) and value > most:
+        raise ConfigError(
+            f"`{name}` {value} is above `{limit}` {most}", "lower the first or raise the second"
+        )
+
+
+def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
+    """Raise ConfigError if both of two options are given, of which each says the same."""
+    first, second = getattr(config, one), getattr(config, other)
+    if first is not None and second is not None:
+        raise ConfigError(
+            f"`{one}` {first} and `{other}` {second} both name {what}", "drop one of the two"
+        )
 
 
 @dataclass(frozen=True)
-class StepConfig:
+class StepConfig(Options):
     """What decides what a training step costs: model, batch arithmetic, precision, memory."""
 
     data: str = setting(
@@ -234,18 +240,9 @@ class StepConfig:
     memory_limit: str | None = memory_limit_setting()
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        size_in_bytes("memory_limit", self.memory_limit)
-        if isinstance(self.micro_batch, int) and self.micro_batch > self.target_batch:
-            raise ConfigError(
-                f"`micro_batch` {self.micro_batch} is above `target_batch` {self.target_batch}",
-                "lower the first or raise the second",
-            )
-        if self.bert_config is not None and self.model is not None:
-            raise ConfigError(
-                f"`model` {self.model} and `bert_config` {self.bert_config} both name the encoder",
-                "drop one of the two",
-            )
+        super().__post_init__()
+        _refuse_above(self, "micro_batch", "target_batch")
+        _refuse_both(self, "model", "bert_config", "the encoder")
 
 
 @dataclass(frozen=True)
@@ -295,7 +292,10 @@ class TrainConfig(StepConfig):
         free=True,
     )
     save_every: str = setting(
-        "10m", "Updates, such as 200, or time, such as 10m or 2h, between saved states.", free=True
+        "10m",
+        "Updates, such as 200, or time, such as 10m or 2h, between saved states.",
+        free=True,
+        check=save_interval,
     )
     keep: int = setting(2, "How many saved states to keep.", minimum=1, free=True)
     deterministic: bool | None = setting(
@@ -317,24 +317,21 @@ class TrainConfig(StepConfig):
         free=True,
     )
     collective_timeout: str = setting(
-        "10m", "How long workers wait for each other, such as 90s or 10m.", free=True
+        "10m",
+        "How long workers wait for each other, such as 90s or 10m.",
+        free=True,
+        check=timeout_seconds,
     )
     out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]", path=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        save_interval(self.save_every)
-        timeout_seconds(self.collective_timeout)
         if self.strategy == "one" and self.replicas not in (None, 1):
             raise ConfigError(
                 f"`strategy` one and `replicas` {self.replicas} contradict each other",
                 "drop one of the two",
             )
-        if self.replicas is not None and self.replicas > self.target_batch:
-            raise ConfigError(
-                f"`replicas` {self.replicas} is above `target_batch` {self.target_batch}",
-                "lower the first or raise the second",
-            )
+        _refuse_above(self, "replicas", "target_batch")
 
 
 @dataclass(frozen=True)
@@ -345,6 +342,7 @@ class PlanConfig(StepConfig):
         None,
         "Plan for a GPU of this size that is not here, such as 4GiB; of it, the CUDA context and"
         " workspaces get their share.",
+        check=partial(size_in_bytes, "device_memory"),
     )
     out: str = setting("plan.json", "File to write.", path=True)
     fresh: bool = setting(
@@ -353,20 +351,20 @@ class PlanConfig(StepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size_in_bytes("device_memory", self.device_memory)
-        if self.device_memory is not None and self.memory_limit is not None:
-            raise ConfigError(
-                f"`device_memory` {self.device_memory} and `memory_limit` {self.memory_limit}"
-                " both name the memory",
-                "drop one of the two",
-            )
+        _refuse_both(self, "device_memory", "memory_limit", "the memory")
 
 
 @dataclass(frozen=True)
-class PredictConfig:
-    """Which model predicts, and what."""
+class ShowConfig(Options):
+    """Which run `bertaccum show` shows; of other commands, which they are about."""
 
     run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
+
+
+@dataclass(frozen=True)
+class PredictConfig(ShowConfig):
+    """Which model predicts, and what."""
+
     file: str | None = setting(
         None,
         "Table with a column of texts (CSV, TSV, JSON Lines or Parquet), or a file with one text a"
@@ -379,43 +377,33 @@ class PredictConfig:
     batch: int = setting(32, "Examples in one forward pass.", minimum=1)
     memory_limit: str | None = memory_limit_setting()
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        _check_table_options(self)
-        size_in_bytes("memory_limit", self.memory_limit)
 
+@dataclass(frozen=True)
+class _SplitConfig(ShowConfig):
+    """On which split a run's best model is evaluated."""
 
-def split_setting() -> Any:
-    """Return the field behind `split`."""
-    help = (
+    split: str | None = setting(
+        None,
         "Which TSV of the run's data folder to evaluate on."
-        " [default: test if it is there and has labels, else dev]"
+        " [default: test if it is there and has labels, else dev]",
+        choices=SPLITS,
     )
-    return setting(None, help, choices=SPLITS)
 
 
 @dataclass(frozen=True)
-class EvalConfig:
+class EvalConfig(PredictConfig, _SplitConfig):
     """What `bertaccum eval` evaluates, and on which rows."""
 
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
-    split: str | None = split_setting()
     file: str | None = setting(
         None,
         "A labelled table of your own instead of `split`: CSV, TSV, JSON Lines or Parquet. Its"
         " labels are class names or class numbers of the run.",
         path=True,
     )
-    text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
-    delimiter: str | None = delimiter_setting()
-    encoding: str | None = encoding_setting()
-    batch: int = setting(32, "Examples in one forward pass.", minimum=1)
-    memory_limit: str | None = memory_limit_setting()
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        _check_table_options(self)
+        super().__post_init__()
         named = (self.text_column, self.label_column, self.delimiter, self.encoding)
         if self.file is None and named != ("text", "label", None, None):
             raise ConfigError(
@@ -423,14 +411,21 @@ class EvalConfig:
                 " which is not named",
                 "add `file`, or drop them",
             )
-        size_in_bytes("memory_limit", self.memory_limit)
 
 
 @dataclass(frozen=True)
-class ExportConfig:
+class ReportConfig(_SplitConfig):
+    """What the page of `bertaccum report` evaluates, and where it goes."""
+
+    out: str | None = setting(
+        None, "File to write. [default: report.html in the run folder]", path=True
+    )
+
+
+@dataclass(frozen=True)
+class ExportConfig(ShowConfig):
     """What `bertaccum export` writes, of which run, and where."""
 
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
     format: str = setting(
         "savedmodel",
         "savedmodel: TensorFlow's, from text to labels, its tokenizer inside; huggingface: a folder"
@@ -441,9 +436,6 @@ class ExportConfig:
         None, "Folder to write. [default: export-FORMAT in the run folder]", path=True
     )
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     @property
     def folder(self) -> str:
         """The output folder: `out`, or the default."""
@@ -451,7 +443,7 @@ class ExportConfig:
 
 
 @dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(Options):
     """Where `bertaccum compare` writes, and how it smooths."""
 
     out: str = setting(".", "Folder for compare.png and compare.svg.", path=True)
@@ -461,30 +453,3 @@ class CompareConfig:
         " run's, at least the largest update's]",
         minimum=1,
     )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """What the page of `bertaccum report` evaluates, and where it goes."""
-
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
-    split: str | None = split_setting()
-    out: str | None = setting(
-        None, "File to write. [default: report.html in the run folder]", path=True
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-@dataclass(frozen=True)
-class ShowConfig:
-    """Which run `bertaccum show` shows."""
-
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self)

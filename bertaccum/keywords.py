@@ -95,18 +95,11 @@ class PredictOptions(TypedDict, total=False):
     memory_limit: str | None
 
 
-class EvalOptions(TypedDict, total=False):
+class EvalOptions(PredictOptions, total=False):
     """Fields of `EvalConfig`."""
 
-    run: str
     split: str | None
-    file: str | None
-    text_column: str
     label_column: str
-    delimiter: str | None
-    encoding: str | None
-    batch: int
-    memory_limit: str | None
 
 
 class ExportOptions(TypedDict, total=False):

@@ -92,6 +92,11 @@ def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
     return f"dev {', '.join(said.values())}"
 
 
+def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
+    """Return a training loss with what it is a mean over, and `more`; nothing if there is none."""
+    return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
+
+
 def one_class(evaluation: Evaluation) -> str:
     """Return a sentence if a model predicts one class for data of several; else nothing."""
     only = evaluation.get("only_prediction")

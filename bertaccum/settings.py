@@ -9,6 +9,8 @@ import codecs
 import dataclasses
 import math
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bertaccum.errors import ConfigError
@@ -33,6 +35,7 @@ def setting(
     switch: bool = False,
     fraction: bool = False,
     path: bool = False,
+    check: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A dataclass field that also knows its help text and its valid values.
 
@@ -48,6 +51,7 @@ def setting(
       switch: it can be on, off, or left to the tool, which is None.
       fraction: a number with a point is valid, too, above 0: it is a share of something.
       path: of a file or folder, which shells can complete.
+      check: called with a value that is not None; raises ConfigError for one that is not valid.
     """
     metadata = {
         "help": help,
@@ -59,6 +63,7 @@ def setting(
         "switch": switch,
         "fraction": fraction,
         "path": path,
+        "check": check,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -66,20 +71,31 @@ def setting(
 def memory_limit_setting() -> Any:
     """The field behind `memory_limit`."""
     help = "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
-    return setting(None, help, free=True)
+    return setting(None, help, free=True, check=partial(size_in_bytes, "memory_limit"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What all configurations are.
+
+    Raises:
+      ConfigError: a field is not of its type, choices or bounds.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            if problem := problem_of(field, value):
+                raise ConfigError(f"`{field.name}` {value} {problem}")
+            if check := field.metadata["check"]:
+                check(value)
 
 
 def field_names(config: type) -> set[str]:
     """Of a configuration's class."""
     return {field.name for field in dataclasses.fields(config)}
-
-
-def check_fields(config: Any) -> None:
-    """Raise ConfigError for a field that is not of its type, choices or bounds."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if value is not None and (problem := problem_of(field, value)):
-            raise ConfigError(f"`{field.name}` {value} {problem}")
 
 
 def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
@@ -157,7 +173,7 @@ def delimiter_setting() -> Any:
         f"Column separator of the file: {', '.join(DELIMITERS)}, or another character."
         " [default: found in the file]"
     )
-    return setting(None, help)
+    return setting(None, help, check=delimiter_character)
 
 
 def encoding_setting() -> Any:
@@ -166,7 +182,7 @@ def encoding_setting() -> Any:
         "Encoding of the file, such as latin-1 or utf-16."
         " [default: UTF-8, or what a byte order mark says]"
     )
-    return setting(None, help)
+    return setting(None, help, check=check_encoding)
 
 
 def delimiter_character(value: str | None) -> str | None:
@@ -182,12 +198,11 @@ def delimiter_character(value: str | None) -> str | None:
     return character
 
 
-def check_encoding(value: str | None) -> None:
+def check_encoding(value: str) -> None:
     """Raise ConfigError if Python knows no such encoding of texts."""
     try:
-        if value is not None:
-            codecs.getincrementaldecoder(value)
-            "a\n".encode(value).decode(value)
+        codecs.getincrementaldecoder(value)
+        "a\n".encode(value).decode(value)
     except (LookupError, ValueError, TypeError):
         raise ConfigError(
             f"`encoding` {value} is not a known encoding", "name one such as utf-16 or latin-1"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
+from bertaccum.progress import Note
 from data_prep.text_files import ending, text_lines
 
 # Folders of texts without classes, as in the aclImdb data.
@@ -16,9 +17,7 @@ _LAYOUT = "give a folder for each class, or a .txt file for each with one text a
 _NAMED = 3
 
 
-def class_texts(
-    folder: Path, encoding: str | None, note: Callable[[str], None]
-) -> Iterator[tuple[str, str]]:
+def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tuple[str, str]]:
     """Yield the class and the text of each example, class by class, by name.
 
     Args:
@@ -33,7 +32,13 @@ def class_texts(
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
     if by_folder:
-        _note_left_out(folder, folders, files, note)
+        for path in folders:
+            if path not in by_folder:
+                note(f"{path}: left out, its texts have no class")
+        if files:
+            names = ", ".join(path.name for path in files[:_NAMED])
+            more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+            note(f"{folder}: files beside the class folders are left out ({names}{more})")
         for path in by_folder:
             for text in _files(path):
                 whole = "".join(line for _, line in text_lines(text, encoding))
@@ -82,15 +87,3 @@ def _class_files(folder: Path, files: list[Path]) -> list[Path]:
         hint = f"name a file in it ({tables}), or {_LAYOUT}" if tables else _LAYOUT
         raise InputError("is a folder without classes", hint, path=folder)
     return texts
-
-
-def _note_left_out(
-    folder: Path, folders: list[Path], files: list[Path], note: Callable[[str], None]
-) -> None:
-    for path in folders:
-        if path.name in _UNLABELLED:
-            note(f"{path}: left out, its texts have no class")
-    if files:
-        names = ", ".join(path.name for path in files[:_NAMED])
-        more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-        note(f"{folder}: files beside the class folders are left out ({names}{more})")

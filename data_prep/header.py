@@ -6,48 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-_NAMES = frozenset(
-    [
-        "label",
-        "labels",
-        "class",
-        "classes",
-        "category",
-        "categories",
-        "target",
-        "targets",
-        "sentiment",
-        "polarity",
-        "rating",
-        "ratings",
-        "stars",
-        "star",
-        "score",
-        "intent",
-        "topic",
-        "gold",
-        "y",
-        "id",
-        "idx",
-        "index",
-        "text",
-        "texts",
-        "sentence",
-        "sentences",
-        "review",
-        "reviews",
-        "comment",
-        "comments",
-        "body",
-        "content",
-        "message",
-        "tweet",
-        "title",
-        "question",
-        "document",
-        "description",
-        "utterance",
-    ]
+_USUAL = re.compile(
+    "labels?|class(es)?|categor(y|ies)|targets?|sentiment|polarity|ratings?|stars?|score|intent|topic"
+    "|gold|y|id|idx|index|texts?|sentences?|reviews?|comments?|body|content|message|tweet|title"
+    "|question|document|description|utterance"
 )
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 # A longer or finished cell is a text, not a name.
@@ -115,5 +77,4 @@ def _is_name(cell: str) -> bool:
 
 
 def _is_usual(cell: str) -> bool:
-    words = re.split(r"[_\-.\d]+", cell.casefold())
-    return not _NAMES.isdisjoint(words)
+    return any(map(_USUAL.fullmatch, re.split(r"[_\-.\d]+", cell.casefold())))

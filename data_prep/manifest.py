@@ -1,16 +1,20 @@
-"""manifest.json: what stands in a data folder, and what decided it."""
+"""manifest.json: what stands in a data folder, what decided it, and whether that is still so."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertaccum.errors import InputError
+from bertaccum.atomic import REPLACED_SUFFIX
+from bertaccum.config import SPLITS
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import open_input, sha256
 from data_prep.prepared_files import MANIFEST, TOOL
 
+VOCABULARY = "vocab.txt"
+_OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
+_CHOOSE = "choose another folder with `out`"
 _KINDS = {"tool": str, "source": str, "labels": list, "options": dict, "files": dict}
 
 
@@ -31,17 +35,14 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
         return None
     with open_input(path) as file:
         raw = file.read()
+    remedy = f"run {TOOL} into another folder, or remove this one"
     try:
         manifest = json.loads(raw)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"is damaged ({error})", _prepare_again(), path=path) from error
+        raise InputError(f"is damaged ({error})", remedy, path=path) from error
     if not _is_ours(manifest):
-        raise InputError(f"was not written by {TOOL}", _prepare_again(), path=path)
+        raise InputError(f"was not written by {TOOL}", remedy, path=path)
     return manifest
-
-
-def _prepare_again() -> str:
-    return f"run {TOOL} into another folder, or remove this one"
 
 
 def _is_ours(manifest: Any) -> bool:
@@ -66,29 +67,67 @@ def label_names(folder: str | Path) -> list[str] | None:
     return None if manifest is None else [str(name) for name in manifest["labels"]]
 
 
-def manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """The manifest as it is written.
+def earlier_manifest(folder: Path) -> dict[str, Any] | None:
+    """What an earlier run says of the folder.
+
+    A run that was killed while it replaced files left no manifest, but the name
+    it moved the old one to. Then every file that we ever write counts as ours,
+    and the options as unknown.
 
     Args:
-      manifest: its keys and values.
+      folder: the output folder; it need not exist.
 
     Returns:
-      Indented JSON in UTF-8.
+      The manifest, or None if the folder is free.
+
+    Raises:
+      ConfigError: there are files in it that are not ours.
+      InputError: its manifest is damaged.
     """
-    return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
+    if not folder.exists():
+        return None
+    if not folder.is_dir():
+        raise ConfigError("is a file, not a folder", _CHOOSE, path=folder)
+    earlier = read_manifest(folder)
+    if earlier is None and (folder / f"{MANIFEST}{REPLACED_SUFFIX}").exists():
+        return {"options": {}, "files": dict.fromkeys(_OURS, "")}
+    if earlier is None and any(folder.iterdir()):
+        raise ConfigError(f"is not empty, and {TOOL} did not write it", _CHOOSE, path=folder)
+    return earlier
 
 
-def changed_options(manifest: dict[str, Any], options: dict[str, Any]) -> list[str]:
-    """Names what differs between a manifest's options and those of this run.
+def is_unchanged(
+    folder: Path, earlier: dict[str, Any], options: dict[str, Any], overwrite: bool
+) -> bool:
+    """Whether the folder already holds what these options make.
 
     Args:
-      manifest: of an earlier run.
-      options: what decides the result of this one.
+      folder: the output folder.
+      earlier: its manifest.
+      options: what decides the result of this run.
+      overwrite: whether other files of ours may be replaced.
 
     Returns:
-      `name was X, is Y` for each difference.
+      True if there is nothing to do, False if the folder is to be written.
+
+    Raises:
+      ConfigError: it would have to be written, but that is not allowed.
     """
-    earlier = manifest["options"]
+    differences = _differences(earlier["options"], options)
+    damaged = [] if differences else _damaged(folder, earlier["files"])
+    if not differences and not damaged:
+        return True
+    if overwrite:
+        _check_strangers(folder, earlier)
+        return False
+    raise ConfigError(
+        _reason(earlier, differences, damaged),
+        "add `overwrite` to write it again, or choose another `out`",
+        path=folder,
+    )
+
+
+def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
     return [
         f"{name} was {earlier.get(name)!r}, is {options.get(name)!r}"
         for name in {**earlier, **options}
@@ -96,21 +135,25 @@ def changed_options(manifest: dict[str, Any], options: dict[str, Any]) -> list[s
     ]
 
 
-def changed_files(folder: Path, manifest: dict[str, Any]) -> list[str]:
-    """Names the files that are no longer what the manifest says.
-
-    Args:
-      folder: the data folder.
-      manifest: its manifest.
-
-    Returns:
-      Names of changed and missing files.
-    """
-    return list(_changed(folder, manifest["files"]))
+def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
+    """The files that are missing or no longer what the manifest says."""
+    return [
+        name
+        for name, recorded in files.items()
+        if not (folder / name).is_file() or sha256(folder / name) != recorded
+    ]
 
 
-def _changed(folder: Path, files: dict[str, Any]) -> Iterator[str]:
-    for name, recorded in files.items():
-        path = folder / name
-        if not path.is_file() or sha256(path) != recorded:
-            yield name
+def _check_strangers(folder: Path, earlier: dict[str, Any]) -> None:
+    """The user may have put a vocab.txt of their own beside our files."""
+    for name in _OURS:
+        if name not in earlier["files"] and (folder / name).exists():
+            raise ConfigError(f"{TOOL} did not write this file", "move it away", path=folder / name)
+
+
+def _reason(earlier: dict[str, Any], differences: list[str], damaged: list[str]) -> str:
+    if not earlier["options"]:
+        return "an earlier run was interrupted while it replaced these files"
+    if differences:
+        return f"was prepared with other options ({'; '.join(differences)})"
+    return f"is no longer as it was prepared ({', '.join(damaged)} changed or missing)"

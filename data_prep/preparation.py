@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,20 @@ from typing import Any
 from bertaccum.atomic import new_files
 from bertaccum.config import SPLITS, PrepareConfig
 from bertaccum.errors import InputError
-from bertaccum.files import sha256
+from bertaccum.files import json_text, sha256
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.settings import delimiter_character
 from bertaccum.version import __version__
 from data_prep.archive import checked_sha256, recorded_download
-from data_prep.csv_source import csv_source
 from data_prep.findings import findings, rows_to_keep
-from data_prep.folder import VOCABULARY, earlier_manifest, is_unchanged
-from data_prep.manifest import manifest_bytes
+from data_prep.manifest import VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.prepared_files import MANIFEST, TOOL
-from data_prep.raw_rows import Part, Source
-from data_prep.rows import class_numbers, class_order, gather
+from data_prep.rows import Part, Source, class_numbers, class_order, gather
 from data_prep.sample import sample_source
 from data_prep.split import split_rows
-from data_prep.table import digest
+from data_prep.table import Reading, digest, read_rows
 from data_prep.tsv import write_tsv
+from data_prep.yelp import yelp_source
 
 _ROWS_A_REPORT = 1000
 
@@ -100,10 +98,11 @@ def prepare(
     with _opened(config, progress, note) as source:
         data = _split(source, config, progress)
     manifest = _manifest(source, data, options)
-    words = learn_vocabulary(_train_texts(data)) if config.source == "sample" else None
+    texts = (text.decode() for _, text in data.splits["train"])
+    words = learn_vocabulary(texts) if config.source == "sample" else None
     with new_files(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
         manifest["files"] = _write(temporary, data, words, config.layout, progress)
-        (temporary / MANIFEST).write_bytes(manifest_bytes(manifest))
+        (temporary / MANIFEST).write_bytes(json_text(manifest).encode())
     return PrepareResult(folder, manifest, unchanged=False)
 
 
@@ -142,15 +141,32 @@ def _input(option: str, name: str | None) -> dict[str, str]:
     return {option: path.name, f"{option}_sha256": digest(path)}
 
 
-@contextmanager
-def _opened(config: PrepareConfig, progress: Progress, note: Note) -> Iterator[Source]:
+def _opened(
+    config: PrepareConfig, progress: Progress, note: Note
+) -> AbstractContextManager[Source]:
     if config.source == "yelp":
-        from data_prep.yelp import yelp_source
+        return yelp_source(config, progress)
+    if config.source == "csv":
+        return nullcontext(_users_own(config, note))
+    return nullcontext(sample_source(config.seed))
 
-        with yelp_source(config, progress) as source:
-            yield source
-    else:
-        yield csv_source(config, note) if config.source == "csv" else sample_source(config.seed)
+
+def _users_own(config: PrepareConfig, note: Note) -> Source:
+    """The rows of `train_file` and, if it is named, `test_file`."""
+    assert config.train_file is not None  # PrepareConfig sees to it
+    train, test = Path(config.train_file), config.test_file and Path(config.test_file)
+    files = train.name if not test else f"{train.name} and {test.name}"
+    return Source(
+        description=f"the user's own texts ({files})",
+        train=_part(train, config, note),
+        test=_part(test, config, note) if test else None,
+    )
+
+
+def _part(path: Path, config: PrepareConfig, note: Note) -> Part:
+    delimiter = delimiter_character(config.delimiter)
+    reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
+    return Part(path, read_rows(path, reading, note))
 
 
 def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:
@@ -200,10 +216,6 @@ def _check_kept(part: Part, labels: list[int]) -> None:
             "add rows of other classes, or keep duplicates with `drop_duplicates=False`",
             path=part.where,
         )
-
-
-def _train_texts(data: _Data) -> Iterator[str]:
-    return (text.decode("utf-8") for _, text in data.splits["train"])
 
 
 def _manifest(source: Source, data: _Data, options: dict[str, Any]) -> dict[str, Any]:

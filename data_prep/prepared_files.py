@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-MANIFEST = "manifest.json"
-
-
-TOOL = "bertaccum prepare"
+MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 
 
 def is_prepared(path: Path) -> bool:

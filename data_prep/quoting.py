@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,9 +41,10 @@ def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[i
     reader = csv.reader((line for _, line in lines), delimiter=delimiter, strict=True)
     while True:
         row = reader.line_num + 1
+        # Python's process-wide limit is 131,072 characters; raised while one record is read.
+        limit = csv.field_size_limit(LONGEST)
         try:
-            with _long_fields():
-                fields = next(reader)
+            fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
@@ -54,6 +54,8 @@ def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[i
                 path=path,
                 row=row,
             ) from error
+        finally:
+            csv.field_size_limit(limit)
         if fields:
             yield row, fields
 
@@ -78,7 +80,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
     """
     if not any('"' in line for _, line in lines()):
         return delimiter != TAB
-    even = _has_even_width(plain_records(lines(), delimiter))
+    even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1
     if delimiter != TAB and not even:
         return True
     found = _survey(lines, delimiter, path)
@@ -86,7 +88,11 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
         rows = found.swallowed if found else {}
         _refuse(_first_that_looks_like_a_row(rows, plain_records(lines(), delimiter)), path)
         return True
-    if found is None or (even and (found.spans or not found.is_written_so)):
+    if found is None:
+        return False
+    # Whether a program that quotes could have written all of it.
+    is_written_so = found.as_needed or found.with_commas or found.whole_columns
+    if even and (found.spans or not is_written_so):
         return False
     _refuse(next(iter(found.swallowed.values()), None), path)
     return True
@@ -127,18 +133,18 @@ class _Survey:
       spans: a field runs over several lines.
       swallowed: the further rows of such fields that also hold the delimiter, and where each
         field begins.
+      as_needed: exactly the fields that hold a tab, a line end or a double quote are enclosed.
+      with_commas: those, and the ones with a comma.
+      whole_columns: the same columns in every row.
     """
 
     delimiter: str
     spans: bool = False
     swallowed: dict[int, int] = field(default_factory=dict)
+    as_needed: bool = True
+    with_commas: bool = True
+    whole_columns: bool = True
     _columns: list[bool] | None = None
-    _styles: set[str] = field(default_factory=lambda: {"needed", "commas", "columns"})
-
-    @property
-    def is_written_so(self) -> bool:
-        """Whether a program that quotes could have written all of it."""
-        return bool(self._styles)
 
     def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:
         for value in fields:
@@ -147,14 +153,11 @@ class _Survey:
                 self.swallowed |= dict.fromkeys(range(row + 1, row + 1 + value.count("\n")), row)
         needed = [any(c in value for c in f'{self.delimiter}\n\r"') for value in fields]
         commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
-        if enclosed != needed:
-            self._styles.discard("needed")
-        if enclosed != commas:
-            self._styles.discard("commas")
+        self.as_needed &= enclosed == needed
+        self.with_commas &= enclosed == commas
         if not is_first:  # The header may be enclosed where numbers below it are not.
             self._columns = self._columns or enclosed
-            if enclosed != self._columns:
-                self._styles.discard("columns")
+            self.whole_columns &= enclosed == self._columns
 
 
 def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
@@ -189,22 +192,3 @@ def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
             return None
         at += len(written) + 1
     return found
-
-
-def _has_even_width(records: Iterable[tuple[int, list[str]]]) -> bool:
-    width = 0
-    for _, fields in records:
-        if len(fields) != (width or len(fields)):
-            return False
-        width = len(fields)
-    return True
-
-
-@contextmanager
-def _long_fields() -> Iterator[None]:
-    """Raise Python's process-wide limit of 131,072 characters while one record is read."""
-    before = csv.field_size_limit(LONGEST)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)

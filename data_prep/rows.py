@@ -1,16 +1,67 @@
-"""Validated rows in memory: each text once, as the bytes that will be written."""
+"""Labelled texts: as a source hands them over, and validated, as the bytes that will be written."""
 
 from __future__ import annotations
 
+import re
 from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 from bertaccum.errors import InputError
 from bertaccum.progress import Progress
-from data_prep.raw_rows import Part
-from data_prep.text_cleaning import clean
 
 _ROWS_A_REPORT = 500
+# Everything that ends a line for some reader (`str.splitlines` is the broadest),
+# separates fields or ends a C string; and surrogates, which UTF-8 cannot hold.
+_BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
+
+
+class Row(NamedTuple):
+    """One example as its source spells it.
+
+    Args:
+      row: 1-based row of the file or stream it comes from, or number of the record.
+      label: its class, stripped and never empty; None if the source has none or none is wanted.
+      text: its text, as it stands.
+    """
+
+    row: int
+    label: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one file or split, read once.
+
+    Args:
+      where: the file or data set, for messages.
+      examples: the rows, in the source's order.
+      total: how many there are, when that is known before reading.
+    """
+
+    where: str | Path
+    examples: Iterable[Row]
+    total: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Everything there is to prepare.
+
+    Args:
+      description: what the texts are, for the manifest.
+      train: the rows that train.tsv and dev.tsv share.
+      test: the rows of test.tsv, if there are any.
+      names: readable class names by source label, where those differ.
+    """
+
+    description: str
+    train: Part
+    test: Part | None
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -33,6 +84,18 @@ class Rows:
     empty: list[int] = field(default_factory=list)
 
 
+def clean(text: str) -> str:
+    """Puts a space for every character that a line, tab or UTF-8 reader would trip over.
+
+    Args:
+      text: any text.
+
+    Returns:
+      Text of the same length; cleaning it again changes nothing.
+    """
+    return _BREAKS.sub(" ", text)
+
+
 def gather(part: Part, what: str, progress: Progress) -> Rows:
     """Reads, cleans and encodes every row.
 
@@ -45,11 +108,14 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
       The rows in their order.
 
     Raises:
-      InputError: there are none, or the source says one of them is wrong.
+      InputError: there are none, they have no labels, or the source says one of them is wrong.
     """
     rows = Rows()
     codes: dict[str, int] = {}
     for done, (row, label, text) in enumerate(part.examples, 1):
+        if label is None:
+            remedy = "name a file with a column of classes"
+            raise InputError("has no labels", remedy, path=part.where)
         rows.texts.append(clean(text).encode())
         rows.numbers.append(row)
         if not text.strip():

@@ -40,7 +40,10 @@ def split_rows(
     """
     order = np.argsort(np.random.Philox(key=seed).random_raw(len(texts)), kind="stable").tolist()
     rows = Counter(labels[row] for row in order)
-    left, groups = Counter(rows), _groups(texts, order)
+    left, rows_of = Counter(rows), dict[bytes, Group]()
+    for row in order:
+        rows_of.setdefault(texts[row], []).append(row)
+    groups = list(rows_of.values())
     split_of: dict[int, str] = {}
     for name, fraction in fractions.items():
         taken = _fill(groups, labels, _quotas(rows, left, fraction))
@@ -53,14 +56,6 @@ def split_rows(
     for row in order:
         splits[split_of.get(row, "train")].append(row)
     return splits
-
-
-def _groups(texts: Sequence[bytes], order: list[int]) -> list[Group]:
-    """The rows of each text."""
-    groups: dict[bytes, Group] = {}
-    for row in order:
-        groups.setdefault(texts[row], []).append(row)
-    return list(groups.values())
 
 
 def _quotas(rows: Mapping[int, int], left: Mapping[int, int], fraction: float) -> dict[int, int]:

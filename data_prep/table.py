@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +15,16 @@ from bertaccum.progress import Note, unheard
 from data_prep.class_folders import class_texts, folder_digest
 from data_prep.delimiter import find_delimiter, name_of
 from data_prep.header import is_header
-from data_prep.json_lines import is_json_lines, json_cells, json_names
-from data_prep.parquet import parquet_cells, parquet_names
+from data_prep.named_columns import (
+    is_json_lines,
+    json_cells,
+    json_names,
+    parquet_cells,
+    parquet_names,
+)
 from data_prep.prepared_files import is_prepared
 from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
+from data_prep.rows import Row
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
 
 TEXT, LABEL = "text", "label"
@@ -55,20 +62,6 @@ class Reading:
         return self.text_column == TEXT and self.label_column in (LABEL, None)
 
 
-class Row(NamedTuple):
-    """One example of a table.
-
-    Args:
-      row: 1-based row of the file, or number of the record.
-      label: its class, stripped and never empty; None if the file has none or none is wanted.
-      text: its text, as it stands.
-    """
-
-    row: int
-    label: str | None
-    text: str
-
-
 class _Picks(NamedTuple):
     """Positions of the wanted columns."""
 
@@ -101,13 +94,10 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
             "is a pipe or device, and tables are read more than once", "save it first", path=path
         )
     if first_bytes(path).startswith(PARQUET):
-        names = parquet_names(path)
-        return _named_rows(path, names, reading, lambda some: parquet_cells(path, some))
+        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
     if is_json_lines(path, ending(path), reading.encoding):
-        names = json_names(path, reading.encoding)
-        return _named_rows(
-            path, names, reading, lambda some: json_cells(path, some, reading.encoding)
-        )
+        cells = partial(json_cells, path, reading.encoding)
+        return _named_rows(path, json_names(path, reading.encoding), reading, cells)
     return _delimited_rows(path, reading, note)
 
 
@@ -117,10 +107,7 @@ def digest(path: Path) -> str:
 
 
 def _named_rows(
-    path: Path,
-    names: list[str],
-    reading: Reading,
-    cells: Callable[[list[str]], Records],
+    path: Path, names: list[str], reading: Reading, cells: Callable[[list[str]], Records]
 ) -> Iterator[Row]:
     """The rows of a format that names its columns."""
     if not names:
@@ -182,10 +169,12 @@ def _picks(
 ) -> tuple[_Picks, int]:
     """The wanted columns of a delimited file, and how many rows its header takes."""
     names = [name.strip() for name in first]
-    if reading.has_usual_columns and names == COLA_TEST_HEADER:
-        return _Picks(1, None), 1
-    if _looks_like_cola(names, reading) and not is_header(_fields(records()), certain=True):
-        return _Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
+    if reading.has_usual_columns:
+        if names == COLA_TEST_HEADER:
+            return _Picks(1, None), 1
+        may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
+        if may_be_cola and not is_header(_fields(records()), certain=True):
+            return _Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     picks = _named_picks(names, reading, path)
     if not all(column.isdecimal() for column in reading.columns):
         return picks, 1
@@ -194,12 +183,6 @@ def _picks(
         said = ", ".join(names)[:80]
         note(f"{path}: row 1 ({said}) names the columns and is not read as data")
     return picks, int(has_header)
-
-
-def _looks_like_cola(names: list[str], reading: Reading) -> bool:
-    return (
-        reading.has_usual_columns and len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
-    )
 
 
 def _fields(records: Records) -> Iterable[list[str]]:

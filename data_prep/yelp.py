@@ -7,8 +7,8 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from bertaccum.errors import InputError, RunError
 from bertaccum.files import sha256
 from bertaccum.progress import Progress
 from data_prep.archive import DATASET, Download, recorded_download, rewrite
-from data_prep.bars import ReportingBar
-from data_prep.raw_rows import Example, Part, Source
+from data_prep.rows import Part, Row, Source
 
 _NAMES = {"1": "negative", "2": "positive"}
 # What tensorflow-datasets' bars count, by how their descriptions start.
@@ -63,16 +62,14 @@ def yelp_source(config: PrepareConfig, progress: Progress) -> Iterator[Source]:
       InputError: no network, a wrong download or an archive that is not of this kind.
     """
     recorded = recorded_download()
-    with ExitStack() as stack:
-        if config.archive is None:
-            verified, builder = True, _built(progress, None, {})
-        else:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bertaccum-")))
-            archive = Path(config.archive).resolve()
-            verified = sha256(archive) == recorded.sha256
-            use = _use_verified if verified else _use_unverified
-            builder = use(archive, folder, recorded, progress)
-        yield _source(builder, verified)
+    if config.archive is None:
+        yield _source(_built(progress, None, {}), verified=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="bertaccum-") as folder:
+        archive = Path(config.archive).resolve()
+        verified = sha256(archive) == recorded.sha256
+        use = _use_verified if verified else _use_unverified
+        yield _source(use(archive, Path(folder), recorded, progress), verified)
 
 
 def _use_verified(archive: Path, folder: Path, recorded: Download, progress: Progress) -> Any:
@@ -126,7 +123,7 @@ def _adapted(progress: Progress) -> Iterator[None]:
     from tensorflow_datasets.core import utils
     from tensorflow_datasets.core.download import downloader
 
-    bar = partial(ReportingBar, progress, _DOINGS)
+    bar = partial(_ReportingBar, progress)
     with (
         redirect_stdout(io.StringIO()),
         _attributes(logging.getLogger("urllib3.connectionpool"), disabled=True),
@@ -134,6 +131,50 @@ def _adapted(progress: Progress) -> Iterator[None]:
         _attributes(downloader, MAX_RETRIES=_RETRIES),
     ):
         yield
+
+
+class _ReportingBar:
+    """What tensorflow-datasets uses of a tqdm bar, told to a callback.
+
+    Args:
+      progress: called at every change.
+      iterable: what the bar is drawn around, if anything.
+      desc: the bar's description; if it starts as none of `_DOINGS`, nothing is reported.
+      total: the expected final count.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        iterable: Iterable[Any] = (),
+        *,
+        desc: str = "",
+        total: int | None = None,
+        **_: Any,  # tqdm's looks
+    ) -> None:
+        self._progress, self._iterable = progress, iterable
+        known = (doing for start, doing in _DOINGS.items() if desc.startswith(start))
+        self._doing = next(known, None)
+        self._done, self._total = 0, total
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._iterable:
+            yield item
+            self.update()
+
+    def __enter__(self) -> _ReportingBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, done: int = 1) -> None:
+        self._done += done
+        if self._doing is not None:
+            self._progress(self._doing, self._done, self._total or None)
+
+    def update_total(self, more: int = 1) -> None:
+        self._total = (self._total or 0) + more
 
 
 @contextmanager
@@ -189,7 +230,7 @@ def _part(builder: Any, split: str) -> Part:
     return Part(f"{DATASET} {split}", _examples(builder, split), total)
 
 
-def _examples(builder: Any, split: str) -> Iterator[Example]:
+def _examples(builder: Any, split: str) -> Iterator[Row]:
     import tensorflow_datasets as tfds
 
     names = builder.info.features["label"].names
@@ -200,4 +241,4 @@ def _examples(builder: Any, split: str) -> Iterator[Example]:
     for batch in tfds.as_numpy(rows):
         for label, text in zip(batch["label"].tolist(), batch["text"].tolist(), strict=True):
             row += 1
-            yield Example(row, names[label], unescape(text.decode("utf-8")))
+            yield Row(row, names[label], unescape(text.decode("utf-8")))

@@ -12,6 +12,8 @@ from bertaccum.data.token_store import TokenStore
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+# As the program has it; the snippets of docs/ run as users of the library do, with Keras 3.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from error_list import Message, messages
 
 from bertaccum.cli.program import cli
 
@@ -56,7 +57,7 @@ def test_snippet(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "0"},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed
@@ -197,3 +198,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         known = committed.stdout.splitlines()
         assert not known or target.is_dir() or str(target.relative_to(ROOT)) in known, link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_contributing_lists_every_package() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = [path.parent for path in ROOT.glob("bertaccum/*/__init__.py")]
+    assert len(packages) == 10
+    for package in [*packages, ROOT / "data_prep"]:
+        assert f"`{package.relative_to(ROOT)}/`" in text, package
+
+
+def test_the_errors_page_has_the_errors_of_the_source() -> None:
+    found = list(messages())
+    assert len(found) > 150
+    assert Message("InputError", "is a folder, not a file", "name the file in it") in found
+    assert {m.error for m in found} == {"InputError", "ConfigError", "RunError"}

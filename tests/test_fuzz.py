@@ -43,9 +43,8 @@ from bertaccum.reporting.run_record import read_run_config
 from bertaccum.tasks.classification import build_classifier
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import read_saved
-from data_prep.csv_source import read_examples
 from data_prep.preparation import prepare
-from data_prep.table import Reading
+from data_prep.table import Reading, read_rows
 from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv
 
@@ -178,9 +177,9 @@ def classes_case(folder: Path) -> tuple[Path, Reader]:
 
 def read_user_table(path: Path) -> object:
     """As `prepare`, `eval --file` and `predict --file` do: all take the same rows, or refuse."""
-    texts = [text for _, _, text in read_examples(path, Reading())]
+    texts = [text for _, _, text in read_rows(path, Reading())]
     assert list(read_texts(path, Reading(label_column=None))) == texts
-    return list(read_examples(path, Reading("1", "2")))
+    return list(read_rows(path, Reading("1", "2")))
 
 
 def config_case(folder: Path) -> tuple[Path, Reader]:

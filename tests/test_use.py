@@ -139,6 +139,20 @@ def test_every_command_reads_the_same_rows(run: Any, folder: Path) -> None:
     assert out.splitlines()[0].endswith('\t"bad acting')
 
 
+def test_eval_keeps_to_its_run_when_another_one_begins(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "another").mkdir()
+    latest = tmp_path / "latest"
+    latest.symlink_to(Path("runs/one").resolve())
+
+    def begin_another(*_: object) -> None:
+        latest.unlink()
+        latest.symlink_to("another")
+
+    result = bertaccum.evaluate(run=str(latest), split="dev", progress=begin_another)
+    assert result.examples == 16
+    assert not list((tmp_path / "another").iterdir())
+
+
 def test_eval_takes_columns(run: Any, folder: Path) -> None:
     (folder / "named.csv").write_text("stars;body\n" + "1;very good\n0;very bad\n" * 3)
     for columns in (("body", "stars"), ("2", "1")):

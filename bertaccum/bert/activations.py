@@ -13,9 +13,13 @@ _CUBIC = 0.044715 * _LINEAR
 # Of the normal distribution.
 _ROOT_HALF, _PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
+# For callers, `tf.custom_gradient` leaves the first.
+_WithGradient = tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]
+
 
 @tf.autograph.experimental.do_not_convert
-def gelu(x: tf.Tensor) -> tf.Tensor:
+@tf.custom_gradient
+def gelu(given: tf.Tensor) -> _WithGradient:
     """Apply the tanh approximation of the Gaussian error linear unit.
 
     BERT was pretrained with it. The values are those of `tf.nn.gelu(x, approximate=True)`, whose
@@ -25,34 +29,11 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
     Args:
-      x: of any shape and float type.
+      given: x, of any shape and float type.
 
     Returns:
-      A tensor of the shape and type of `x`.
+      A tensor of the shape and type of x.
     """
-    return _gelu(x)
-
-
-@tf.autograph.experimental.do_not_convert
-def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """Apply the Gaussian error linear unit: x times the normal distribution's share below x.
-
-    Hugging Face's configurations call it `gelu`. Like `gelu` here, it keeps the derivative only
-    and computes in float32 at least.
-
-    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
-
-    Args:
-      x: of any shape and float type.
-
-    Returns:
-      A tensor of the shape and type of `x`.
-    """
-    return _gelu_erf(x)
-
-
-@tf.custom_gradient
-def _gelu(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     x = _precise(given)
     inner = x * (_LINEAR + _CUBIC * tf.square(x))
     gate = tf.sigmoid(inner)
@@ -63,8 +44,22 @@ def _gelu(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]
     return tf.cast(x * gate, given.dtype), lambda upstream: upstream * derivative
 
 
+@tf.autograph.experimental.do_not_convert
 @tf.custom_gradient
-def _gelu_erf(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+def gelu_erf(given: tf.Tensor) -> _WithGradient:
+    """Apply the Gaussian error linear unit: x times the normal distribution's share below x.
+
+    Hugging Face's configurations call it `gelu`. Like `gelu` here, it keeps the derivative only
+    and computes in float32 at least.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
+
+    Args:
+      given: x, of any shape and float type.
+
+    Returns:
+      A tensor of the shape and type of x.
+    """
     x = _precise(given)
     below = 0.5 + 0.5 * tf.math.erf(x * _ROOT_HALF)
     derivative = tf.cast(below + x * _PEAK * tf.exp(-0.5 * tf.square(x)), given.dtype)

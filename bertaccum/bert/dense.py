@@ -14,7 +14,10 @@ Dense = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @tf.autograph.experimental.do_not_convert
-def dense(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+@tf.custom_gradient
+def dense(
+    rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], _Gradients]]:
     """Multiply by a matrix and add a bias.
 
     Args:
@@ -23,15 +26,9 @@ def dense(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
       bias: [outputs], of the same type.
 
     Returns:
-      [rows, outputs], of the same type.
+      [rows, outputs], of the same type; callers do not see the gradient beside it.
     """
-    return _dense(rows, kernel, bias)
 
-
-@tf.custom_gradient
-def _dense(
-    rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
-) -> tuple[tf.Tensor, Callable[[tf.Tensor], _Gradients]]:
     def gradient(upstream: tf.Tensor) -> _Gradients:
         return (
             # A third faster than a product with the kernel transposed, on CPUs in float32.

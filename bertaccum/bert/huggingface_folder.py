@@ -25,6 +25,11 @@ TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # Of names in a file that holds more than the encoder; and of the part that it may lack.
 PREFIX, POOLER = "bert.", "pooler.dense."
 _LAYER_NORM_EPSILON = 1e-12
+# Of the tokenizers' settings, those that are on, or left out, for uncased models.
+_CLEANING = (
+    *("do_lower_case", "lowercase", "strip_accents"),
+    *("tokenize_chinese_chars", "handle_chinese_chars"),
+)
 # Their names of our activations; the first of each is the one to write.
 _ACTIVATIONS = {
     "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate"),
@@ -34,18 +39,12 @@ _ACTIVATIONS = {
     "linear": ("linear",),
 }
 # Keys that make a BERT another one, with the value that they have in that of the paper.
-_USUAL = {
+_USUAL: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
 }
-_SPECIAL = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
+_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 CONFIG = "config.json"
 WORDS = "vocab.txt"
@@ -130,30 +129,19 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
         something else.
     """
     values = read_object(path)
-    _check_architecture(values, path)
-    for key, usual in _USUAL.items():
-        if values.get(key, usual) != usual:
-            raise InputError(
-                f"{key} is {values[key]!r}, known is {usual!r}", "name another model", path=path
-            )
-    epsilon = values.get("layer_norm_eps", _LAYER_NORM_EPSILON)
-    if not _is_close(epsilon, _LAYER_NORM_EPSILON):
-        raise InputError(
-            f"layer_norm_eps is {epsilon!r}, known is {_LAYER_NORM_EPSILON}",
-            "name another model",
-            path=path,
-        )
-    base = dataclasses.asdict(PRESET_CONFIGS["bert-base"]) | {"hidden_act": "gelu"}
-    return checked_config(base | values | {"hidden_act": _our_activation(values, path)}, path)
-
-
-def _check_architecture(values: dict[str, Any], path: Path) -> None:
-    """Early files name none: then the weights' names decide."""
-    named = values.get("model_type", "bert")
+    named = values.get("model_type", "bert")  # Early files name none.
     if named != "bert":
         raise InputError(
             f"is of a {named} model", "only BERT can be read (model_type bert)", path=path
         )
+    for key, usual in {**_USUAL, "layer_norm_eps": _LAYER_NORM_EPSILON}.items():
+        value = values.get(key, usual)
+        if value != usual and not _is_close(value, usual):
+            raise InputError(
+                f"{key} is {value!r}, known is {usual!r}", "name another model", path=path
+            )
+    base = dataclasses.asdict(PRESET_CONFIGS["bert-base"]) | {"hidden_act": "gelu"}
+    return checked_config(base | values | {"hidden_act": _our_activation(values, path)}, path)
 
 
 def _our_activation(values: dict[str, Any], path: Path) -> str:
@@ -165,38 +153,25 @@ def _our_activation(values: dict[str, Any], path: Path) -> str:
     raise InputError(f"hidden_act is {named!r}", f"known are {known}", path=path)
 
 
-def _is_close(value: Any, other: float) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isclose(value, other, rel_tol=1e-3)
+def _is_close(value: Any, other: Any) -> bool:
+    return all(type(v) in (int, float) for v in (value, other)) and math.isclose(
+        value, other, rel_tol=1e-3
+    )
 
 
 def _check_text_cleaning(folder: Path) -> None:
     """Raises InputError where text is not lower-cased, or not cut, as for uncased models."""
-    for path, settings in _text_settings(folder):
-        for key, ours in (
-            ("do_lower_case", (True, None)),
-            ("lowercase", (True, None)),
-            ("strip_accents", (True, None)),
-            ("tokenize_chinese_chars", (True, None)),
-            ("handle_chinese_chars", (True, None)),
-        ):
-            if settings.get(key) not in ours:
+    for path in (folder / TOKENIZER_CONFIG, folder / TOKENIZER):
+        settings: Any = read_object(path) if path.is_file() else {}
+        if path.name == TOKENIZER:
+            settings = settings.get("normalizer")
+        for key in _CLEANING if isinstance(settings, dict) else ():
+            if settings.get(key) not in (True, None):
                 raise InputError(
                     f"{key} is {settings[key]!r}, and text is cleaned as for uncased models here",
                     "name an uncased model",
                     path=path,
                 )
-
-
-def _text_settings(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """What the tokenizer's files say of cleaning text, which may be nothing."""
-    found = []
-    for name in (TOKENIZER_CONFIG, TOKENIZER):
-        if (folder / name).is_file():
-            values = read_object(folder / name)
-            settings = values if name == TOKENIZER_CONFIG else values.get("normalizer")
-            found.append((folder / name, settings if isinstance(settings, dict) else {}))
-    return found
 
 
 def read_words(path: Path) -> list[str]:
@@ -211,8 +186,8 @@ def read_words(path: Path) -> list[str]:
     words = model.get("vocab") if isinstance(model, dict) else None
     words = words if isinstance(words, dict) else {}
     numbers = list(words.values())
-    whole = all(type(number) is int for number in numbers)
-    if not (whole and numbers and sorted(numbers) == list(range(len(numbers)))):
+    whole = numbers and all(type(number) is int for number in numbers)
+    if not whole or sorted(numbers) != list(range(len(numbers))):
         raise InputError("holds no WordPiece vocabulary", "add a vocab.txt", path=path)
     vocabulary = sorted(words, key=words.__getitem__)
     check_vocabulary(vocabulary, path)
@@ -237,27 +212,7 @@ def write_description(
       max_seq_length: tokens that texts are cut to.
       dropout: rate that it was trained with.
     """
-    config = _config(encoder, vocabulary, names, dropout)
-    write_text(folder / CONFIG, json_text(config))
-    write_text(folder / WORDS, "\n".join(vocabulary) + "\n")
-    write_text(folder / "special_tokens_map.json", json_text(_SPECIAL))
-    tokenizer = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": True,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-        # `[SEP]` in a text is a bracket, three letters and a bracket, as it was in training.
-        "split_special_tokens": True,
-        "model_max_length": max_seq_length,
-        **_SPECIAL,
-    }
-    write_text(folder / TOKENIZER_CONFIG, json_text(tokenizer))
-
-
-def _config(
-    encoder: EncoderConfig, vocabulary: list[str], names: list[str], dropout: float
-) -> dict[str, Any]:
-    return {
+    config = {
         "architectures": ["BertForSequenceClassification"],
         "model_type": "bert",
         **dataclasses.asdict(encoder),
@@ -274,3 +229,17 @@ def _config(
         "label2id": {name: number for number, name in enumerate(names)},
         "torch_dtype": "float32",
     }
+    write_text(folder / CONFIG, json_text(config))
+    write_text(folder / WORDS, "\n".join(vocabulary) + "\n")
+    write_text(folder / "special_tokens_map.json", json_text(_SPECIAL))
+    tokenizer = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": True,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        # `[SEP]` in a text is a bracket, three letters and a bracket, as it was in training.
+        "split_special_tokens": True,
+        "model_max_length": max_seq_length,
+        **_SPECIAL,
+    }
+    write_text(folder / TOKENIZER_CONFIG, json_text(tokenizer))

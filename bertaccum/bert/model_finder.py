@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
@@ -30,16 +29,9 @@ from bertaccum.files import read_mapping, sha256
 from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
-
-
 NO_CHECKPOINT = "none"
-
-
-# Prefixes of the weights' files, in Google's format and in the `best/` of a run.
+# Prefix of the weights' files in Google's format.
 _PREFIX = "bert_model.ckpt"
-
-
-_BEST = "best"
 
 
 def checkpoint_home(named: str) -> str:
@@ -68,14 +60,8 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
             path=vocabulary_path,
         )
     _check_length(config, encoder)
-    return ModelSource(
-        name=_name(config, folder),
-        encoder=encoder,
-        vocabulary=vocabulary,
-        checkpoint=_weights(folder),
-        has_pooler=_has_pooler(folder),
-        labels=_head_labels(folder),
-    )
+    source = ModelSource(_name(config, folder), encoder, vocabulary, checkpoint=None)
+    return source if folder is None else _pretrained(source, folder)
 
 
 def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
@@ -126,7 +112,10 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     if path.is_dir():
         return _whole_folder(path)
     if path.is_file():
-        return _unpacked(path)
+        folder = cache_folder() / "checkpoints" / sha256(path)[:16]
+        if not folder.is_dir():
+            unpack(path, folder)
+        return folder
     raise InputError(
         "there is no such checkpoint",
         f"`init_checkpoint` takes a folder, a zip, a run, none, or {', '.join(PRESET_CONFIGS)}",
@@ -141,7 +130,7 @@ def is_run(folder: Path) -> bool:
 
 def _best_of_run(run: Path) -> Path:
     # `runs/latest` is another run as soon as the new one begins.
-    best = standing(run.resolve() / _BEST)
+    best = standing(run.resolve() / "best")
     if not (best / f"{RUN_PREFIX}.index").is_file():
         raise InputError(
             "this run has no best checkpoint yet",
@@ -151,26 +140,16 @@ def _best_of_run(run: Path) -> Path:
     return best
 
 
-def _weights(folder: Path | None) -> Path | None:
-    if folder is None:
-        return None
-    for name in (WEIGHTS, f"{RUN_PREFIX}.index"):
-        if (folder / name).is_file():
-            return folder / name.removesuffix(".index")
-    return folder / _PREFIX
-
-
-def _head_labels(folder: Path | None) -> dict[str, Any] | None:
-    if folder is None or not (folder / f"{RUN_PREFIX}.index").is_file():
-        return None
-    return read_mapping(folder / "labels.json")
-
-
-def _has_pooler(folder: Path | None) -> bool:
-    if folder is None or not is_huggingface(folder):
-        return True
-    with open_weights(folder / WEIGHTS) as weights:
-        return has_pooler(held_names(weights))
+def _pretrained(source: ModelSource, folder: Path) -> ModelSource:
+    """The same with the weights in a folder."""
+    pooler, labels, name = True, None, _PREFIX
+    if is_huggingface(folder):
+        name = WEIGHTS
+        with open_weights(folder / WEIGHTS) as weights:
+            pooler = has_pooler(held_names(weights))
+    elif (folder / f"{RUN_PREFIX}.index").is_file():
+        name, labels = RUN_PREFIX, read_mapping(folder / "labels.json")
+    return dataclasses.replace(source, checkpoint=folder / name, has_pooler=pooler, labels=labels)
 
 
 def _whole_folder(folder: Path) -> Path:
@@ -187,13 +166,6 @@ def _whole_folder(folder: Path) -> Path:
     return folder
 
 
-def _unpacked(archive: Path) -> Path:
-    folder = cache_folder() / "checkpoints" / sha256(archive)[:16]
-    if not folder.is_dir():
-        unpack(archive, folder)
-    return folder
-
-
 def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     """The named dimensions, which must be the checkpoint's; its own where none are named."""
     own = _own_encoder(folder) if folder else None
@@ -205,7 +177,12 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
         return own
     if own is None:
         return named
-    differences = _differences(named, own)
+    # How weights were first drawn does not matter.
+    differences = [
+        f"{name} {value} against {getattr(own, name)}"
+        for name, value in dataclasses.asdict(named).items()
+        if name not in ("initializer_range", "vocab_size") and value != getattr(own, name)
+    ]
     if differences:
         raise ConfigError(
             f"`{option}` {config.bert_config or config.model} and `init_checkpoint`"
@@ -221,23 +198,16 @@ def _own_encoder(folder: Path) -> EncoderConfig:
     return read_bert_config(folder / "bert_config.json")
 
 
-def _differences(named: EncoderConfig, own: EncoderConfig) -> list[str]:
-    """What two encoders do not share; how weights were first drawn does not matter."""
-    ours, theirs = dataclasses.asdict(named), dataclasses.asdict(own)
-    names = [name for name in ours if name not in ("initializer_range", "vocab_size")]
-    return [f"{n} {ours[n]} against {theirs[n]}" for n in names if ours[n] != theirs[n]]
-
-
 def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
     # Other words than those of the pretraining would be other words under the same ids.
     home = Path(config.data) if folder is None else folder
-    if not (home / WORDS).is_file() and is_huggingface(home) and (home / TOKENIZER).is_file():
+    if (home / WORDS).is_file():
+        return home / WORDS
+    if is_huggingface(home) and (home / TOKENIZER).is_file():
         return home / TOKENIZER
-    if not (home / WORDS).is_file():
-        raise ConfigError(f"there is no {WORDS} in {home}", "name one with `vocab`")
-    return home / WORDS
+    raise ConfigError(f"there is no {WORDS} in {home}", "name one with `vocab`")
 
 
 def _name(config: StepConfig, folder: Path | None) -> str:

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+
+from bertaccum.cli.options import Number
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text
 
+# Of commands, and not of their configuration.
+OWN_OPTIONS = frozenset(
+    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
+)
 
-def read_config_file(
-    path: Path,
-    keys: Iterable[str],
-    check: Callable[[str, Any], Any],
-    others: Iterable[str] = (),
+
+def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
+    """`--config`, for files that may also have these `others` keys."""
+    return click.option(
+        "--config",
+        type=click.Path(),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=functools.partial(_use_config_file, others=others),
+        help="YAML file with any of these options; a flag beats the file.",
+    )
+
+
+def _use_config_file(
+    ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
+) -> None:
+    """Makes a YAML file's values the defaults of this command; `others` are passed over."""
+    if path is not None:
+        parameters = {str(p.name): p for p in ctx.command.params if p.name not in OWN_OPTIONS}
+        ctx.default_map = _read(Path(path), parameters, others)
+
+
+def _read(
+    path: Path, parameters: Mapping[str, click.Parameter], others: Iterable[str]
 ) -> dict[str, Any]:
     """Reads a YAML mapping of option names to values.
 
     Args:
       path: the file; only plain YAML, no tags.
-      keys: the names that are known.
-      check: converts a key's value; raises ValueError with the reason if it cannot.
-      others: names that are known, and passed over.
+      parameters: of the command, by the names that are known.
+      others: names that are known, too, and passed over.
 
     Raises:
       InputError: the file is missing or not YAML.
@@ -31,22 +58,28 @@ def read_config_file(
     """
     import yaml
 
-    known, values = list(keys), {}
+    values: dict[str, Any] = {}
     try:
         loader = yaml.SafeLoader(read_text(path))
         root = loader.get_single_node()
-        pairs = [] if root is None else _pairs(root, path)
-        for key_node, value_node in pairs:
+        if not isinstance(root, yaml.MappingNode | None):
+            raise InputError("holds no `key: value` lines", "see configs/ for examples", path=path)
+        for key_node, value_node in [] if root is None else root.value:
             row = key_node.start_mark.line + 1
             key = str(loader.construct_object(key_node, deep=True)).replace("-", "_")
             value = loader.construct_object(value_node, deep=True)
             if key in others:
                 continue
-            if key not in known:
-                raise ConfigError(f"unknown key {key!r}", _closest(key, known), path=path, row=row)
+            if key not in parameters:
+                hint = _closest(key, parameters)
+                raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
             if key in values:
                 raise ConfigError(f"{key} is there twice", "drop one", path=path, row=row)
-            values[key] = _checked(key, value, check, path, row)
+            try:
+                values[key] = None if value is None else _converted(parameters[key], value)
+            except (click.BadParameter, ValueError) as error:
+                reason = getattr(error, "message", str(error)).rstrip(".")
+                raise ConfigError(f"{key}: {reason}", path=path, row=row) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not plain YAML ({error})", path=path) from None
     except yaml.YAMLError as error:
@@ -57,19 +90,15 @@ def read_config_file(
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _pairs(root: Any, path: Path) -> Any:
-    if root.id != "mapping":
-        raise InputError("holds no `key: value` lines", "see configs/ for examples", path=path)
-    return root.value
+def _converted(parameter: click.Parameter, value: Any) -> Any:
+    whole = isinstance(parameter.type, Number) and not parameter.type.takes_floats
+    plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
+    flag = isinstance(parameter.type, click.types.BoolParamType)
+    if not plain or isinstance(value, bool) != flag:
+        raise click.BadParameter(f"{value!r} is not valid")
+    return parameter.type.convert(value, parameter, None)
 
 
-def _checked(key: str, value: Any, check: Callable[[str, Any], Any], path: Path, row: int) -> Any:
-    try:
-        return None if value is None else check(key, value)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}", path=path, row=row) from None
-
-
-def _closest(key: str, known: list[str]) -> str:
+def _closest(key: str, known: Iterable[str]) -> str:
     match = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
     return f"did you mean {match[0]}?" if match else ""

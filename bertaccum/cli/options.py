@@ -10,24 +10,16 @@ import os
 import sys
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
-from bertaccum.cli.config_file import read_config_file
 from bertaccum.cli.display.sentences import with_flags
 from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO, problem_of
 
 if typing.TYPE_CHECKING:
     from bertaccum.cli.display.view import View
-
-_COMMANDLINE = click.core.ParameterSource.COMMANDLINE
-# Of commands, and not of their configuration.
-OWN_OPTIONS = frozenset(
-    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
-)
 
 
 class Command(click.Command):
@@ -36,8 +28,16 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             _, _, named = self.make_parser(ctx).parse_args(list(args))
-            _check_repeated(ctx, named)
+            for option in named:
+                # The last value would win, and the others would be lost without a word.
+                if named.count(option) > 1 and not _is_repeatable(option):
+                    flag = max(option.opts, key=len)
+                    raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
         return super().parse_args(ctx, args)
+
+
+def _is_repeatable(option: click.Parameter) -> bool:
+    return not isinstance(option, click.Option) or option.multiple or option.is_flag or option.count
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
@@ -45,39 +45,27 @@ def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
     return click.command(name, cls=Command, **settings)
 
 
-def _check_repeated(ctx: click.Context, named: list[click.Parameter]) -> None:
-    """The last value would win, and the others would be lost without a word."""
-    for option in named:
-        single = isinstance(option, click.Option) and not (
-            option.multiple or option.is_flag or option.count
-        )
-        if single and named.count(option) > 1:
-            flag = max(option.opts, key=len)
-            raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
-
-
 class Number(click.ParamType):
     """A number, or a word such as auto, for a field of a configuration.
 
     Text becomes a number here; whether it is valid the field says.
+
+    Attributes:
+      takes_floats: whether a number may have a fractional part.
     """
 
     def __init__(self, field: dataclasses.Field[Any], kinds: set[type]) -> None:
         self._field, self._kinds = field, kinds
-        plain = "integer" if int in kinds else "float"
+        self.takes_floats = float in kinds
         if field.metadata["fraction"]:
-            plain = "updates|epochs"
-        self.name = f"{plain}|{AUTO}" if str in kinds else plain
-        self._meaning = "a whole number" if int in kinds else "a number"
-        if field.metadata["fraction"]:
+            self.name = "updates|epochs"
             self._meaning = "a number of updates, such as 200, or of epochs, such as 0.25"
-        if str in kinds:
-            self._meaning = f"{AUTO} or a whole number"
-
-    @property
-    def takes_floats(self) -> bool:
-        """Whether a number may have a fractional part."""
-        return float in self._kinds
+        elif str in kinds:
+            self.name, self._meaning = f"integer|{AUTO}", f"{AUTO} or a whole number"
+        elif int in kinds:
+            self.name, self._meaning = "integer", "a whole number"
+        else:
+            self.name, self._meaning = "float", "a number"
 
     @property
     def range(self) -> str:
@@ -153,40 +141,10 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
     return click.Path() if field.metadata["path"] else click.STRING
 
 
-def _use_config_file(
-    ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
-) -> None:
-    """Makes a YAML file's values the defaults of this command; `others` are passed over."""
-    if path is None:
-        return
-    parameters = {p.name: p for p in ctx.command.params if p.name not in OWN_OPTIONS}
-
-    def check(key: str, value: Any) -> Any:
-        parameter = parameters[key]
-        whole = isinstance(parameter.type, Number) and not parameter.type.takes_floats
-        plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
-        flag = isinstance(parameter.type, click.types.BoolParamType)
-        if not plain or isinstance(value, bool) != flag:
-            raise ValueError(f"{value!r} is not valid")
-        try:
-            return parameter.type.convert(value, parameter, ctx)
-        except click.BadParameter as error:
-            raise ValueError(error.message.rstrip(".")) from None
-
-    ctx.default_map = read_config_file(Path(path), parameters, check, others)
-
-
-def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """`--config`, for files that may also have these `others` keys."""
-    return click.option(
-        "--config",
-        type=click.Path(),
-        metavar="FILE",
-        is_eager=True,
-        expose_value=False,
-        callback=functools.partial(_use_config_file, others=others),
-        help="YAML file with any of these options; a flag beats the file.",
-    )
+def is_named(ctx: click.Context, name: str) -> bool:
+    """Whether an option was given, by a flag or a file."""
+    sources = click.core.ParameterSource
+    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
 
 
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,7 +160,10 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         ctx: click.Context, *arguments: Any, argument: str | None, run: str, **options: Any
     ) -> Any:
-        if argument is not None and ctx.get_parameter_source("run") is _COMMANDLINE:
+        if (
+            argument is not None
+            and ctx.get_parameter_source("run") is click.core.ParameterSource.COMMANDLINE
+        ):
             raise ConfigError(f"RUN {argument} and --run {run} both name the run", "drop one")
         return command(*arguments, run=argument or run, **options)
 
@@ -251,6 +212,8 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose contradict each other; drop one")
+        # TensorFlow then does not import Keras 3, which takes two seconds; tf_keras is used here.
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
         if not verbose:
             quiet_tensorflow()
         view = make_view(quiet, log_format, log_every, verbose)
@@ -258,9 +221,6 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, view=view, **options)
 
     return wrapped
-
-
-JSON = "json"
 
 
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
@@ -278,7 +238,7 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
 
     if quiet:
         return View(verbose)
-    if log_format == JSON:
+    if log_format == "json":
         return Records(seconds, verbose)
     return Live(verbose=verbose) if sys.stderr.isatty() else Lines(seconds, verbose)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,11 +15,20 @@ if TYPE_CHECKING:
     from bertaccum.reporting.run_record import Record
 
 
-def tables() -> Any:
-    """What needs rich is imported when there is something to show."""
-    from bertaccum.cli.display import tables
+def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
+    """Print what a command found, on stdout.
 
-    return tables
+    Args:
+      as_json: as a record.
+      values: that record.
+      show: else called with the module `tables`, which needs rich and is imported late.
+    """
+    if as_json:
+        sentences.result_json(values)
+    else:
+        from bertaccum.cli.display import tables
+
+        show(tables)
 
 
 def name_run(view: View, named: str) -> Record:

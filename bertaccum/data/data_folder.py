@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import PlanConfig
@@ -14,9 +13,6 @@ from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from data_prep.manifest import label_names
 from data_prep.tsv import read_tsv
-
-if TYPE_CHECKING:
-    pass
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.tokenizer import Tokenizer
@@ -16,7 +15,6 @@ from bertaccum.config import EvalConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.files import json_text, read_mapping
-from bertaccum.inference.inputs import evaluated_table
 from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.results import ClassScores, EvalResult
 from bertaccum.planning.device_memory import limit_memory
@@ -53,16 +51,14 @@ class Predictions:
     logits: np.ndarray
 
 
-def evaluate(config: EvalConfig, progress: Progress, note: Note = unheard) -> EvalResult:
-    """Evaluate the best model of a run: `evaluation` of `predictions`."""
-    return evaluation(predictions(config, progress, note))
-
-
-def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) -> Predictions:
+def predictions(
+    config: EvalConfig, tsv: Path, progress: Progress, note: Note = unheard
+) -> Predictions:
     """Has the best model of a run predict a labelled TSV.
 
     Args:
-      config: which run and which TSV.
+      config: which run.
+      tsv: what `evaluated_table` returns.
       progress: called with what is being done, how much is done, and the total.
       note: is told how `config.file` is written.
 
@@ -72,24 +68,20 @@ def predictions(config: EvalConfig, progress: Progress, note: Note = unheard) ->
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
-    tsv = evaluated_table(config)
     best = folder.best_checkpoint()
     model, files = load_best(best)
     if config.file:
         tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
-        store = store_of_table(_read(config, tsv, note), tsv, files.labels, tokenizer, note)
+        delimiter = delimiter_character(config.delimiter)
+        reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
+        table = read_tsv(tsv, reading, note)
+        store = store_of_table(table, tsv, files.labels, tokenizer, note)
     else:
         store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
     logits = Predictor(CLASSIFICATION, model, config.batch)(store, progress)
     update = (read_mapping(best / EVALUATION) or {}).get("update")
     name = folder.path.resolve().name
     return Predictions(name, update, tsv, store, files.labels.names, logits)
-
-
-def _read(config: EvalConfig, path: Path, note: Note) -> pd.DataFrame:
-    delimiter = delimiter_character(config.delimiter)
-    reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
-    return read_tsv(path, reading, note)
 
 
 def evaluation(found: Predictions) -> EvalResult:

@@ -80,11 +80,8 @@ def claim_memory() -> None:
 
 def peak_memory_bytes() -> int | None:
     """The most that the device has handed out since `reset_peak_memory`; None if unknown."""
-    try:
-        # Allocators that do not count, or have not yet, say 0.
-        return int(tf.config.experimental.get_memory_info(_device())["peak"]) or None
-    except ValueError:
-        return None
+    # Allocators that do not count, or have not yet, say 0.
+    return _counted("peak") or None
 
 
 def memory_for_tensors(gpu_bytes: int) -> int:
@@ -129,10 +126,7 @@ def available_bytes() -> int:
 
 def used_bytes() -> int:
     """What the device has handed out now; 0 where it does not say."""
-    try:
-        return int(tf.config.experimental.get_memory_info(_device())["current"])
-    except ValueError:
-        return 0
+    return _counted("current")
 
 
 def total_bytes(devices: int = 1) -> int | None:
@@ -157,6 +151,14 @@ def reset_peak_memory() -> None:
     """Starts the measurement of the peak again, at what is in use now."""
     if peak_memory_bytes() is not None:
         tf.config.experimental.reset_memory_stats(_device())
+
+
+def _counted(bytes_in: str) -> int:
+    """What the device says of its `peak` or `current` bytes; 0 where it says nothing."""
+    try:
+        return int(tf.config.experimental.get_memory_info(_device())[bytes_in])
+    except ValueError:
+        return 0
 
 
 def _gpus() -> list[tf.config.PhysicalDevice]:

@@ -1,4 +1,4 @@
-"""The asking side of `probe.py`: windows are run in another process, and may end it."""
+"""The asking side of `step_measurement`: windows are run in another process, and may end it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from bertaccum.errors import BertAccumError, RunError
@@ -39,19 +38,14 @@ class MeasurementProcess:
     def __enter__(self) -> MeasurementProcess:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def build(self, job: dict[str, Any]) -> dict[str, Any] | None:
         """Builds what windows are run on, and describes it; None if that does not fit already.
 
         Args:
-          job: as `probe.MeasuredModel` takes it.
+          job: as `step_measurement.MeasuredModel` takes it.
 
         Raises:
           BertAccumError: as building it does.
@@ -64,7 +58,7 @@ class MeasurementProcess:
         return answer
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
-        """As `memory.search.StepMeasurer`."""
+        """As `StepMeasurer`."""
         if self._process is None:
             self._start()
             if self.build(self._job) is None:
@@ -110,7 +104,9 @@ class MeasurementProcess:
             for line in process.stdout:
                 answer: dict[str, Any] = json.loads(line)
                 if "error" in answer:
-                    raise _error(answer)
+                    error = BertAccumError(answer["error"])
+                    error.exit_code = answer["exit_code"]
+                    raise error
                 if "progress" not in answer:
                     return answer
                 self._progress(*answer["progress"])
@@ -125,10 +121,3 @@ class MeasurementProcess:
         sys.stderr.write(written)
         reason = (written.strip() or f"exit code {code}").splitlines()[-1]
         raise RunError(f"the process that measures training steps failed ({reason})")
-
-
-def _error(answer: dict[str, Any]) -> BertAccumError:
-    """The error that the other side raised."""
-    error = BertAccumError(answer["error"])
-    error.exit_code = answer["exit_code"]
-    return error

@@ -50,9 +50,6 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
     return PlanResult(values, cached, timed_on)
 
 
-# --- What was learned ---------------------------------------------------------------
-
-
 def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, Any]:
     """The plan, or the next best one that is smaller than what has run out of memory."""
     if not learned or values["micro_batch"] is None:
@@ -70,13 +67,9 @@ def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, A
     best = max(left, key=lambda c: (c["examples_per_second"] or 0.0, c["micro_batch"]))
     taken = {f.name: best[f.name] for f in dataclasses.fields(BatchPlan)}
     tried = ", ".join(f"{size} ({kind})" for kind, size in learned.items())
-    return (
-        values
-        | taken
-        | {
-            "examples_per_second": best["examples_per_second"],
-            "peak_memory_bytes": best["measured_peak_bytes"],
-            "why": f"micro-batches of {tried} ran out of memory before;"
-            " planning with `fresh` forgets that",
-        }
+    taken["examples_per_second"] = best["examples_per_second"]
+    taken["peak_memory_bytes"] = best["measured_peak_bytes"]
+    taken["why"] = (
+        f"micro-batches of {tried} ran out of memory before; planning with `fresh` forgets that"
     )
+    return values | taken

@@ -217,17 +217,11 @@ class _Search:
         return True
 
     def _candidate(self, size: int) -> Candidate:
-        plan = make_plan(self.task.target_batch, size, self.recompute, self.task.cut)
-        predicted = self._predicted(size)
-        measured = [
-            p.peak_bytes
-            for p in self.points
-            if not self.task.alone(size) and (p.micro_batch, p.length) == (size, self.task.longest)
-        ]
+        peaks = {p.micro_batch: p.peak_bytes for p in self.points if p.length == self.task.longest}
         return Candidate(
-            plan=plan,
-            predicted_peak_bytes=predicted,
-            measured_peak_bytes=measured[0] if measured else None,
+            plan=make_plan(self.task.target_batch, size, self.recompute, self.task.cut),
+            predicted_peak_bytes=self._predicted(size),
+            measured_peak_bytes=None if self.task.alone(size) else peaks.get(size),
             examples_per_second=self.rates.get(size),
             fits=self._fits(size),
         )

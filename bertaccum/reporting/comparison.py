@@ -10,7 +10,6 @@ from typing import Any
 from bertaccum.atomic import write_bytes
 from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_mapping
 from bertaccum.reporting.curves import (
     Series,
     default_span,
@@ -19,6 +18,7 @@ from bertaccum.reporting.curves import (
     regrouped,
     training_loss,
 )
+from bertaccum.reporting.run_facts import model_name
 from bertaccum.reporting.run_record import Record, read_record, undamaged
 
 # Of inputs.json: what two runs may have begun with that their options do not name.
@@ -88,35 +88,31 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
       InputError: its files are damaged.
     """
     with undamaged(record.paths.path):
-        return _row(name, record, series, span, size)
-
-
-def _row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
-    summary, plan = record.summary or {}, record.plan
-    best, last = record.best or {}, record.evaluations[-1] if record.evaluations else {}
-    peaks = [update.get("peak_memory_bytes") or 0 for update in record.updates]
-    return {
-        "run": name,
-        "status": record.status,
-        "model": summary.get("model") or record.config.model or _folder(record.config),
-        "target_batch": record.config.target_batch,
-        "micro_batch": plan.get("micro_batch"),
-        "accumulation_steps": plan.get("accumulation_steps"),
-        "replicas": plan.get("replicas"),
-        "updates": len(series.updates),
-        "examples": series.total,
-        "training_loss": training_loss(series, span),
-        "noise": noise(series, span),
-        "noise_of_equal_means": noise(regrouped(series, size), span),
-        "best_metric": record.best_metric,
-        "best_dev_accuracy": best.get("accuracy"),
-        "best_dev_loss": best.get("loss"),
-        "best_dev_macro_f1": best.get("macro_f1"),
-        "majority_accuracy": best.get("majority_accuracy"),
-        "final_dev_accuracy": last.get("accuracy"),
-        "seconds": record.seconds,
-        "peak_memory_bytes": summary.get("peak_memory_bytes") or max(peaks, default=0) or None,
-    }
+        summary, plan = record.summary or {}, record.plan
+        best, last = record.best or {}, record.evaluations[-1] if record.evaluations else {}
+        peaks = [update.get("peak_memory_bytes") or 0 for update in record.updates]
+        return {
+            "run": name,
+            "status": record.status,
+            "model": model_name(record),
+            "target_batch": record.config.target_batch,
+            "micro_batch": plan.get("micro_batch"),
+            "accumulation_steps": plan.get("accumulation_steps"),
+            "replicas": plan.get("replicas"),
+            "updates": len(series.updates),
+            "examples": series.total,
+            "training_loss": training_loss(series, span),
+            "noise": noise(series, span),
+            "noise_of_equal_means": noise(regrouped(series, size), span),
+            "best_metric": record.best_metric,
+            "best_dev_accuracy": best.get("accuracy"),
+            "best_dev_loss": best.get("loss"),
+            "best_dev_macro_f1": best.get("macro_f1"),
+            "majority_accuracy": best.get("majority_accuracy"),
+            "final_dev_accuracy": last.get("accuracy"),
+            "seconds": record.seconds,
+            "peak_memory_bytes": summary.get("peak_memory_bytes") or max(peaks, default=0) or None,
+        }
 
 
 def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
@@ -126,17 +122,12 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
         values = [getattr(record.config, field.name) for record in records]
         if field.name != "out" and any(value != values[0] for value in values):
             found[field.name] = values
-    began = [read_mapping(record.paths.inputs) or {} for record in records]
+    began = [record.inputs for record in records]
     for name in _INPUTS:
         digests = [str(inputs.get(name) or "none")[:12] for inputs in began]
         if len(set(digests)) > 1:
             found[name] = digests
     return found
-
-
-def _folder(config: TrainConfig) -> str:
-    """What a model is called by before its run's summary says it."""
-    return Path(config.bert_config or config.init_checkpoint or "").name
 
 
 def _write_figures(

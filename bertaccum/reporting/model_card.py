@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, METRICS, baseline, one_class, shown
+from bertaccum.metrics import LABELS, one_class
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
@@ -52,26 +52,16 @@ def model_card(
     """
     with undamaged(record.paths.path):
         series = read_series(record)
-        span = default_span([series])
-        points = run_facts.points(series, span)
         folder = f"runs/{record.name}"
         return render(
             "model-card.md.j2",
+            **run_facts.facts(record, series, default_span([series])),
             front_matter=_front_matter(record, library, language),
-            name=record.name,
-            model=run_facts.model_name(record),
-            data=run_facts.data_name(record),
             classes=", ".join(run_facts.class_names(record)) or "the classes of its data",
-            results=run_facts.results(record),
             evaluations=_evaluations(record),
             warnings=_warnings(record),
-            inputs=run_facts.digests(record) | run_facts.truncation(record),
             recipe=run_facts.options(record.config, deciding=True),
             dropout_follows_cut=record.config.dropout_stream == "micro-batch",
-            plan=run_facts.plan(record),
-            span=f"{span:,}",
-            points=[run_facts.shown_point(point, series.metric) for point in points],
-            versions=run_facts.versions(record),
             usage=usage,
             run=folder if re.fullmatch(r"[\w./-]+", folder) else "RUN",
         )
@@ -111,8 +101,7 @@ def _evaluations(record: Record) -> list[dict[str, str]]:
         {
             "evaluated on": Path(str(values.get("data", name))).name,
             "examples": f"{values['examples']:,}",
-            **{LABELS[metric]: shown(values, metric) for metric in METRICS},
-            "majority baseline": baseline(values),
+            **run_facts.scores(values),
         }
         for name, values in run_facts.evaluations(record).items()
     ]

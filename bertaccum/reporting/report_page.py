@@ -12,13 +12,13 @@ from markupsafe import Markup
 
 from bertaccum.atomic import write_text
 from bertaccum.errors import ConfigError
-from bertaccum.metrics import LABELS, METRICS, baseline, one_class, shown
+from bertaccum.metrics import LABELS, one_class
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.charts import learning_rate_curve, loss_curve, score_curve
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.reporting.run_record import RUNNING, Record, undamaged
-from bertaccum.sizes import format_size
+from bertaccum.sizes import format_size, known_size
 from bertaccum.version import __version__
 
 
@@ -57,27 +57,18 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
     with undamaged(record.paths.path):
         series = read_series(record)
         span = default_span([series])
-        points = run_facts.points(series, span)
         return render(
             "report.html.j2",
-            name=record.name,
-            model=run_facts.model_name(record),
-            data=run_facts.data_name(record),
+            **run_facts.facts(record, series, span),
             status=record.status,
             under_way=record.status == RUNNING,
-            results=run_facts.results(record),
-            span=f"{span:,}",
-            points=[run_facts.shown_point(point, series.metric) for point in points],
             charts=_charts(series, span),
             scores=None if evaluation is None else _scores(evaluation),
             mistakes=mistakes,
-            plan=run_facts.plan(record),
             candidates=[
                 _candidate(row, record.plan) for row in record.plan.get("candidates") or []
             ],
             options=run_facts.options(record.config),
-            inputs=run_facts.digests(record) | run_facts.truncation(record),
-            versions=run_facts.versions(record),
             times={
                 "whole run": f"{record.seconds:,.1f} s",
                 "updates": f"{run_facts.trained(record):,.1f} s",
@@ -102,11 +93,9 @@ def _charts(series: Series, span: int) -> dict[str, Markup]:
 
 
 def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
-    totals = {LABELS[name]: shown(evaluation, name) for name in METRICS}
-    totals |= {"majority baseline": baseline(evaluation)}
     return {
         "data": Path(evaluation["data"]).name,
-        "totals": totals | {"examples": f"{evaluation['examples']:,}"},
+        "totals": run_facts.scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
         "warning": one_class(evaluation),
         "classes": evaluation["classes"],
         "confusion": evaluation["confusion_matrix"],
@@ -115,13 +104,13 @@ def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 def _candidate(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]:
     chosen = all(row.get(key) == plan.get(key) for key in ("micro_batch", "recompute"))
-    speed, measured = row.get("examples_per_second"), row.get("measured_peak_bytes")
+    speed = row.get("examples_per_second")
     return {
         "micro-batch x steps": f"{row.get('micro_batch')} x {row.get('accumulation_steps')}"
         + " *" * chosen,
         "recompute": str(row.get("recompute")),
         "predicted": format_size(row.get("predicted_peak_bytes") or 0),
-        "measured": format_size(measured) if measured else "",
+        "measured": known_size(row.get("measured_peak_bytes")),
         "examples/s": f"{speed:.1f}" if speed else "",
         "fits": "yes" if row.get("fits") else "no",
     }

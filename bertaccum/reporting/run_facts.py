@@ -13,16 +13,10 @@ import numpy as np
 from bertaccum.config import TrainConfig
 from bertaccum.data.truncation import Truncation
 from bertaccum.files import read_mapping
-from bertaccum.metrics import LABELS, outcome, shown
-from bertaccum.reporting.curves import (
-    Series,
-    default_span,
-    read_series,
-    trailing,
-    training_loss,
-)
+from bertaccum.metrics import LABELS, METRICS, baseline, mean_loss, outcome, shown
+from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.reporting.run_record import Record
-from bertaccum.sizes import format_size
+from bertaccum.sizes import format_size, known_size
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
 
@@ -55,19 +49,38 @@ def data_name(record: Record) -> str:
     return Path(record.config.data).name
 
 
-def results(record: Record) -> dict[str, str]:
+def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
+    """Return what cards and pages both say of a run: variables of their templates.
+
+    Args:
+      record: of the run.
+      series: its curves.
+      span: examples that training losses are means over.
+    """
+    return {
+        "name": record.name,
+        "model": model_name(record),
+        "data": data_name(record),
+        "results": _results(record, series, span),
+        "span": f"{span:,}",
+        "points": list(_points(series, span)),
+        "plan": _plan(record),
+        "inputs": _digests(record) | _truncation(record),
+        "versions": _versions(record),
+    }
+
+
+def _results(record: Record, series: Series, span: int) -> dict[str, str]:
     """Return name and value of what a run has come to so far."""
-    summary = record.summary or {}
-    examples = sum(update.get("examples") or 0 for update in record.updates)
-    peak = summary.get("peak_memory_bytes")
+    loss, seconds = training_loss(series, span), trained(record)
     return {
         **_scores(record),
-        "training loss": _training_loss(record),
+        "training loss": mean_loss(loss, span),
         "updates": f"{len(record.updates):,}",
-        "examples seen": f"{examples:,}",
+        "examples seen": f"{series.total:,}",
         "time": f"{record.seconds:,.0f} s",
-        "speed": f"{examples / training:,.1f} examples/s" if (training := trained(record)) else "",
-        "peak memory": format_size(peak) if peak else "",
+        "speed": f"{series.total / seconds:,.1f} examples/s" if seconds else "",
+        "peak memory": known_size((record.summary or {}).get("peak_memory_bytes")),
     }
 
 
@@ -82,29 +95,12 @@ def _scores(record: Record) -> dict[str, str]:
     return found
 
 
-def training_loss_of(record: Record) -> dict[str, Any] | None:
-    """Return the `mean` of the loss over the last `examples`, and of the last update alone."""
-    series = read_series(record)
-    if not len(series.loss):
-        return None
-    span = default_span([series])
-    last = record.updates[-1]["loss"]
-    return {"mean": training_loss(series, span), "examples": span, "last_update": last}
-
-
-def _training_loss(record: Record) -> str:
-    found = training_loss_of(record)
-    if found is None or found["mean"] is None:
-        return ""
-    return f"{found['mean']:.4f} (mean over the last {found['examples']:,} examples)"
-
-
 def trained(record: Record) -> float:
     """Seconds spent on updates."""
     return float(sum(update.get("seconds") or 0 for update in record.updates))
 
 
-def plan(record: Record) -> dict[str, str]:
+def _plan(record: Record) -> dict[str, str]:
     """How windows are cut, and why."""
     known = record.plan
     shown = {
@@ -114,20 +110,20 @@ def plan(record: Record) -> dict[str, str]:
         "replicas": known.get("replicas"),
         "recompute": known.get("recompute"),
         "device": known.get("device"),
-        "memory": size(known.get("memory_bytes")),
-        "peak of the planned update": size(known.get("peak_memory_bytes")),
+        "memory": _size(known.get("memory_bytes")),
+        "peak of the planned update": _size(known.get("peak_memory_bytes")),
         "why": known.get("why"),
         "windows that ran out of memory": len(record.events),
     }
     return {name: str(value) for name, value in shown.items() if value is not None}
 
 
-def size(value: Any) -> str | None:
+def _size(value: Any) -> str | None:
     """An amount of memory, if it is one."""
     return format_size(value) if isinstance(value, int | float) and value else None
 
 
-def versions(record: Record) -> dict[str, str]:
+def _versions(record: Record) -> dict[str, str]:
     """What the run was made with; nothing if it is not over."""
     found = (record.summary or {}).get("versions")
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
@@ -143,18 +139,25 @@ def evaluations(record: Record) -> dict[str, dict[str, Any]]:
     return found
 
 
+def scores(evaluation: dict[str, Any]) -> dict[str, str]:
+    """Return the metrics of an evaluation and its majority baseline, by what they are called."""
+    found = {LABELS[metric]: shown(evaluation, metric) for metric in METRICS}
+    return found | {"majority baseline": baseline(evaluation)}
+
+
 def _is_evaluation(values: dict[str, Any]) -> bool:
     scores = [values.get(name) for name in ("accuracy", "loss", "matthews_correlation")]
     numbers = all(isinstance(score, int | float) for score in scores)
     return numbers and isinstance(values.get("examples"), int) and "classes" in values
 
 
-def points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, Any]]:
+def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:
     """A run's curves at so many places, as far apart as can be; the last is its end.
 
     Yields:
-      `update`, `examples` seen, `loss` (mean over the last `span` examples), `learning_rate` and
-      `score`, the series' metric at the last evaluation until then; None for what is not known.
+      The examples seen, the update, the training loss (mean over the last `span` examples), the
+      learning rate and the series' metric at the last evaluation until then; nothing for what is
+      not known.
     """
     total = len(series.updates)
     rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
@@ -162,32 +165,17 @@ def points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, Any
     for row in rows.tolist():
         before = series.scores[series.evaluated <= seen[row]]
         yield {
-            "update": int(series.updates[row]),
-            "examples": int(seen[row]),
-            "loss": _known(means[row]),
-            "learning_rate": _known(series.learning_rate[row]),
-            "score": _known(before[-1]) if len(before) else None,
+            "examples seen": f"{seen[row]:,}",
+            "update": f"{series.updates[row]:,}",
+            "training loss": _number(means[row], ".4f"),
+            "learning rate": _number(series.learning_rate[row], ".2e"),
+            f"dev {LABELS[series.metric]}": _number(before[-1], ".4f") if len(before) else "",
         }
 
 
-def shown_point(point: dict[str, Any], metric: str) -> dict[str, str]:
-    """Return one of `points` as cards and pages show it."""
-
-    def text(name: str, form: str) -> str:
-        return "" if point[name] is None else format(point[name], form)
-
-    return {
-        "examples seen": text("examples", ","),
-        "update": text("update", ","),
-        "training loss": text("loss", ".4f"),
-        "learning rate": text("learning_rate", ".2e"),
-        f"dev {LABELS[metric]}": text("score", ".4f"),
-    }
-
-
-def digests(record: Record) -> dict[str, str]:
+def _digests(record: Record) -> dict[str, str]:
     """SHA-256 of what the run began with, and the rows of its TSVs where they were counted."""
-    inputs = read_mapping(record.paths.inputs) or {}
+    inputs = record.inputs
     rows = inputs.get("rows") or {}
     found = {}
     for name in ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights"):
@@ -197,13 +185,11 @@ def digests(record: Record) -> dict[str, str]:
     return found
 
 
-def truncation(record: Record) -> dict[str, str]:
+def _truncation(record: Record) -> dict[str, str]:
     """What `max_seq_length` cut off the texts; nothing for runs of versions that did not count."""
-    inputs = read_mapping(record.paths.inputs) or {}
-    found = inputs.get("truncation") or {}
     return {
         f"truncation of {name}": str(Truncation(**lengths)).replace("`", "")
-        for name, lengths in found.items()
+        for name, lengths in (record.inputs.get("truncation") or {}).items()
     }
 
 
@@ -213,9 +199,8 @@ def class_names(record: Record) -> list[str]:
         values = json.loads((record.paths.best / "labels.json").read_text(encoding="utf-8"))
         return [str(name) for name in values["names"]]
     except (OSError, ValueError, KeyError, TypeError):
-        inputs = read_mapping(record.paths.inputs) or {}
-        return [str(label) for label in inputs.get("labels") or []]
+        return [str(label) for label in record.inputs.get("labels") or []]
 
 
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _number(value: float, form: str) -> str:
+    return format(value, form) if np.isfinite(value) else ""

@@ -7,8 +7,8 @@ from collections.abc import Container
 from typing import Any
 
 from bertaccum.config import TrainConfig
-from bertaccum.files import read_mapping
-from bertaccum.reporting.run_facts import evaluations, model_name, training_loss_of
+from bertaccum.reporting.curves import default_span, read_series, training_loss
+from bertaccum.reporting.run_facts import evaluations, model_name
 from bertaccum.reporting.run_record import Record
 
 
@@ -54,7 +54,7 @@ def details(record: Record) -> dict[str, Any]:
     names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "cut", "why")
     return outline(record) | {
         "plan": {name: record.plan.get(name) for name in names},
-        "training_loss": training_loss_of(record),
+        "training_loss": _training_loss(record),
         "last_update": record.updates[-1] if record.updates else None,
         "best": record.best,
         "evaluations": record.evaluations,
@@ -63,6 +63,15 @@ def details(record: Record) -> dict[str, Any]:
         "summary": record.summary,
         **set_and_resolved(record),
     }
+
+
+def _training_loss(record: Record) -> dict[str, Any] | None:
+    series = read_series(record)
+    if not len(series.loss):
+        return None
+    span = default_span([series])
+    last = record.updates[-1]["loss"]
+    return {"mean": training_loss(series, span), "examples": span, "last_update": last}
 
 
 def _totals(values: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +88,7 @@ def set_and_resolved(record: Record) -> dict[str, dict[str, Any] | None]:
       `config` has all that is not the default, and `resolved` is None.
     """
     values = dataclasses.asdict(record.config)
-    named = (read_mapping(record.paths.inputs) or {}).get("named")
+    named = record.inputs.get("named")
     other = {f.name for f in dataclasses.fields(TrainConfig) if values[f.name] != f.default}
 
     def some(names: Container[str]) -> dict[str, Any]:

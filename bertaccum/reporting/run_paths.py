@@ -11,6 +11,11 @@ RUNS = Path("runs")
 LATEST = "latest"
 
 
+def target_of(run: Path) -> Path:
+    """Return the folder that a link to a run leads to: `runs/latest` moves when a run begins."""
+    return run.parent / run.readlink() if run.is_symlink() else run
+
+
 class RunPaths:
     """The files of one run's folder."""
 

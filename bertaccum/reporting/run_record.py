@@ -49,6 +49,11 @@ class Record:
         return self.paths.path.resolve().name
 
     @property
+    def inputs(self) -> dict[str, Any]:
+        """What the run began with, by `inputs.json`; empty if it is not there, or damaged."""
+        return read_mapping(self.paths.inputs) or {}
+
+    @property
     def best(self) -> dict[str, Any] | None:
         """The evaluation of the model in `best/`, as training marked it; None before the first."""
         return next((e for e in reversed(self.evaluations) if e.get("best")), None)

@@ -25,6 +25,7 @@ from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
 from bertaccum.progress import Progress
 from bertaccum.reporting.model_card import write_card
+from bertaccum.reporting.run_paths import target_of
 from bertaccum.settings import AUTO, named_options, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
 from bertaccum.tasks.classification import CLASSIFICATION
@@ -113,8 +114,7 @@ def resume(
       asked: options to change; only such as change no update.
       progress, stopping, task: as for `train`.
     """
-    # `latest` may be another run's by the time that this one ends.
-    path = path.parent / path.readlink() if path.is_symlink() else path
+    path = target_of(path)
     there = (path / "config.yaml").is_file()
     config = resumed_config(path, asked) if there else TrainConfig(**asked)
     stopping = stopping or Stopping()

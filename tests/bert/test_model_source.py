@@ -44,6 +44,9 @@ def test_a_folder_brings_its_own_dimensions_and_vocabulary(checkpoint: Path) -> 
     assert source.vocabulary == WORDS
     assert source.checkpoint == checkpoint / "bert_model.ckpt"
     assert source.telling_file == checkpoint / "bert_model.ckpt.index"
+    # Weights of Hugging Face's format beside it are not what its dimensions belong to.
+    (checkpoint / "model.safetensors").touch()
+    assert find(init_checkpoint=str(checkpoint)) == source
 
 
 def test_the_prefix_of_a_checkpoint_means_its_folder(

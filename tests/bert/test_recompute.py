@@ -74,11 +74,12 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
 limit_memory(2000 * 2**20)
-from bertaccum.bert.bert_config_file import PRESET_CONFIGS
+from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
+from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.training.step import make_update
 from bertaccum.data.windows import Window
 config = TrainConfig(recompute=sys.argv[1])

@@ -63,3 +63,21 @@ def test_it_runs_as_a_module_and_says_so_shortly() -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert "--target-batch" in done.stdout
+
+
+STARTING = """
+import sys
+from bertaccum.cli.program import main
+try:
+    main(["eval", "--run", "none"])
+except SystemExit:
+    import bertaccum.training.train
+print("keras" in sys.modules)
+"""
+
+
+def test_the_program_does_not_wait_for_keras_3() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
+    command = [sys.executable, "-c", STARTING]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

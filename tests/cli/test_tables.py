@@ -21,6 +21,7 @@ from bertaccum.cli.display.table_fitting import fitted, layout, without_common_f
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.training.events import Started, Updated
+from data_prep.preparation import PrepareResult
 
 PIPE = 0
 WIDTHS = (40, 80, 120)
@@ -80,6 +81,10 @@ def manifest(classes: int) -> dict[str, Any]:
         for split, base in splits.items()
     }
     return {"source": "csv", "labels": labels, "counts": counts}
+
+
+def prepared(classes: int) -> PrepareResult:
+    return PrepareResult(Path("data"), manifest(classes), unchanged=False)
 
 
 FOLDER = "sweeps/on-a-long-path/november"
@@ -173,8 +178,8 @@ ALL: dict[str, tuple[Any, ...]] = {
     "eval of 2 classes": (tables.evaluation, evaluation(2)),
     "eval of 20 classes": (tables.evaluation, evaluation(20)),
     "eval of 60 classes": (tables.evaluation, evaluation(60)),
-    "prepare with 2 classes": (tables.prepared, "data", manifest(2), False),
-    "prepare with 155 classes": (tables.prepared, "data", manifest(155), False),
+    "prepare with 2 classes": (tables.prepared, prepared(2)),
+    "prepare with 155 classes": (tables.prepared, prepared(155)),
     "runs": (tables.runs, [outline(n) for n in range(3)]),
     "one run in a list": (tables.runs, [outline(1)]),
     "compare": (tables.compared, comparison(5)),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bertaccum.cli.display import log_views, run_progress, sentences
+from bertaccum.cli.display import log_views, run_progress, sentences, tables
 from bertaccum.cli.display.log_views import Lines, Records
 from bertaccum.cli.display.run_progress import Track
 from bertaccum.cli.display.terminal_view import Live
@@ -153,14 +153,17 @@ def test_evaluations_begin_with_the_metric_that_decides(capsys: pytest.CaptureFi
     assert "dev Matthews correlation" in console.file.getvalue().splitlines()[-3]
 
 
-def test_the_last_lines_of_a_run_name_the_metric_that_decides() -> None:
+def test_the_last_lines_of_a_run_name_the_metric_that_decides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     best = dataclasses.asdict(EVALUATED)
     summary = {
         "best_by": "macro_f1", "best_evaluation": best, "last_evaluation": best | {"macro_f1": 0.7},
         "updates": 50, "examples": 1600, "stopped_early": False, "peak_memory_bytes": None,
         "examples_per_second": 64.0, "total_seconds": 30.0,
     }  # fmt: skip
-    assert sentences.finished(summary, "runs/one").splitlines() == [
+    tables.finished(summary, "runs/one")
+    assert capsys.readouterr().out.splitlines() == [
         "run folder                           runs/one",
         "updates                              50 (1,600 examples)",
         "best dev macro-F1                    0.7333 (update 12)",
@@ -296,11 +299,11 @@ def test_the_smoothed_loss_is_the_mean_of_few_and_forgets_of_many() -> None:
     found = Track(STARTED)
     for number, loss in enumerate([1.0, 0.0, math.nan], 10):
         found.see(updated(number, loss, skipped=math.isnan(loss)))
-    assert found.smoothed_loss == pytest.approx(0.95 / 1.95)
+    assert found.loss.value == pytest.approx(0.95 / 1.95)
     assert found.skipped == 1
     for number in range(13, 213):
         found.see(updated(number, 0.25))
-    assert found.smoothed_loss == pytest.approx(0.25, abs=1e-4)
+    assert found.loss.value == pytest.approx(0.25, abs=1e-4)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -10,8 +10,7 @@ import pytest
 from preparing import run
 
 from bertaccum.errors import InputError
-from data_prep.csv_source import read_examples
-from data_prep.table import Reading
+from data_prep.table import Reading, read_rows
 from data_prep.texts import read_texts
 
 
@@ -31,13 +30,13 @@ def imdb(tmp_path: Path) -> Path:
 
 
 def rows(folder: Path, encoding: str | None = None) -> list[tuple[str, str]]:
-    found = read_examples(folder, Reading(encoding=encoding))
+    found = read_rows(folder, Reading(encoding=encoding))
     return [(label, text) for _, label, text in found]
 
 
 def test_a_folder_a_class(imdb: Path) -> None:
     said: list[str] = []
-    found = list(read_examples(imdb / "train", Reading(), said.append))
+    found = list(read_rows(imdb / "train", Reading(), said.append))
     assert [label for _, label, _ in found] == ["neg"] * 4 + ["pos"] * 4
     assert found[0].text == "A neg text.\ntrain 0"
     assert said == [

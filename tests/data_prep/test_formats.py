@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet as pq
 
 from bertaccum.errors import InputError
-from data_prep.csv_source import read_examples
-from data_prep.table import Reading
+from data_prep.table import Reading, read_rows
 from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv
 
@@ -79,7 +80,7 @@ def parquet(path: Path, rows: Rows) -> Path:
 def all_commands(path: Path, reading: Reading | None = None) -> Rows:
     """The rows that `prepare`, `eval --file` and `predict --file` read: the same."""
     reading = reading or Reading()
-    examples = [(label, text) for _, label, text in read_examples(path, reading)]
+    examples = [(label, text) for _, label, text in read_rows(path, reading)]
     table = read_tsv(path, reading)
     assert list(zip(table["label"], table["text"], strict=True)) == examples
     texts = Reading(reading.text_column, None, reading.delimiter, reading.encoding)
@@ -126,7 +127,7 @@ def test_encodings(tmp_path: Path) -> None:
         path.write_bytes(rows.encode(codec))
         assert all_commands(path) == wanted
     path.write_bytes(rows.encode("utf-16"))
-    list(read_examples(path, Reading(), said.append))
+    list(read_rows(path, Reading(), said.append))
     assert said == [f"{path}: columns separated by comma, encoding utf-16"]
     for codec in ("utf-16-le", "utf-16-be"):
         path.write_bytes(rows.encode(codec))
@@ -176,7 +177,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, data: bytes, me
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(InputError, match=message):
-        list(read_examples(path, Reading()))
+        list(read_rows(path, Reading()))
     with pytest.raises(InputError, match=message):
         list(read_texts(path, Reading(label_column=None)))
 
@@ -193,7 +194,7 @@ def test_parquet_without_pyarrow_says_what_to_install(
 def test_a_table_does_not_come_through_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.csv")
     with pytest.raises(InputError, match=r"a.csv: is a pipe or device"):
-        list(read_examples(tmp_path / "a.csv", Reading()))
+        list(read_rows(tmp_path / "a.csv", Reading()))
 
 
 @pytest.mark.parametrize(
@@ -224,6 +225,13 @@ def test_values_of_json_lines_and_parquet_are_those_of_csv(tmp_path: Path) -> No
     assert all_commands(tmp_path / "a.parquet") == [("1", "a"), ("2", "b")]
 
 
+def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    columns = [pa.array(["1"]), pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.table(columns, ["label", "text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a.parquet: has two columns named 'text'; rename one"):
+        all_commands(tmp_path / "a.parquet", Reading("2", "1"))
+
+
 def test_a_long_packed_file_is_not_unpacked_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,11 +239,11 @@ def test_a_long_packed_file_is_not_unpacked_as_a_whole(
     line = b"1," + b"a" * 10_000 + b"\n"
     path.write_bytes(gzip.compress(b"label,text\n" + line * 1000))
     tracemalloc.start()
-    count = sum(1 for _ in read_examples(path, Reading()))
+    count = sum(1 for _ in read_rows(path, Reading()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 1000 and peak < 1000 * len(line) / 2
     monkeypatch.setattr("data_prep.text_files.LONGEST", 1 << 20)
     path.write_bytes(gzip.compress(b"a" * (3 << 20)))
     with pytest.raises(InputError, match="row 1: is longer than 1 MiB"):
-        list(read_examples(path, Reading()))
+        list(read_rows(path, Reading()))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import InputError
-from data_prep.manifest import label_names, manifest_bytes, read_manifest
+from bertaccum.files import json_text
+from data_prep.manifest import label_names, read_manifest
 
 OURS = {
     "tool": "bertaccum prepare",
@@ -20,7 +21,7 @@ OURS = {
 
 def test_round_trip(tmp_path: Path) -> None:
     assert read_manifest(tmp_path) is None and label_names(tmp_path) is None
-    (tmp_path / "manifest.json").write_bytes(manifest_bytes(OURS))
+    (tmp_path / "manifest.json").write_bytes(json_text(OURS).encode())
     assert read_manifest(str(tmp_path)) == OURS
     assert label_names(tmp_path) == ["bad", "gut 🙂"]
 
@@ -33,8 +34,8 @@ def test_round_trip(tmp_path: Path) -> None:
         (b"", "is damaged"),
         (b"[1]", "was not written by"),
         (b'{"name": "web app", "icons": []}', "was not written by"),
-        (manifest_bytes(OURS | {"tool": "other"}), "was not written by"),
-        (manifest_bytes(OURS | {"labels": None}), "was not written by"),
+        (json_text(OURS | {"tool": "other"}).encode(), "was not written by"),
+        (json_text(OURS | {"labels": None}).encode(), "was not written by"),
     ],
 )
 def test_damaged_or_foreign(tmp_path: Path, data: bytes, message: str) -> None:

@@ -195,6 +195,7 @@ def test_interrupted_run_leaves_nothing(
         ("label,text\n1,a\n2,b\n", "label,text\n1,a\n3,b\n", r"test.csv, row 3: the label '3' is"),
         ("label,text\n1,a\n2,b\n", "label,text\n", "test.csv: has no rows"),
         ("label,text\n1,a\n,b\n", "", "train.csv, row 3: has no label"),
+        ("index\tsentence\n0\ta\n", "", "train.csv: has no labels; name a file with a column of"),
     ],
 )
 def test_bad_input_writes_nothing(

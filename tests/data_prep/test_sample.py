@@ -8,18 +8,18 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from data_prep.raw_rows import Example
+from data_prep.rows import Row
 from data_prep.sample import MAX_WORDS, MIN_WORDS, sample_source
 
 
 @pytest.fixture(scope="module")
-def sample() -> tuple[list[Example], list[Example]]:
+def sample() -> tuple[list[Row], list[Row]]:
     source = sample_source(0)
     assert source.test is not None
     return list(source.train.examples), list(source.test.examples)
 
 
-def test_same_seed_same_reviews(sample: tuple[list[Example], list[Example]]) -> None:
+def test_same_seed_same_reviews(sample: tuple[list[Row], list[Row]]) -> None:
     assert list(sample_source(0).train.examples) == sample[0]
     assert list(sample_source(1).train.examples) != sample[0]
 
@@ -29,7 +29,7 @@ def test_says_that_it_is_synthetic() -> None:
     assert "synthetic" in source.description and "not real reviews" in source.description
 
 
-def test_shape(sample: tuple[list[Example], list[Example]]) -> None:
+def test_shape(sample: tuple[list[Row], list[Row]]) -> None:
     train, test = sample
     assert (len(train), len(test)) == (4000, 1000)
     assert len({example.text for example in train + test}) == 5000
@@ -41,7 +41,7 @@ def test_shape(sample: tuple[list[Example], list[Example]]) -> None:
 
 
 def test_counting_words_helps_but_does_not_suffice(
-    sample: tuple[list[Example], list[Example]],
+    sample: tuple[list[Row], list[Row]],
 ) -> None:
     (train, test), counter = sample, CountVectorizer(binary=True)
     counts = counter.fit_transform([example.text for example in train])

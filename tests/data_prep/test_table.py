@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import BertAccumError, ConfigError, InputError
-from data_prep.csv_source import read_examples
-from data_prep.table import Reading
+from data_prep.table import Reading, read_rows
 
 
 def read(path: Path, data: bytes, text: str = "text", label: str = "label") -> list[tuple]:
     path.write_bytes(data)
-    return [tuple(example) for example in read_examples(path, Reading(text, label))]
+    return [tuple(example) for example in read_rows(path, Reading(text, label))]
 
 
 def test_quoted_fields_and_rows(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_bad_options(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no delimiter was found.*`delimiter`"):
         read(tmp_path / "a.txt", b"words\nand words\n")
     with pytest.raises(InputError, match="no such file"):
-        list(read_examples(tmp_path / "none.csv", Reading()))
+        list(read_rows(tmp_path / "none.csv", Reading()))
 
 
 STRAY = b'label\ttext\n0\t"bad acting\n1\tnice\n0\tdull"\n'
@@ -166,7 +165,7 @@ def test_delimiters_are_found_and_said(
     path = tmp_path / name
     path.write_text("".join(f"{delimiter.join(row)}\n" for row in rows))
     said: list[str] = []
-    found = list(read_examples(path, Reading(*columns), said.append))
+    found = list(read_rows(path, Reading(*columns), said.append))
     assert [(label, text) for _, label, text in found] == rows[1:]
     word = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}[delimiter]
     assert said[0] == f"{path}: columns separated by {word}"
@@ -175,9 +174,9 @@ def test_delimiters_are_found_and_said(
 def test_a_delimiter_that_is_named_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,x;text\n1,x;a\n")
-    assert list(read_examples(path, Reading("text", "label,x", ";"))) == [(2, "1,x", "a")]
+    assert list(read_rows(path, Reading("text", "label,x", ";"))) == [(2, "1,x", "a")]
     path.write_text("label~text\n1~a\n")
-    assert list(read_examples(path, Reading(delimiter="~"))) == [(2, "1", "a")]
+    assert list(read_rows(path, Reading(delimiter="~"))) == [(2, "1", "a")]
 
 
 HEADERS = ["label,text", "class,words", "Bewertung,Kommentar", ",sentence", "stars,review_body"]
@@ -191,7 +190,7 @@ def test_a_header_over_numbered_columns_is_no_row(
     path, said = tmp_path / "a.csv", list[str]()
     rows = "".join(f"{labels[i % 2]},text {i}\n" for i in range(30))
     path.write_text(f"{header}\n{rows}")
-    found = list(read_examples(path, Reading("2", "1"), said.append))
+    found = list(read_rows(path, Reading("2", "1"), said.append))
     assert (len(found), {label for _, label, _ in found}) == (30, set(labels))
     names = header.replace(",", ", ")
     assert said[-1] == f"{path}: row 1 ({names}) names the columns and is not read as data"
@@ -211,4 +210,4 @@ def test_a_first_row_of_data_is_kept(tmp_path: Path, first: str) -> None:
     path = tmp_path / "a.csv"
     rows = "".join(f"{('pos', 'neg', 'label')[i % 3]},text number {i}\n" for i in range(30))
     path.write_text(f"{first}\n{rows}")
-    assert len(list(read_examples(path, Reading("2", "1")))) == 31
+    assert len(list(read_rows(path, Reading("2", "1")))) == 31

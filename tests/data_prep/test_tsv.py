@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertaccum.errors import InputError
 from data_prep.prepared_files import MANIFEST, TOOL
-from data_prep.text_cleaning import clean
+from data_prep.rows import clean
 from data_prep.tsv import default_split, read_tsv, write_tsv
 
 ROWS = st.lists(

@@ -22,7 +22,7 @@ from bertaccum.errors import BertAccumError, InputError
 from data_prep import archive as archive_module
 from data_prep import preparation, yelp
 from data_prep.archive import Download
-from data_prep.text_cleaning import clean
+from data_prep.rows import clean
 from data_prep.tsv import read_tsv
 
 FILENAME = "yelp_review_polarity_csv.tgz"

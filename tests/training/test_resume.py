@@ -436,7 +436,7 @@ def test_where_it_cannot_save_what_was_saved_is_whole(
     run_config = config("run")
     run_until(train(run_config, silent), 2)
     run = Path(str(run_config.out))
-    message = r"No space left on device.*--resume; earlier checkpoints are intact"
+    message = r"No space left on device.*with `resume`; earlier checkpoints are intact"
     for where, what in places:
         with monkeypatch.context() as patch:
             patch.setattr(where, what, full)

@@ -104,6 +104,7 @@ from bertaccum.planning import device_memory
 device_memory.limit_memory(200 * 2**20)
 import tensorflow as tf, tf_keras
 from bertaccum.config import TrainConfig
+from bertaccum.planning.batch_plan import make_plan
 from bertaccum.training.checkpoints import Checkpoints, Position, state_of
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.run_folder import RunFolder
@@ -112,7 +113,7 @@ model.build([None, 8])
 optimizer = make_optimizer(TrainConfig(), 8, 4)
 optimizer.build(model.trainable_variables)
 states = Checkpoints(model, optimizer, RunFolder(Path(sys.argv[1])), 1)
-states.save(Position("", 1, "none"))
+states.save(Position(""), make_plan(4, 1, "none", "cost", 1))
 def largest():
     # Upwards: what does not fit is waited for.
     fitting = lambda mib: device_memory._can_have(mib * 2**20)

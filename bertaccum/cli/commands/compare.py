@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, json_option, options
-from bertaccum.cli.shared import tables
+from bertaccum.cli.shared import give
 from bertaccum.config import CompareConfig
 
 
@@ -35,7 +34,4 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
     from bertaccum.reporting.comparison import compare as run
 
     result = run(config, [Path(path) for path in runs])
-    if as_json:
-        sentences.result_json(result)
-    else:
-        tables().compared(result)
+    give(as_json, result, lambda tables: tables.compared(result))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bertaccum import api
-from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import name_run, name_split, tables
+from bertaccum.cli.shared import give, name_run, name_split
 from bertaccum.config import EvalConfig
 
 if TYPE_CHECKING:
@@ -49,8 +48,5 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
     # Whatever happens to the run folder, the result is shown first.
     from bertaccum.inference.evaluate import write_evaluation as keep
 
-    if as_json:
-        sentences.result_json(result)
-    else:
-        tables().evaluation(dataclasses.asdict(result))
+    give(as_json, result, lambda tables: tables.evaluation(dataclasses.asdict(result)))
     keep(EvalConfig(**values), result)

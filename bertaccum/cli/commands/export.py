@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import name_run
+from bertaccum.cli.shared import give, name_run
 from bertaccum.config import ExportConfig
 
 if TYPE_CHECKING:
@@ -31,7 +31,4 @@ def export(view: View, as_json: bool, **values: Any) -> None:
         name_run(view, values["run"])
         view.note("loading and tracing the model")
         result = api.export(**values)
-    if as_json:
-        sentences.result_json(result)
-    else:
-        sentences.result(sentences.exported(result))
+    give(as_json, result, lambda _: sentences.exported(result))

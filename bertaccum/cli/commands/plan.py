@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertaccum import api
-from bertaccum.cli.display import sentences
-from bertaccum.cli.options import command, config_option, json_option, options, shown
-from bertaccum.cli.shared import tables
+from bertaccum.cli.config_file import config_option
+from bertaccum.cli.options import command, json_option, options, shown
+from bertaccum.cli.shared import give
 from bertaccum.config import PlanConfig, StepConfig, TrainConfig
 from bertaccum.settings import field_names
 
@@ -37,8 +37,5 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
     """
     with view:
         found = api.plan(progress=view, **values)
-    if as_json:
-        sentences.result_json(found.values)
-    else:
-        tables().planned(found, values["out"])
+    give(as_json, found.values, lambda tables: tables.planned(found, values["out"]))
     found.taken()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertaccum import api
-from bertaccum.cli.display import sentences
 from bertaccum.cli.display.data_notes import notes
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import tables
+from bertaccum.cli.shared import give
 from bertaccum.config import PrepareConfig
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
         done = api.prepare(progress=view, note=view.note, **values)
         for line in notes(done.manifest):
             view.note(line)
-    if as_json:
-        sentences.result_json(done.manifest)
-    else:
-        tables().prepared(str(done.folder), done.manifest, done.unchanged)
+    give(
+        as_json,
+        done.manifest,
+        lambda tables: tables.prepared(done),
+    )

@@ -8,7 +8,7 @@ import click
 
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, json_option, options, run_argument
-from bertaccum.cli.shared import tables
+from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
 from bertaccum.errors import BertAccumError
 from bertaccum.reporting.run_paths import RunPaths
@@ -36,7 +36,9 @@ def runs(folder: str, as_json: bool) -> None:
         for record in records:
             sentences.result_json(outline(record), indent=None)
     else:
-        tables().runs([outline(record) for record in records])
+        from bertaccum.cli.display import tables
+
+        tables.runs([outline(record) for record in records])
     for error in found:
         if isinstance(error, BertAccumError):
             sentences.note(sentences.with_flags(f"not listed: {error}"))
@@ -69,7 +71,4 @@ def show(run: str, as_json: bool) -> None:
     from bertaccum.reporting.run_record import read_record
 
     found = details(read_record(Path(run)))
-    if as_json:
-        sentences.result_json(found)
-    else:
-        tables().run(found)
+    give(as_json, found, lambda tables: tables.run(found))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from bertaccum import api
+from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.options import command, config_option, json_option, options, shown
-from bertaccum.cli.shared import fail, tables
+from bertaccum.cli.options import command, is_named, json_option, options, shown
+from bertaccum.cli.shared import fail, give
 from bertaccum.config import TrainConfig
 from bertaccum.stopping import Stopping
 
@@ -60,7 +61,7 @@ def train(
     SIGINT (Ctrl-C) and SIGTERM stop it between two updates, with its state saved; a second one
     stops it at once.
     """
-    named = {name: value for name, value in values.items() if _is_named(ctx, name)}
+    named = {name: value for name, value in values.items() if is_named(ctx, name)}
     if resume is None:
         TrainConfig(**named)  # What is wrong with it is said at once.
     from bertaccum.training import events
@@ -81,32 +82,13 @@ def train(
     if isinstance(event, events.Stopped):
         fail(sentences.stopped(event, again=seeds is not None), 128 + event.signal, view)
     if seeds is not None:
-        _finished_seeds(Path(values["out"]), summaries, as_json)
+        from bertaccum.training.seed_sweep import write_spread
+
+        spread = write_spread(Path(values["out"]), summaries)
+        give(as_json, spread, lambda tables: tables.spread(spread))
     elif start is not None and start.worker == 0:
-        _finished(start.folder, summaries[-1], as_json)
-
-
-def _finished(folder: Path, summary: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        sentences.result_json(summary)
-    else:
-        sentences.result(sentences.finished(summary, str(folder)))
-
-
-def _finished_seeds(out: Path, summaries: list[dict[str, Any]], as_json: bool) -> None:
-    from bertaccum.training.seed_sweep import write_spread
-
-    spread = write_spread(out, summaries)
-    if as_json:
-        sentences.result_json(spread)
-    else:
-        tables().spread(spread)
-
-
-def _is_named(ctx: click.Context, name: str) -> bool:
-    """Whether an option was given, by a flag or a file."""
-    sources = click.core.ParameterSource
-    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
+        folder, summary = str(start.folder), summaries[-1]
+        give(as_json, summary, lambda tables: tables.finished(summary, folder))
 
 
 def _leave(view: View, number: int) -> NoReturn:

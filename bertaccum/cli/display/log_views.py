@@ -67,9 +67,8 @@ class Lines(View):
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
-        if isinstance(event, Started):
-            if not event.over:
-                self.note(sentences.TRACING)
+        if isinstance(event, Started) and not event.over:
+            self.note(sentences.TRACING)
         elif isinstance(event, Updated) and self._track and self._interval.is_over():
             self.note(progressing(self._track))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from bertaccum.cli.display import sentences
-from bertaccum.sizes import format_size
+from bertaccum.sizes import known_size
 from bertaccum.training.events import Evaluated, Event, OutOfMemory, Started, Updated
 
 # So much of what is smoothed is what it was before.
@@ -36,7 +36,12 @@ class Mean:
 
 
 class Track:
-    """A run's figures, as of its last event."""
+    """A run's figures, as of its last event.
+
+    Attributes:
+      loss: smoothed.
+      speed: examples a second, smoothed, evaluations left out.
+    """
 
     def __init__(self, started: Started) -> None:
         self.total, self.begun, self.over = started.updates, started.done, bool(started.over)
@@ -45,7 +50,7 @@ class Track:
         self.last: Updated | None = None
         self.evaluated: Evaluated | None = None
         self.out_of_memory = self.skipped = 0
-        self._loss, self._speed = Mean(), Mean()
+        self.loss, self.speed = Mean(), Mean()
         self._since = math.nan
 
     def see(self, event: Event) -> None:
@@ -54,8 +59,8 @@ class Track:
             if self.first is None:
                 self.first, self._since = event, time.monotonic()
             self.last = event
-            self._loss.add(event.loss)
-            self._speed.add(event.examples_per_second)
+            self.loss.add(event.loss)
+            self.speed.add(event.examples_per_second)
             self.skipped += event.skipped
         elif isinstance(event, Evaluated):
             self.evaluated = event
@@ -66,15 +71,6 @@ class Track:
     def done(self) -> int:
         """Updates."""
         return self.last.update if self.last else self.begun
-
-    @property
-    def smoothed_loss(self) -> float:
-        return self._loss.value
-
-    @property
-    def examples_per_second(self) -> float:
-        """Smoothed, evaluations left out."""
-        return self._speed.value
 
     @property
     def seconds_left(self) -> float | None:
@@ -112,10 +108,11 @@ def progressing(track: Track) -> str:
     assert last is not None
     parts = [
         f"training: {last.update:,} of {track.total:,}",
-        f"loss {last.loss:.4f} ({track.smoothed_loss:.4f} smoothed)",
+        f"loss {last.loss:.4f} ({track.loss.value:.4f} smoothed)",
         f"lr {last.learning_rate:.2g}",
-        f"{track.examples_per_second:.1f} examples/s",
-        *([format_size(last.peak_memory_bytes)] if last.peak_memory_bytes else []),
-        *([f"{track.skipped} skipped"] if track.skipped else []),
+        f"{track.speed.value:.1f} examples/s",
+        known_size(last.peak_memory_bytes),
+        f"{track.skipped} skipped" if track.skipped else "",
+        f"{sentences.duration(track.seconds_left)} left",
     ]
-    return "  ".join([*parts, f"{sentences.duration(track.seconds_left)} left"])
+    return "  ".join(filter(None, parts))

@@ -164,23 +164,6 @@ def stopped(event: Stopped, again: bool = False) -> str:
     return f"stopped by a signal after update {event.update:,}; {how}"
 
 
-def finished(s: dict[str, Any], folder: str) -> str:
-    """Return a run's results, out of its summary."""
-    metric, last, peak = s["best_by"], s["last_evaluation"], s["peak_memory_bytes"]
-    early = ", stopped early: it got no better" if s["stopped_early"] else ""
-    facts = {
-        "run folder": folder,
-        "updates": f"{s['updates']:,} ({s['examples']:,} examples){early}",
-        **metrics.outcome(s["best_evaluation"], metric),
-        f"final dev {metrics.LABELS[metric]}": metrics.shown(last, metric),
-        "speed": f"{s['examples_per_second']:.1f} examples/s",
-        "peak memory": format_size(peak) if peak else "",
-        "time": f"{s['total_seconds']:.0f} s",
-    }
-    width = max(map(len, facts)) + 2
-    return "\n".join(f"{name:{width}}{fact}" for name, fact in facts.items() if fact)
-
-
 def run_named(outline: dict[str, Any]) -> str:
     """Return which run is used, how far it is, and which of its checkpoints is the best."""
     name, best = from_here(Path(outline["run"]).resolve()), outline["best_update"]
@@ -197,6 +180,6 @@ def run_named(outline: dict[str, Any]) -> str:
     return f"{said}; its best checkpoint{so_far}: update {best:,}"
 
 
-def exported(result: ExportResult) -> str:
-    """Return where a model was written."""
-    return f"{result.folder}: written, {format_size(result.bytes)}"
+def exported(model: ExportResult) -> None:
+    """Prints where a model was written."""
+    result(f"{model.folder}: written, {format_size(model.bytes)}")

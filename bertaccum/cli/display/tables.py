@@ -15,13 +15,14 @@ from bertaccum.cli.display.table_fitting import (
     stdout_console,
     without_common_folder,
 )
-from bertaccum.metrics import LABELS, METRICS, baseline, one_class, outcome, shown
-from bertaccum.sizes import format_size
+from bertaccum.metrics import LABELS, METRICS, baseline, mean_loss, one_class, outcome, shown
+from bertaccum.sizes import format_size, known_size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bertaccum.planning.batch_plan import PlanResult
+    from data_prep.preparation import PrepareResult
 
 # Rows of classes, or of pairs of classes, that a terminal shows.
 _MOST_ROWS = 20
@@ -117,7 +118,7 @@ def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
         f" = {row['target_batch']}" + (" *" if taken else ""),
         row["recompute"],
         format_size(row["predicted_peak_bytes"]),
-        format_size(row["measured_peak_bytes"]) if row["measured_peak_bytes"] else "",
+        known_size(row["measured_peak_bytes"]),
         f"{row['examples_per_second']:.1f}" if row["examples_per_second"] else "",
         "yes" if row["fits"] else "no",
     ]
@@ -140,11 +141,11 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     ]
 
 
-def prepared(folder: str, manifest: dict[str, Any], unchanged: bool) -> None:
+def prepared(result: PrepareResult) -> None:
     """Prints what `bertaccum prepare` wrote."""
-    console = stdout_console()
-    done = "is there already, unchanged" if unchanged else "written"
-    console.print(f"{folder}: {done}", soft_wrap=True)
+    console, manifest = stdout_console(), result.manifest
+    done = "is there already, unchanged" if result.unchanged else "written"
+    console.print(f"{result.folder}: {done}", soft_wrap=True)
     console.print(f"source: {manifest['source']}", soft_wrap=True)
     head = ["split", "rows", *manifest["labels"]]
     counts: Mapping[str, Any] = manifest["counts"]
@@ -211,7 +212,7 @@ def run(found: dict[str, Any]) -> None:
         "training loss": _training_loss(found["training_loss"]),
         "time": duration(found["seconds"]),
         "speed": f"{summary['examples_per_second']:.1f} examples/s" if summary else "",
-        "memory": _peak(summary or last),
+        "memory": known_size((summary or last or {}).get("peak_memory_bytes")),
         "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
     }
     if found["best"]:
@@ -222,7 +223,27 @@ def run(found: dict[str, Any]) -> None:
         _while_training(console, found["evaluations"], metrics)
     if found["evaluated"]:
         _evaluated(console, found["evaluated"], metrics)
-    _print_options(console, found["config"], found["resolved"])
+    # Runs of earlier versions mix options that were set with those that were resolved.
+    mixed = found["resolved"] is None
+    heading = "options not at their defaults, set or resolved:" if mixed else "options set:"
+    _options(console, heading, found["config"])
+    _options(console, "options resolved automatically:", found["resolved"])
+
+
+def finished(summary: dict[str, Any], folder: str) -> None:
+    """Prints what `bertaccum train` came to, out of the summary of a run."""
+    metric = summary["best_by"]
+    early = ", stopped early: it got no better" if summary["stopped_early"] else ""
+    facts = {
+        "run folder": folder,
+        "updates": f"{summary['updates']:,} ({summary['examples']:,} examples){early}",
+        **outcome(summary["best_evaluation"], metric),
+        f"final dev {LABELS[metric]}": shown(summary["last_evaluation"], metric),
+        "speed": f"{summary['examples_per_second']:.1f} examples/s",
+        "peak memory": known_size(summary["peak_memory_bytes"]),
+        "time": f"{summary['total_seconds']:.0f} s",
+    }
+    _facts(stdout_console(), facts)
 
 
 def _facts(console: Console, facts: dict[str, str]) -> None:
@@ -263,25 +284,18 @@ def _evaluated(
     show(console, head, rows, least=["update", *reversed(head[4:-1])])
 
 
-def _print_options(
-    console: Console, config: dict[str, Any], resolved: dict[str, Any] | None
-) -> None:
-    """Prints the options that were set, and those that were resolved; old runs mix the two."""
-    unknown = resolved is None
-    heading = "options not at their defaults, set or resolved:" if unknown else "options set:"
-    parts = {heading: config, "options resolved automatically:": resolved or {}}
-    for heading, options in parts.items():
-        if options:
-            console.print(heading)
+def _options(console: Console, heading: str, options: dict[str, Any] | None) -> None:
+    if options:
+        console.print(heading)
         for name, value in options.items():
             console.print(f"  {name}: {value}")
 
 
 def _training_loss(found: dict[str, Any] | None) -> str:
-    if found is None or found["mean"] is None:
+    if found is None:
         return ""
     last = "" if found["last_update"] is None else f"; last update {found['last_update']:.4f}"
-    return f"{found['mean']:.4f} (mean over the last {found['examples']:,} examples{last})"
+    return mean_loss(found["mean"], found["examples"], last)
 
 
 def _remark(row: dict[str, Any]) -> str:
@@ -307,11 +321,6 @@ _SPREAD = {
     "final_loss": "training loss of the last update",
     "total_seconds": "time in seconds",
 }
-
-
-def _peak(values: dict[str, Any] | None) -> str:
-    peak = (values or {}).get("peak_memory_bytes")
-    return format_size(peak) if peak else ""
 
 
 def compared(values: dict[str, Any]) -> None:
@@ -382,5 +391,5 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         **others,
         "final dev accuracy": number("final_dev_accuracy"),
         "time": f"{row['seconds']:,.0f} s",
-        "peak memory": format_size(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else "",
+        "peak memory": known_size(row["peak_memory_bytes"]),
     }

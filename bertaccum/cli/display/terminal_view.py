@@ -23,7 +23,7 @@ from bertaccum.cli.display.run_progress import Track, follow
 from bertaccum.cli.display.table_fitting import fitted
 from bertaccum.cli.display.view import View
 from bertaccum.metrics import LABELS, shown
-from bertaccum.sizes import format_size
+from bertaccum.sizes import known_size
 from bertaccum.training.events import Event
 
 _TRAINING = "training"
@@ -123,13 +123,12 @@ def _figures(track: Track, width: int) -> RenderableType:
     last, evaluated = track.last, track.evaluated
     if last is None:
         return "" if track.over else sentences.TRACING
-    memory = last.peak_memory_bytes
     values = {
         "loss": f"{last.loss:.4f}",
-        "smoothed": f"{track.smoothed_loss:.4f}",
+        "smoothed": f"{track.loss.value:.4f}",
         "learning rate": f"{last.learning_rate:.2e}",
-        "examples/s": f"{track.examples_per_second:.1f}",
-        "memory": format_size(memory) if memory else "",
+        "examples/s": f"{track.speed.value:.1f}",
+        "memory": known_size(last.peak_memory_bytes),
         "left": sentences.duration(track.seconds_left),
         f"dev {LABELS[track.best_by]}": shown(vars(evaluated), track.best_by) if evaluated else "",
         "out of memory": str(track.out_of_memory or ""),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from types import TracebackType
 from typing import TextIO
 
 from bertaccum.cli.display import sentences
@@ -39,12 +38,7 @@ class View:
             self._capture = Capture(self.log if self._verbose else None)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         held = self.stop()
         failed = isinstance(error, Exception) and getattr(error, "exit_code", 1) == 1
         if failed or self._verbose:

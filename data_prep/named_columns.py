@@ -1,0 +1,139 @@
+"""Tables that name the columns of each row: JSON Lines, one object a line, and Parquet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertaccum.errors import InputError
+from data_prep.text_files import text_lines
+
+_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
+_ROWS_A_BATCH = 1024
+_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot hold them, but JSON can write them.
+
+
+def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
+    """Whether a file is called so, or its first line is a JSON object.
+
+    Raises:
+      InputError: it is a JSON array.
+    """
+    first = next((line.strip() for _, line in text_lines(path, encoding) if line.strip()), "")
+    if ending in _ENDINGS and first.startswith("["):
+        remedy = "write one object a line, for example with `jq -c '.[]'`"
+        raise InputError("is a JSON array, not JSON Lines", remedy, path=path)
+    return ending in _ENDINGS or (first.startswith("{") and _is_object(first))
+
+
+def json_names(path: Path, encoding: str | None) -> list[str]:
+    """Return the keys of the first object."""
+    return list(next((record for _, record in _objects(path, encoding)), {}))
+
+
+def json_cells(
+    path: Path, encoding: str | None, names: Sequence[str]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the row and the values of `names` of each object, as text.
+
+    Raises:
+      InputError: a line is not a JSON object, or lacks one of them, or it is neither text,
+        number nor truth value.
+    """
+    for row, record in _objects(path, encoding):
+        yield row, [_cell(record, name, path, row) for name in names]
+
+
+def _cell(record: dict[str, Any], name: str, path: Path, row: int) -> str:
+    if name not in record:
+        raise InputError(f"has no {name!r}", "add it or delete the row", path=path, row=row)
+    return _text(record[name], name, path, row)
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    for row, line in text_lines(path, encoding):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            what = f"is not valid JSON ({error})"
+            raise InputError(what, "write one object a line", path=path, row=row) from error
+        if not isinstance(record, dict):
+            raise InputError("is not a JSON object", "write one a line", path=path, row=row)
+        yield row, record
+
+
+def parquet_names(path: Path) -> list[str]:
+    """Return the names of a file's columns.
+
+    Raises:
+      InputError: it is damaged, two columns have one name, or pyarrow is not installed.
+    """
+    with _opened(path) as file:
+        names = list(file.schema_arrow.names)
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"has two columns named {name!r}", "rename one", path=path)
+    return names
+
+
+def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the row, from 1, and the values of `names`, as text.
+
+    Raises:
+      InputError: the file is damaged, or a value is neither text, number nor truth value.
+    """
+    row = 0
+    with _opened(path) as file:
+        for batch in file.iter_batches(_ROWS_A_BATCH, columns=list(names)):
+            columns = [batch.column(name).to_pylist() for name in names]
+            for values in zip(*columns, strict=True):
+                row += 1
+                pairs = zip(values, names, strict=True)
+                yield row, [_text(value, name, path, row) for value, name in pairs]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError("looks like Parquet", "install bertaccum[parquet]", path=path) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"is damaged Parquet ({error})", "make or fetch it again", path=path
+        ) from error
+
+
+def _text(value: Any, name: str, path: Path, row: int) -> str:
+    """Return a value as CSV would hold it; JSON's null is empty.
+
+    Raises:
+      InputError: it is a list, an object or bytes.
+    """
+    if isinstance(value, str):
+        return _SURROGATES.sub(" ", value)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    what = f"{name!r} is a {type(value).__name__}, not text"
+    raise InputError(what, "write text, or a number for a class", path=path, row=row)
