@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from click import Context
 from sphinx.application import Sphinx
@@ -33,7 +34,6 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 napoleon_numpy_docstring = False
@@ -53,6 +53,13 @@ def examples_as_code(app: Sphinx, context: Context, lines: list[str]) -> None:
             lines[number] = f"| ``{command}``"
 
 
+def short_defaults(app: Sphinx, what: str, name: str, obj: Any, options: Any, *parts: Any) -> Any:
+    """Show a default that is a function by its name."""
+    signature, returned = parts
+    return signature and re.sub(r"<function (\w+)( at \w+)?>", r"\1", signature), returned
+
+
 def setup(app: Sphinx) -> None:
-    """Connect what changes the text of the help."""
+    """Connect the functions that change how signatures and help texts are shown."""
+    app.connect("autodoc-process-signature", short_defaults)
     app.connect("sphinx-click-process-description", examples_as_code)
