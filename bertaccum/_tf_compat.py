@@ -15,8 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
 from tensorflow.python.client import device_lib
-from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.distribute import collective_all_reduce_strategy, multi_worker_util
+from tensorflow.python.eager import context
 from tf_keras.src.models import cloning
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
@@ -283,6 +285,28 @@ def gpu_memory_limits() -> list[int]:
     """
     found = device_lib.list_local_devices()
     return [int(device.memory_limit) for device in found if device.device_type == "GPU"]
+
+
+def set_heartbeat_timeout(
+    cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver, seconds: int
+) -> None:
+    """Say after how long without a heartbeat TensorFlow aborts a worker; before any strategy.
+
+    A strategy for several workers does the same without a time, which means ten seconds. The
+    context takes the first settings only: later calls change nothing.
+    """
+    cluster_spec = cluster_resolver.cluster_spec()
+    if context.context().coordination_service is None:
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=multi_worker_util.coordination_leader(cluster_spec),
+            coordinated_jobs=[
+                CoordinatedJob(name=job, num_tasks=cluster_spec.num_tasks(job))
+                for job in ("chief", "worker")
+                if job in cluster_spec.jobs
+            ],
+            heartbeat_timeout_in_ms=seconds * 1000,
+        )
 
 
 class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):

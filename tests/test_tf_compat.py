@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +384,26 @@ def test_what_declares_a_contract_keeps_it() -> None:
     assert isinstance(ClipByGlobalNorm(1.0), ScalesByFactor)
     assert not isinstance(AdaptiveClip(), ScalesByFactor)
     assert not isinstance(tf_keras.optimizers.AdamW(), TakesScaledSum)
+
+
+def test_the_heartbeat_is_set_before_the_strategy_sets_its_own() -> None:
+    """In a process of its own, for the context takes the first settings only."""
+    code = """
+import json, os, socket
+with socket.socket() as free:
+    free.bind(("localhost", 0))
+    address = "localhost:%d" % free.getsockname()[1]
+os.environ["TF_CONFIG"] = json.dumps(
+    {"cluster": {"worker": [address]}, "task": {"type": "worker", "index": 0}})
+import tensorflow as tf
+from bertaccum import _tf_compat
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+_tf_compat.set_heartbeat_timeout(resolver, 40)
+_tf_compat.set_heartbeat_timeout(resolver, 1)
+tf.distribute.MultiWorkerMirroredStrategy(resolver)
+used = _tf_compat.context.context().config.experimental.coordination_config
+assert used.heartbeat_timeout_in_ms == 40_000, used
+assert used.service_leader == "/job:worker/replica:0/task:0", used
+assert [(job.name, job.num_tasks) for job in used.coordinated_job_list] == [("worker", 1)], used
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,6 +16,10 @@ from bertaccum.errors import ConfigError, RunError, reason
 # TensorFlow connects a process to the other workers once; its later runs use the same strategy.
 _connected: dict[tuple[tuple[str, ...], int], Topology] = {}
 
+# TensorFlow aborts a worker whose heartbeat stays away. A reduction that failed has to be told
+# and its culprit found before, which takes up to fifteen seconds.
+_HEARTBEAT_SECONDS = 40
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -197,6 +201,7 @@ def _multi_worker(
         )
     _devices(count)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
+    _tf_compat.set_heartbeat_timeout(cluster.resolver, _HEARTBEAT_SECONDS)
     try:
         if _gpus() or count == 1:
             strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver, options)

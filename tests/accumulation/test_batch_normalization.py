@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -480,7 +481,7 @@ def test_replacing_refuses_what_it_cannot_copy(parts: Any, message: str) -> None
 
 
 def test_replacing_refuses_what_is_no_model_of_tf_keras() -> None:
-    keras3 = tf.keras.Sequential([tf.keras.layers.BatchNormalization()])
+    keras3 = keras.Sequential([keras.layers.BatchNormalization()])
     for model in (keras3, layers.BatchNormalization()):
         with pytest.raises(TypeError, match="is not a tf_keras model"):
             replace_batch_normalization(model, 4)

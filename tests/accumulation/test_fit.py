@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import fitting
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -548,7 +549,7 @@ MISUSE = {
         "accumulates already",
     ),
     "keras 3": (
-        lambda: AccumulatingOptimizer(tf.keras.optimizers.Adam()),
+        lambda: AccumulatingOptimizer(keras.optimizers.Adam()),
         "not a tf_keras optimizer",
     ),
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fitting
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -628,7 +629,7 @@ def fit_once(loss: Any, optimizer: Any) -> None:
 
 MISUSE = {
     "no model": (lambda: accumulate_gradients(layers.Dense(1), 2), "not a tf_keras model"),
-    "keras 3": (lambda: accumulate_gradients(tf.keras.Sequential(), 2), "not a tf_keras model"),
+    "keras 3": (lambda: accumulate_gradients(keras.Sequential(), 2), "not a tf_keras model"),
     "twice": (
         lambda: accumulate_gradients(accumulate_gradients(sequential(), 2), 2),
         "accumulates already",

@@ -22,6 +22,8 @@ from bertaccum.training.checkpoints import saved_states
 
 Start = Callable[..., subprocess.Popen]
 UPDATES = 10
+# Of runs that are disturbed again and again.
+LONG = {"workers": 2, "max_updates": 60}
 SEVERAL_RUNS = str(Path(__file__).with_name("several_runs.py"))
 
 
@@ -96,9 +98,20 @@ def processes_of(launcher: subprocess.Popen) -> list[int]:
 
 
 def wait_for(process: subprocess.Popen, run: Path, updates: int) -> None:
-    log = run / "metrics.jsonl"
-    while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < updates):
+    while process.poll() is None and updates_of(run) < updates:
         time.sleep(0.01)
+
+
+def updates_of(run: Path) -> int:
+    log = run / "metrics.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def undisturbed(folder: Path, start: Start) -> Path:
+    """The run that disturbed ones have to equal; trained once."""
+    if not (folder / "undisturbed/summary.json").exists():
+        assert ended(start("undisturbed", **LONG)) == (0, "")
+    return folder / "undisturbed"
 
 
 @pytest.mark.slow
@@ -166,53 +179,40 @@ def test_any_topology_any_micro_batch_with_and_without_dropout(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("victim", "number"),
-    [
-        (0, signal.SIGKILL),
-        (1, signal.SIGKILL),
-        (1, signal.SIGSTOP),
-        (0, signal.SIGSTOP),
-    ],
-)
 def test_a_worker_that_dies_or_hangs_is_named_and_the_same_command_goes_on(
-    folder: Path, start: Start, victim: int, number: int
+    folder: Path, start: Start
 ) -> None:
-    name = f"lost-{victim}-{int(number)}"
-    long = {"workers": 2, "collective_timeout": "4s"}
-    process = start(name, **long)
-    wait_for(process, folder / name, 3)
-    os.kill(processes_of(process)[victim], number)
-    code, errors = ended(process)
-    assert code == (137 if number == signal.SIGKILL else 1)
-    what = "has ended" if number == signal.SIGKILL else "does not answer"
-    assert f"[{1 - victim}] error: worker {victim} (127.0.0.1:" in errors
-    assert f") {what}" in errors and "start the same command again" in errors
-    assert ended(start(name, workers=2)) == (0, "")
-    if not (folder / "workers/summary.json").exists():
-        assert ended(start("workers", workers=2)) == (0, "")
-    assert difference(folder / name, folder / "workers") == 0
+    for victim in (0, 1):
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            done = updates_of(folder / "hurt")
+            process = start("hurt", collective_timeout="4s", **LONG)
+            wait_for(process, folder / "hurt", done + 2)
+            os.kill(processes_of(process)[victim], number)
+            code, errors = ended(process)
+            assert code == (137 if number == signal.SIGKILL else 1)
+            what = "has ended" if number == signal.SIGKILL else "does not answer"
+            assert f"[{1 - victim}] error: worker {victim} (127.0.0.1:" in errors
+            assert f") {what}" in errors and "start the same command again" in errors
+    assert ended(start("hurt", **LONG)) == (0, "")
+    assert difference(folder / "hurt", undisturbed(folder, start)) == 0
 
 
 @pytest.mark.slow
 def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
     chance, kills = np.random.default_rng(0), 0
-    long = {"workers": 2, "max_updates": 150}
-    assert ended(start("whole", **long)) == (0, "")
     while kills < 6:
-        process = start("random", collective_timeout="20s", **long)
+        process = start("random", collective_timeout="20s", **LONG)
         run = folder / "random"
-        begun = (run / "metrics.jsonl").read_bytes().count(b"\n") if run.exists() else 0
-        wait_for(process, run, begun + int(chance.integers(0, 3)))
-        time.sleep(float(chance.random()) * 0.3)
+        wait_for(process, run, updates_of(run) + int(chance.integers(0, 3)))
+        time.sleep(float(chance.random()) * 0.1)
         while len(victims := processes_of(process)) < 2:
             assert process.poll() is None, "a test of runs that are killed"
             time.sleep(0.01)
         os.kill(victims[int(chance.integers(2))], signal.SIGKILL)
         kills += 1
         ended(process)
-    assert ended(start("random", **long)) == (0, "")
-    assert difference(folder / "random", folder / "whole") == 0
+    assert ended(start("random", **LONG)) == (0, "")
+    assert difference(folder / "random", undisturbed(folder, start)) == 0
 
 
 @pytest.mark.slow

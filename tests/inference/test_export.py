@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,7 @@ def test_a_savedmodel_answers_without_bertaccum(run: RunFolder) -> None:
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "TF_USE_LEGACY_KERAS": "0"},
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
