@@ -47,7 +47,7 @@ def checked_steps(steps: Any, schedule: bool = False) -> Any:
             " layer, a function of the update's number"
         )
     if steps < 1:
-        raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1")
+        raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1 micro-step")
     return int(steps)
 
 
