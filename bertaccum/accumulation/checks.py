@@ -22,7 +22,7 @@ BATCH_NORMALIZATIONS = (
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise ValueError if a value is not one of the choices."""
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
+        raise ValueError(f"`{name}` is {value!r}; choose one of {', '.join(choices)}")
 
 
 def checked_steps(steps: Any, schedule: bool = False) -> Any:
