@@ -64,7 +64,10 @@ def read(path: Path) -> np.ndarray:
         reason = getattr(error, "strerror", None) or str(error).strip()
         raise BadInput(f"cannot read {path}: {reason}; {hint}") from None
     if texts.shape[1] != COLUMNS or len(texts) < 5:
-        raise BadInput(f"{path}: {texts.shape[0]} rows of {texts.shape[1]} columns; {hint}")
+        raise BadInput(
+            f"{path} has {texts.shape[0]} rows of {texts.shape[1]} columns, expected at least 5"
+            f" rows of 14 columns; {hint}"
+        )
     with np.errstate(over="ignore"):  # Numbers too large for float32 become inf: refused below.
         table = texts.apply(pd.to_numeric, errors="coerce").to_numpy(np.float32)
     for row, column in np.argwhere(~np.isfinite(table)):
