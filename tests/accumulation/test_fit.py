@@ -423,7 +423,7 @@ def test_float16_overflows_only_if_the_big_batch_does(scale: str | None) -> None
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_accumulator_dtype_bounds_the_error(big_batch: np.ndarray, dtype: str) -> None:
+def test_accumulators_have_the_given_dtype_and_precision(big_batch: np.ndarray, dtype: str) -> None:
     weights, network = fitting.fit(
         lambda: AccumulatingOptimizer(fitting.adamw(), 4, accumulator_dtype=dtype), 4
     )

@@ -591,7 +591,7 @@ def test_model_with_plain_batch_normalization_warns(kind: Any) -> None:
     assert len(found) == 1 and "replace_batch_normalization" in str(found[0].message)
 
 
-def test_exact_or_pooled_normalization_does_not_warn() -> None:
+def test_no_warning_if_accumulation_is_exact_or_statistics_are_pooled() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         accumulate_gradients(normalized(layers.BatchNormalization(trainable=False)), 2)
