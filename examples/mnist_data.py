@@ -11,7 +11,7 @@ import click
 import numpy as np
 from inputs import BadInput
 
-Data = tuple[np.ndarray, np.ndarray]  # images uint8 [n, 28, 28, 1], labels uint8 [n]
+Data = tuple[np.ndarray, np.ndarray]  # Images [n, 28, 28, 1] uint8 and labels [n] uint8.
 
 
 def read_mnist(folder: Path | None) -> tuple[Data, Data]:

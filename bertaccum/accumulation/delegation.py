@@ -61,7 +61,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
     jit_compile = delegated("_innermost", "jit_compile")
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
-        """Let the inner optimizer assign its moving averages to the weights, as `fit` ends."""
+        """Let the inner optimizer assign its moving averages to the weights at the end of `fit`."""
         self.inner.finalize_variable_values(var_list)
 
     def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:

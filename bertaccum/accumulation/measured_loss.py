@@ -16,7 +16,7 @@ from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
 
 _EXAMPLES = "examples"
-# A mixin: it comes before the class of the loss.
+# The mixin's methods call those of the loss's class, which follows it in the bases.
 _Mixin: Any = tf_keras.losses.Loss if TYPE_CHECKING else object
 
 

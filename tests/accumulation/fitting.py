@@ -156,7 +156,8 @@ def count_collectives(network: tf_keras.Model) -> str:
 
 def main(replicas: int, scale: str, overflow: bool, executions: int) -> None:
     strategy = make_strategy(replicas)
-    # Neither the windows of 15, in batches of 5, nor the last window of 4 divide evenly by two.
+    # With `model`, windows have 15 examples in batches of 5, which two replicas cannot share
+    # equally; the last window has 4 examples.
     window = UNEVEN_WINDOW if scale == "model" else WINDOW
     with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
         expected, _ = fit(lambda: LossScale(adamw()), window, overflow)
