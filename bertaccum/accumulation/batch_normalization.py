@@ -59,7 +59,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     exact statistics. Otherwise each replica updates its own statistics, and their mean is read
     and saved, as with `BatchNormalization`; this mean omits the variance between replicas.
 
-    The weights are those of `BatchNormalization`, in the same order. An unfinished window is not
+    The weights are those of `BatchNormalization`, in the same order. A partial window is not
     a weight, but `tf.train.Checkpoint` and the .keras format save it, averaged over replicas.
     All statistics are at least float32, even in mixed precision.
 
@@ -120,7 +120,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         return outputs
 
     def end_window(self) -> None:
-        """Update the moving statistics from an unfinished window, if there is one.
+        """Update the moving statistics from a partial window, if there is one.
 
         Call this at the end of training, or at the end of an epoch with a partial window.
         """
@@ -128,7 +128,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             self._on_each_replica(functools.partial(self._commit, window))
 
     def drop_window(self) -> None:
-        """Discard an unfinished window."""
+        """Discard a partial window."""
         for window in self._windows if self.built else []:
             self._on_each_replica(window.reset)
 
@@ -238,7 +238,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         }
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the weights and the unfinished window, for the .keras format."""
+        """Save the weights and the partial window, for the .keras format."""
         super().save_own_variables(store)
         for name, variable in self._window_variables().items():
             store[name] = variable.numpy()

@@ -25,7 +25,10 @@ def is_scaled(optimizer: tf_keras.optimizers.Optimizer) -> bool:
 
 
 def scaled_loss(optimizer: tf_keras.optimizers.Optimizer, loss: tf.Tensor) -> tf.Tensor:
-    """Return the loss, scaled if the inner optimizer has a scale (constant within a window)."""
+    """Return the loss times the inner optimizer's loss scale, if any.
+
+    The scale is constant within a window.
+    """
     return optimizer.get_scaled_loss(loss) if is_scaled(optimizer) else loss
 
 

@@ -44,7 +44,7 @@ class MicroBatch:
       size: Divisor of the total loss, a scalar: the number of examples until a loss reports
         another divisor.
       kind: Kind of divisor that `size` is; None until the first loss has reported its divisor.
-      weight_given: Whether the user's `loss_weight` set `size`, so that losses must not.
+      weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
       parts: Losses with other divisors, by kind of divisor.
       part_gradients: Each part's (gradient, variable) pairs, by the id of the optimizer that
         computed them.

@@ -39,9 +39,10 @@ def accumulate_gradients(
     """Make a model accumulate gradients in `fit`, `train_on_batch` and a custom `train_step`.
 
     Each micro-batch is weighted by the divisor of its loss: the number of examples, or the number
-    of unmasked positions if the output or the loss has a mask. Keras does not pass this number to
-    an optimizer. Every update therefore equals that of its window as one batch, for batches of
-    any sizes. Regularization losses count once per update.
+    of unmasked positions if the output or the loss has a mask. Every update therefore equals that
+    of its window as one batch, for batches of any sizes. An `AccumulatingOptimizer` alone cannot
+    guarantee this, because Keras does not pass the divisor to it. Regularization losses count
+    once per update.
 
     Args:
       model: A functional, Sequential or subclassed model. It is changed in place and becomes an
