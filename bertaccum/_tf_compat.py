@@ -1,10 +1,9 @@
-"""The private names of TensorFlow and tf_keras that bertaccum uses, all in one place.
+"""All uses of private names of TensorFlow and tf_keras in bertaccum.
 
-Private are: names that begin with an underscore, `tf.__internal__`, `tensorflow.python` and
-`tf_keras.src`. Every entry
-was checked with tensorflow 2.20.0 and tf_keras 2.20.1 (`CHECKED_WITH`), and says what it relies
-on. `tests/test_tf_compat.py` fails if one of them is gone or behaves differently, and
-if another module of the package uses a private name that is not listed here.
+A name is private if it starts with an underscore or belongs to `tf.__internal__`,
+`tensorflow.python` or `tf_keras.src`. Each entry states the behavior that it relies on, and was
+checked with the versions in `CHECKED_WITH`. `tests/test_tf_compat.py` fails if a name is missing
+or behaves differently, or if another module of the package uses a private name.
 """
 
 from __future__ import annotations
@@ -23,33 +22,34 @@ from tf_keras.src.models import cloning
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
 
-# Private names that subclasses define, because there is no public hook, with the class that they
-# are inherited from.
+# Private names that subclasses in bertaccum override, because there is no public hook, and the
+# classes that define them.
 OVERRIDES: dict[str, type] = {
-    # A LossScaleOptimizer around an optimizer reads these two.
+    # A LossScaleOptimizer reads these two attributes of its inner optimizer.
     "_mesh": tf_keras.optimizers.Optimizer,
     "_run_with_dtensor": tf_keras.optimizers.Optimizer,
-    # get_weights, set_weights and the .h5 format take the state from it.
+    # get_weights, set_weights and the .h5 format read the optimizer's state from it.
     "_variables": tf_keras.optimizers.Optimizer,
-    # tf.train.Checkpoint and SavedModel follow it. Keras' own keeps its first answer, and would
-    # miss variables that are made later.
+    # tf.train.Checkpoint and SavedModel call it. The Keras version caches its first result, and
+    # would miss variables that are created later.
     "_trackable_children": tf_keras.optimizers.Optimizer,
     # apply_gradients calls it with all variables, before any of them is updated.
     "_apply_weight_decay": tf_keras.optimizers.AdamW,
-    # `call` takes the moments of a batch from the first and moves each statistic with the second;
-    # if the layer uses the fused kernel, the third does everything.
+    # `call` computes the moments of a batch with the first method and updates each statistic with
+    # the second. If the layer uses the fused kernel, the third method does both.
     "_calculate_mean_and_var": tf_keras.layers.BatchNormalization,
     "_assign_moving_average": tf_keras.layers.BatchNormalization,
     "_fused_batch_norm": tf_keras.layers.BatchNormalization,
-    # `compile` passes every optimizer through it: here Keras puts a LossScaleOptimizer around.
+    # `compile` calls it for every optimizer; Keras adds a LossScaleOptimizer here.
     "_get_optimizer": tf_keras.Model,
 }
 
-# A base class whose attributes checkpoints track, and which Keras does not take for a layer's
-# weights as it does a tf.Module. tf_keras' own base classes derive from it.
+# A base class whose attributes are saved in checkpoints. Keras adds the variables of a tf.Module
+# to a layer's weights, but not those of this class. The base classes of tf_keras derive from it.
 AutoTrackable: Any = tf.__internal__.tracking.AutoTrackable
 
-# Calls one of two functions: at once if the predicate is a constant, else through tf.cond.
+# A function that calls one of two functions: directly if the predicate is a constant, otherwise
+# with tf.cond.
 smart_cond: Callable[..., Any] = tf.__internal__.smart_cond.smart_cond
 
 
@@ -57,17 +57,17 @@ smart_cond: Callable[..., Any] = tf.__internal__.smart_cond.smart_cond
 
 
 def local_component(variable: tf.Variable) -> tf.Variable:
-    """Return this replica's component of a distributed variable, and any other as it is.
+    """Return this replica's component of a distributed variable, or any other variable unchanged.
 
-    `DistributedVariable._get` returns it. Only the component can be scattered to.
+    Relies on `DistributedVariable._get`. Only a component supports `scatter_add`.
     """
     return variable._get() if hasattr(variable, "_get") else variable
 
 
 def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> Any:
-    """Return the key by which tf_keras optimizers know a variable, the same on all replicas.
+    """Return the key of a variable in tf_keras optimizers, which is the same on all replicas.
 
-    `Optimizer._var_key` returns it; `Variable.ref()` differs between replicas.
+    Relies on `Optimizer._var_key`. `Variable.ref()` differs between replicas.
     """
     return optimizer._var_key(variable)
 
@@ -76,28 +76,34 @@ def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable
 
 
 def mark_built(optimizer: tf_keras.optimizers.Optimizer) -> None:
-    """Let an optimizer count as built.
+    """Mark an optimizer as built.
 
-    `set_weights` and `exclude_from_weight_decay` look at `Optimizer._built`.
+    `set_weights` and `exclude_from_weight_decay` read `Optimizer._built`.
     """
     optimizer._built = True
 
 
 def is_wrapped_by_loss_scale(optimizer: tf_keras.optimizers.Optimizer) -> bool:
-    """Return whether a `LossScaleOptimizer` has been put around an optimizer.
+    """Return whether an optimizer is inside a `LossScaleOptimizer`.
 
-    It sets `_is_wrapped_by_loss_scale_optimizer` on what it wraps.
+    `LossScaleOptimizer` sets `_is_wrapped_by_loss_scale_optimizer` on its inner optimizer.
     """
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
 
 
 def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any) -> dict[str, Any]:
-    """Return what is saved of an optimizer around another one, by name.
+    """Return the objects to save, by name, for an optimizer with an inner optimizer.
 
-    For a checkpoint that is all that the optimizer tracks, collected anew by
-    `AutoTrackable._trackable_children`. A SavedModel gets that of the inner one alone: optimizers
-    are loaded from there as a base class and without state, and two of them, one in the other,
-    would claim the same count of iterations.
+    A checkpoint saves all objects that the optimizer tracks;
+    `AutoTrackable._trackable_children` collects them at each call. A SavedModel saves only those
+    of the inner optimizer, because it restores optimizers as a base class without state, and both
+    optimizers would own the same `iterations`.
+
+    Args:
+      optimizer: The outer optimizer.
+      inner: The inner optimizer.
+      save_type: `checkpoint` or `savedmodel`.
+      **kwargs: Other arguments of `_trackable_children`.
     """
     if save_type == "savedmodel":
         return inner._trackable_children(save_type, **kwargs)
@@ -105,33 +111,33 @@ def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any
 
 
 def track(owner: Any, name: str, value: Any) -> Any:
-    """Save an object with the checkpoints of its owner, and return it.
+    """Add an object to the checkpoints of its owner, and return it.
 
-    `_track_trackable` does so without an attribute of that name. If such a checkpoint has been
-    loaded already, the object gets its values at once.
+    Relies on `_track_trackable`, which does not set an attribute. If a checkpoint with this name
+    was already loaded, the object receives its values immediately.
     """
     owner._track_trackable(value, name)
     return value
 
 
 def tracked_list() -> list[Any]:
-    """Return an empty list that checkpoints save with its items, a `ListWrapper`."""
+    """Return an empty list, a `ListWrapper`, whose items are saved in checkpoints."""
     return tf.__internal__.tracking.wrap([])
 
 
 def uncounted_variables(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
-    """Return state that tf_keras leaves out of `Optimizer.variables`.
+    """Return the optimizer variables that `Optimizer.variables` omits.
 
-    That is Nadam's product of momenta, `_u_product`, which exists from the first build.
+    The only one is Nadam's product of momenta, `_u_product`, which `build` creates.
     """
     product = getattr(optimizer, "_u_product", None)
     return [] if product is None else [product]
 
 
 def use_weight_decay(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> bool:
-    """Return whether a variable decays: `exclude_from_weight_decay` can exempt it.
+    """Return whether weight decay applies to a variable.
 
-    `Optimizer._use_weight_decay` knows.
+    Relies on `Optimizer._use_weight_decay`, which respects `exclude_from_weight_decay`.
     """
     return optimizer._use_weight_decay(variable)
 
@@ -139,37 +145,37 @@ def use_weight_decay(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Vari
 def adam_moments(optimizer: Any, variable: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
     """Return Adam's first and second moment of a variable.
 
-    `_momentums` and `_velocities` hold them, in the order that `_index_dict` gives by key.
+    Relies on `_momentums` and `_velocities`, and on `_index_dict`, which maps keys to positions.
     """
     index = optimizer._index_dict[variable_key(optimizer, variable)]
     return optimizer._momentums[index], optimizer._velocities[index]
 
 
 def add_variable_on_present_device(optimizer: Any, *args: Any, **kwargs: Any) -> tf.Variable:
-    """Make an optimizer variable where `tf.device` says.
+    """Create an optimizer variable on the current device and return it.
 
-    `Optimizer.add_variable_from_reference` would put it where the model's variable is; the
-    private base class of `Optimizer` does not.
+    `Optimizer.add_variable_from_reference` creates it on the device of the model's variable;
+    the method of its private base class does not.
     """
     base: Any = super(tf_keras.optimizers.Optimizer, optimizer)
     return base.add_variable_from_reference(*args, **kwargs)
 
 
 def legacy_name(optimizer: Any) -> str:
-    """Return the name of a legacy optimizer, which is only in `_name`."""
+    """Return the name of a legacy optimizer; relies on `_name`, as there is no public one."""
     return optimizer._name
 
 
 def build_legacy(optimizer: Any, variables: Any) -> None:
-    """Create a legacy optimizer's slots and hyperparameters with `_create_all_weights`."""
+    """Create a legacy optimizer's slots and hyperparameters; relies on `_create_all_weights`."""
     optimizer._create_all_weights(variables)
 
 
 def legacy_argument(optimizer: Any, name: str) -> Any:
-    """Return what a legacy optimizer's constructor got for an argument, None if unknown.
+    """Return the value of a legacy optimizer's constructor argument, or None if unknown.
 
-    It is under the argument's name, or under that with an underscore, as AdamWeightDecay's
-    `_exclude_from_weight_decay`.
+    Relies on an attribute with the argument's name, with or without a leading underscore, such as
+    AdamWeightDecay's `_exclude_from_weight_decay`.
     """
     return getattr(optimizer, name, getattr(optimizer, f"_{name}", None))
 
@@ -178,26 +184,29 @@ def legacy_argument(optimizer: Any, name: str) -> Any:
 
 
 def reset_compile_cache(model: tf_keras.Model) -> None:
-    """Make a compiled model trace its steps again, with `_reset_compile_cache`."""
+    """Make a compiled model trace its steps again; relies on `_reset_compile_cache`."""
     model._reset_compile_cache()
 
 
 def compiled_losses(container: Any) -> list[Any]:
-    """Return the losses that `compile` made, one an output, None for an output without.
+    """Return the compiled losses, one per output, with None for an output without a loss.
 
-    `LossesContainer._losses` holds them; it is a nest of what the user gave until it is built.
+    Relies on `LossesContainer._losses`, which holds the user's losses until the container is
+    built.
     """
     return tf.nest.flatten(getattr(container, "_losses", None) or [])
 
 
 def replace_losses(container: Any, y_pred: Any, replace: Callable[[Any], Any]) -> None:
-    """Replace each loss of a `LossesContainer`; what the user gave stays as it is.
+    """Replace each loss of a `LossesContainer`; the user's objects do not change.
+
+    Relies on `_user_losses`, which is None if there is no loss, and on `_losses`, which is a list
+    after `build`.
 
     Args:
-      container: `compiled_loss` of a model. `_user_losses` is None if there is no loss;
-        `_losses` is a list after `build`.
-      y_pred: the model's outputs, from which the container is built.
-      replace: maps a loss to the one to use.
+      container: The `compiled_loss` of a model.
+      y_pred: The model's outputs, from which the container is built.
+      replace: A function that maps a loss to its replacement.
     """
     if container is None or container._user_losses is None:
         return
@@ -207,43 +216,42 @@ def replace_losses(container: Any, y_pred: Any, replace: Callable[[Any], Any]) -
 
 
 def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
-    """Return the mask that layers have put on a tensor, `_keras_mask`."""
+    """Return the mask that a layer attached to a tensor as `_keras_mask`, or None."""
     return getattr(tensor, "_keras_mask", None)
 
 
 def is_graph_network(model: tf_keras.Model) -> bool:
-    """Return whether a model is made of a graph of layers, `_is_graph_network`."""
+    """Return whether a model is a graph of layers; relies on `_is_graph_network`."""
     return getattr(model, "_is_graph_network", False)
 
 
 def copy_trainable(source: tf_keras.Model, target: tf_keras.Model) -> None:
-    """Copy a model's own `_trainable`; the public setter would change its layers, too."""
+    """Copy a model's `_trainable`; the public setter would also change the layers."""
     target._trainable = source._trainable
 
 
 def statistics_spec(layer: tf_keras.layers.BatchNormalization) -> tuple[tuple[int, ...], tf.DType]:
-    """Return shape and type of a built layer's statistics; the type is at least float32.
+    """Return the shape and the dtype (at least float32) of a built layer's statistics.
 
-    `_param_shape` and `_param_dtype` have them; gamma and beta are alike.
+    Relies on `_param_shape` and `_param_dtype`, which gamma and beta share.
     """
     return layer._param_shape, layer._param_dtype
 
 
 def data_format(layer: tf_keras.layers.BatchNormalization) -> str:
-    """Return where the fused kernel finds the channels, such as NHWC, `_data_format`."""
+    """Return the data format of the fused kernel, such as NHWC; relies on `_data_format`."""
     return layer._data_format
 
 
 def after_cloning_sequential(kind: type, accumulate: Callable[[Any, Any], Any]) -> None:
-    """From now on, let `tf_keras.models.clone_model` pass on each clone of a Sequential model.
+    """Make `tf_keras.models.clone_model` call `accumulate` on clones of Sequential models.
 
-    `clone_model` makes other models from their class or config, but builds a plain `Sequential`
-    from the layers of a Sequential one, in `cloning._clone_sequential_model`, which is wrapped
-    here.
+    `clone_model` creates other models from their class or config, but clones any Sequential model
+    as a plain `Sequential`. This function wraps `cloning._clone_sequential_model`, which does so.
 
     Args:
-      kind: the class of models whose clones are passed on.
-      accumulate: gets the clone and its original, and returns what `clone_model` is to return.
+      kind: Class of the models whose clones are passed to `accumulate`.
+      accumulate: A function of the clone and its original that returns the final clone.
     """
     clone_sequential = cloning._clone_sequential_model
 
@@ -257,16 +265,16 @@ def after_cloning_sequential(kind: type, accumulate: Callable[[Any, Any], Any]) 
 
 # --- Graphs ---------------------------------------------------------------------------------
 
-# The graphs of branches and loops, which belong to the function around them.
+# Class names of the graphs of branches and loops, which belong to the enclosing function.
 _CONTROL_FLOW_GRAPHS = ("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph")
 
 
 def is_in_function_of(graph: Any, other: Any) -> bool:
-    """Return whether a graph is `other` or that of a branch or loop inside it.
+    """Return whether a graph is `other` or the graph of a branch or loop inside `other`.
 
     Args:
-      graph: of the present operations; None when executing eagerly.
-      other: of the function, or None.
+      graph: The current graph, or None when executing eagerly.
+      other: The graph of a function, or None.
     """
     while graph is not other:
         if type(graph).__name__ not in _CONTROL_FLOW_GRAPHS:
@@ -279,9 +287,9 @@ def is_in_function_of(graph: Any, other: Any) -> bool:
 
 
 def gpu_memory_limits() -> list[int]:
-    """Return the bytes that TensorFlow may take of each GPU; starts TensorFlow.
+    """Return TensorFlow's memory limit on each GPU, in bytes; initializes the devices.
 
-    `device_lib.list_local_devices` knows them; the public lists of devices do not.
+    Relies on `device_lib.list_local_devices`; the public lists of devices omit the limit.
     """
     found = device_lib.list_local_devices()
     return [int(device.memory_limit) for device in found if device.device_type == "GPU"]
@@ -310,14 +318,14 @@ def set_heartbeat_timeout(
 
 
 class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):
-    """A strategy for several workers, each with several logical devices of its CPU.
+    """A strategy for several workers, each with several logical CPU devices.
 
-    TensorFlow's own takes the first CPU device of a worker only.
+    The strategy of TensorFlow uses only the first CPU device of each worker.
 
     Args:
-      cluster_resolver: describes the workers.
-      options: communication options.
-      devices: number of logical CPU devices of each worker.
+      cluster_resolver: Description of the workers.
+      options: Communication options.
+      devices: Number of logical CPU devices of each worker.
     """
 
     def __init__(
@@ -327,15 +335,15 @@ class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         devices: int,
     ) -> None:
         extended = _CpuWorkersExtended(self, cluster_resolver, options, devices)
-        # The constructor between the two would make an extended part of its own.
+        # The constructor of MultiWorkerMirroredStrategy would create another extended object.
         tf.distribute.Strategy.__init__(self, extended)
 
 
 class _CpuWorkersExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
-    """The part of a strategy that TensorFlow asks for the devices of this process."""
+    """The part of a strategy that lists the devices of this process."""
 
     def __init__(self, strategy: Any, cluster_resolver: Any, options: Any, devices: int) -> None:
-        self._cpu_devices = devices  # The constructor asks for the devices.
+        self._cpu_devices = devices  # The base constructor calls _initialize_local_devices.
         super().__init__(strategy, cluster_resolver, options)
 
     def _initialize_local_devices(

@@ -1,24 +1,25 @@
-"""House prices: four micro-batches of 8 train as one batch of 32 does, after every update.
+"""Predict house prices: four accumulated micro-batches of 8 give the weights of one batch of 32.
 
     python examples/housing_regression.py --data housingdata.csv
 
-From the same weights, in the same order of examples, one small Keras model is trained in one
-batch of 32; in 4 x 8, accumulated; in batches of 8; and in 4 x 8 by the `train_op` of a
-tf.estimator program, whose first update comes after one micro-batch, divided by 4.
-405 rows are 12 windows of 32 and one of 21, which is 8 + 8 + 5: that is exact, too. It prints
-(40 epochs, 20 s on two cores, float32):
+The program trains a small Keras model four times, from the same weights and with the same order
+of examples: in batches of 32; in four accumulated micro-batches of 8; in batches of 8; and in
+4 x 8 with the `train_op` of a tf.estimator program. This `train_op` applies its first update
+after a single micro-batch, but divides it by 4. The 405 rows form 12 windows of 32 and one of
+21 = 8 + 8 + 5, which is exact, too. Output (40 epochs, 20 s on two cores, float32):
 
-                                    held-out    difference of a weight
+                                    held-out         weight difference
                            updates      RMSE      update 1     largest
     one batch of 32            520     3.131         0e+00       0e+00
     4 x 8 accumulated          520     3.131         3e-08       2e-07
     batches of 8              2040     3.280         6e-03       3e-01
     4 x 8, old train_op        510     3.178         6e-03       4e-01
-    4 x 8 accumulated is one batch of 32: equal to 1e-06 after every update
+    4 x 8 accumulated matches one batch of 32: equal to 1e-06 after every update
 
-The figure has the RMSE, and the difference to one batch, after every update. With SEED 0 to 4 the
-old train_op ends 0.02 to 0.10 above one batch; 4 x 8 is never further off than 3e-07. What
-is left is rounding, which adds up: 7e-07 after 150 epochs; in float64 it is 3e-16 after 40.
+The figure shows the RMSE and the weight difference to one batch of 32 after every update. For
+SEED 0 to 4, the RMSE of the old train_op ends 0.02 to 0.10 above that of one batch, and the
+weights of 4 x 8 accumulated differ by at most 3e-07. This difference is rounding, which grows to
+7e-07 after 150 epochs; in float64 it is 3e-16 after 40 epochs.
 """
 
 from __future__ import annotations
@@ -43,24 +44,31 @@ from bertaccum.accumulation import accumulate_gradients
 
 DATA = SHARED / "data/housing/housingdata.csv"
 SOURCE = "https://github.com/GoogleCloudPlatform/tf-estimator-tutorials, 01_Regression/data"
-COLUMNS = 14  # the last is the target, the median price in $1000
+COLUMNS = 14  # The last column is the target, the median price in $1000.
 SEED, STEPS, MICRO_BATCH, LIMIT = 0, 4, 8, 1e-6
 ONE, ACCUMULATED = f"one batch of {STEPS * MICRO_BATCH}", f"{STEPS} x {MICRO_BATCH} accumulated"
 SMALL, OLD = f"batches of {MICRO_BATCH}", f"{STEPS} x {MICRO_BATCH}, old train_op"
-Rows = tuple[np.ndarray, np.ndarray]  # features [rows, 13], targets [rows, 1]
+Rows = tuple[np.ndarray, np.ndarray]  # Features [rows, 13] and targets [rows, 1].
 
 
 def read(path: Path) -> np.ndarray:
-    """The table, float32 [rows, 14]."""
-    hint = f"name housingdata.csv with --data; it is in {SOURCE}"
+    """Return the table, [rows, 14] float32.
+
+    Raises:
+      BadInput: If the file cannot be read or is not such a table of numbers.
+    """
+    hint = f"pass housingdata.csv from {SOURCE} with --data"
     try:
         texts = pd.read_csv(path, header=None, dtype=str, skip_blank_lines=False)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).strip()
         raise BadInput(f"cannot read {path}: {reason}; {hint}") from None
     if texts.shape[1] != COLUMNS or len(texts) < 5:
-        raise BadInput(f"{path}: {texts.shape[0]} rows of {texts.shape[1]} columns; {hint}")
-    with np.errstate(over="ignore"):  # Too large for float32 is infinite, and so refused.
+        raise BadInput(
+            f"{path} has {texts.shape[0]} rows of {texts.shape[1]} columns, expected at least 5"
+            f" rows of 14 columns; {hint}"
+        )
+    with np.errstate(over="ignore"):  # Numbers too large for float32 become inf: refused below.
         table = texts.apply(pd.to_numeric, errors="coerce").to_numpy(np.float32)
     for row, column in np.argwhere(~np.isfinite(table)):
         where = f"{path}, row {row + 1}, column {column + 1}"
@@ -69,14 +77,14 @@ def read(path: Path) -> np.ndarray:
 
 
 def split(table: np.ndarray) -> tuple[Rows, Rows]:
-    """Four fifths to train on, in an order for all epochs, and a fifth that is held out."""
+    """Return shuffled training rows, in the order of every epoch, and a held-out fifth."""
     table = np.random.default_rng(SEED).permutation(table)
     training, held_out = np.split(table, [len(table) - len(table) // 5])
     return (training[:, :-1], training[:, -1:]), (held_out[:, :-1], held_out[:, -1:])
 
 
 def build(training: Rows, steps: int = 1) -> tf_keras.Model:
-    """The same model with the same first weights, each time."""
+    """Return a compiled model with seeded initial weights, which accumulates if `steps` > 1."""
     tf_keras.utils.set_random_seed(SEED)
     normalized = tf_keras.layers.Normalization()
     normalized.adapt(training[0])
@@ -93,7 +101,7 @@ def build(training: Rows, steps: int = 1) -> tf_keras.Model:
 
 
 class Curve(tf_keras.callbacks.Callback):
-    """The held-out RMSE and all weights, after every update."""
+    """A callback that records the held-out RMSE and all weights after every update."""
 
     def __init__(self, held_out: Rows) -> None:
         super().__init__()
@@ -107,7 +115,7 @@ class Curve(tf_keras.callbacks.Callback):
             self.rmse.append(rmse.numpy())
             self.weights.append(weights.numpy())
 
-    # An update may follow any micro-batch; that of a short last window ends the epoch.
+    # An update may follow any micro-batch, or end the epoch if the last window is partial.
     on_train_batch_end = on_epoch_end = look
 
     @tf.function
@@ -117,13 +125,13 @@ class Curve(tf_keras.callbacks.Callback):
 
 
 def fit(training: Rows, epochs: int, curve: Curve, size: int, steps: int = 1) -> None:
-    """All that accumulation takes; `size` is that of a micro-batch."""
+    """Train with Keras in micro-batches of `size` examples; `steps` of them form an update."""
     model, options = build(training, steps), {"callbacks": [curve], "verbose": 0}
     model.fit(*training, batch_size=size, epochs=epochs, shuffle=False, **options)
 
 
 def old_train_op(training: Rows, epochs: int, curve: Curve) -> None:
-    """What the `train_op` of the tf.estimator program did, in a plain loop."""
+    """Train as the `train_op` of the tf.estimator program did, in a plain loop."""
     model = build(training)
     curve.set_model(model)
     variables = model.trainable_variables
@@ -132,7 +140,7 @@ def old_train_op(training: Rows, epochs: int, curve: Curve) -> None:
     @tf.function
     def gradients(features: tf.Tensor, targets: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            # A mean over the micro-batch: a short one weighs as much as any.
+            # The mean gives a partial micro-batch the same weight as a full one.
             loss = tf.reduce_mean((model(features, training=True) - targets) ** 2)
         return tape.gradient(loss, variables)
 
@@ -140,12 +148,12 @@ def old_train_op(training: Rows, epochs: int, curve: Curve) -> None:
     every_epoch = (micro_batch for _ in range(epochs) for micro_batch in data)
     for global_step, (features, targets) in enumerate(every_epoch):
         sums = [s + g for s, g in zip(sums, gradients(features, targets), strict=True)]
-        if global_step % STEPS == 0:  # At step 0, too, after a single micro-batch.
+        if global_step % STEPS == 0:  # This is also true at step 0, after one micro-batch.
             means = [s / STEPS for s in sums]
             model.optimizer.apply_gradients(zip(means, variables, strict=True))
             sums = zeros
             curve.look()
-    # What is in `sums` now is lost.
+    # The remaining gradients in `sums` are lost.
 
 
 RUNS: dict[str, Callable[[Rows, int, Curve], None]] = {
@@ -157,23 +165,23 @@ RUNS: dict[str, Callable[[Rows, int, Curve], None]] = {
 
 
 def differences(curve: Curve, other: Curve) -> np.ndarray:
-    """The largest of a weight after each update that both have, [updates]."""
+    """Return the largest weight difference after each update that both curves have, [updates]."""
     return np.array([abs(a - b).max() for a, b in zip(curve.weights, other.weights, strict=False)])
 
 
 def check(accumulated: Curve, one: Curve) -> None:
-    """Fails unless both have made the same updates."""
+    """Raise an error unless both runs made the same updates."""
     if len(accumulated.weights) != len(one.weights):
         counts = f"{len(accumulated.weights)} updates instead of {len(one.weights)}"
-        raise click.ClickException(f"{ACCUMULATED} is not {ONE}: {counts}")
+        raise click.ClickException(f"{ACCUMULATED} does not match {ONE}: {counts}")
     for update, difference in enumerate(differences(accumulated, one), 1):
         if not difference <= LIMIT:
             where = f"a weight differs by {difference:.0e} after update {update}"
-            raise click.ClickException(f"{ACCUMULATED} is not {ONE}: {where}")
+            raise click.ClickException(f"{ACCUMULATED} does not match {ONE}: {where}")
 
 
 def show(curves: dict[str, Curve]) -> None:
-    click.echo(f"{'':22}{'held-out':>18}{'difference of a weight':>26}")
+    click.echo(f"{'':22}{'held-out':>18}{'weight difference':>26}")
     click.echo(f"{'':22}{'updates':>8}{'RMSE':>10}{'update 1':>14}{'largest':>12}")
     for name, curve in curves.items():
         found = differences(curve, curves[ONE])
@@ -185,16 +193,16 @@ def draw(curves: dict[str, Curve]) -> Figure:
     figure = Figure(figsize=(8, 8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for (name, curve), style in zip(curves.items(), ("-", "--", ":", "-"), strict=True):
-        every = STEPS if name == SMALL else 1  # Its updates have a quarter of the examples.
+        every = STEPS if name == SMALL else 1  # Small batches make STEPS updates per window.
         rmse = curve.rmse[every - 1 :: every]
         above.plot(range(1, len(rmse) + 1), rmse, style, label=name)
-        shown = name in (ACCUMULATED, OLD)  # The others keep their colours.
+        shown = name in (ACCUMULATED, OLD)  # Empty lines keep the colors of the other runs.
         apart = differences(curve, curves[ONE]) if shown else np.empty(0)
         below.plot(range(1, len(apart) + 1), np.maximum(apart, 1e-9), style)
     above.set(xscale="log", ylabel="held-out RMSE, $1000")
     above.legend()
     below.axhline(LIMIT, color="grey", linewidth=0.8)
-    below.set(yscale="log", ylabel=f"largest difference of a weight to {ONE}")
+    below.set(yscale="log", ylabel=f"largest weight difference to {ONE}")
     below.set(xlabel=f"update ({SMALL}: every {STEPS}th)")
     return figure
 
@@ -205,7 +213,7 @@ def draw(curves: dict[str, Curve]) -> Figure:
     type=click.Path(path_type=Path),
     default=DATA,
     show_default=True,
-    help="housingdata.csv: no header, 14 columns, the last the target.",
+    help="CSV file with 14 columns and no header; the last column is the target.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=40, show_default=True)
 @click.option(
@@ -217,7 +225,7 @@ def draw(curves: dict[str, Curve]) -> Figure:
 def main(data: Path, epochs: int, figure: Path) -> None:
     training, held_out = split(read(data))
     check_figure(figure)
-    tf.get_logger().setLevel("ERROR")  # Keras finds callbacks slow that wait for results.
+    tf.get_logger().setLevel("ERROR")  # Hide Keras warnings that the callback is slow.
     curves = {name: Curve(held_out) for name in RUNS}
     for name, run in RUNS.items():
         click.echo(f"training: {name}", err=True)
@@ -225,7 +233,7 @@ def main(data: Path, epochs: int, figure: Path) -> None:
     draw(curves).savefig(figure)
     show(curves)
     check(curves[ACCUMULATED], curves[ONE])
-    click.echo(f"{ACCUMULATED} is {ONE}: equal to {LIMIT:.0e} after every update")
+    click.echo(f"{ACCUMULATED} matches {ONE}: equal to {LIMIT:.0e} after every update")
     click.echo(f"figure: {figure}")
 
 

@@ -1,25 +1,26 @@
-"""MNIST, four ways to 200 examples an update, and the same weights after every one.
+"""Train on MNIST with 200 examples per update in four ways that give the same weights.
 
-    run   workers   batch of each   accumulation_steps   examples an update
-    1     1         200             1                    200
-    2     1         100             2                    200
-    3     2         100             1                    200
-    4     2          50             2                    200
+    run   workers   batch per worker   accumulation_steps   examples per update
+    1     1         200                1                    200
+    2     1         100                2                    200
+    3     2         100                1                    200
+    4     2          50                2                    200
 
     python examples/mnist_distributed.py --run all
 
-One model, one optimizer, one order of examples; only where the examples of an update are, and how
-many at once, differs. Nothing has to be divided by the number of workers or of micro-steps. On two
-cores, one a worker, it printed:
+All runs use the same model, optimizer and order of examples. They differ only in how they
+distribute the examples of an update over workers and micro-steps. No gradient or learning rate
+has to be divided by the number of workers or micro-steps. Output on two cores, one per worker:
 
- run workers x batch x steps  updates    loss test accuracy seconds peak MiB of each weights apart
-   1             1 x 200 x 1     1500 0.35090        0.9067      46               70
-   2             1 x 100 x 2     1500 0.35090        0.9067      47               35       1.1e-07
-   3             2 x 100 x 1     1500 0.35090        0.9067     131           38, 38       1.1e-07
-   4              2 x 50 x 2     1500 0.35090        0.9067     146           16, 16       1.3e-07
+ run workers x batch x steps  updates    loss test accuracy seconds peak MiB weight difference
+   1             1 x 200 x 1     1500 0.35090        0.9067      46       70
+   2             1 x 100 x 2     1500 0.35090        0.9067      47       35           1.1e-07
+   3             2 x 100 x 1     1500 0.35090        0.9067     131   38, 38           1.1e-07
+   4              2 x 50 x 2     1500 0.35090        0.9067     146   16, 16           1.3e-07
 
-`weights apart` is the largest difference of any weight to run 1, after any update. (On so small a
-model, and two cores, two workers mostly wait for each other.)
+`peak MiB` is the peak memory of each worker, and `weight difference` the largest difference of
+any weight to run 1 after any update. Two workers are slower here, because with such a small model
+and two cores they mostly wait for each other.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Before TensorFlow is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow reads it during its import.
 
 import click
 import numpy as np
@@ -49,15 +50,15 @@ from bertaccum.accumulation import accumulate_gradients
 
 LIMIT = 1e-5
 TEST_BATCH = 500
-RAISED = 0.5  # each run's losses above those of the run before, in the figure
-Results = dict[int, dict[str, np.ndarray]]  # of each run, by name: what its workers measured
+RAISED = 0.5  # The figure raises each run's losses by this much above the previous run's.
+Results = dict[int, dict[str, np.ndarray]]  # Measured values by name, for each run.
 
 
 class Run(NamedTuple):
-    """How the examples of an update are spread."""
+    """The distribution of an update's examples over workers and micro-steps."""
 
     workers: int
-    batch: int  # of one worker in one micro-step
+    batch: int  # Examples of one worker in one micro-step.
     accumulation_steps: int
 
 
@@ -68,10 +69,10 @@ RUNS = {1: Run(1, 200, 1), 2: Run(1, 100, 2), 3: Run(2, 100, 1), 4: Run(2, 50, 2
 
 
 def make_model() -> tf_keras.Model:
-    """A small CNN, and a smooth one.
+    """Return a small CNN with smooth activations and average pooling.
 
-    Where ReLU and max-pooling have their kinks, as many black pixels are, gradients jump, and
-    float32's rounding grows to more than LIMIT. In float64 it would not.
+    ReLU and max pooling have discontinuous gradients at the inputs that black pixels produce.
+    With them, rounding errors in float32 grow beyond LIMIT; in float64 they do not.
     """
     layers = tf_keras.layers
     return tf_keras.Sequential(
@@ -89,7 +90,13 @@ def make_model() -> tf_keras.Model:
 
 
 def batches(data: Data, size: int, epochs: int) -> tf.data.Dataset:
-    """What all workers together take in one micro-step; the same examples in the same order."""
+    """Return a dataset of the batches of all workers, with the same order of examples in all runs.
+
+    Args:
+      data: Images and labels.
+      size: Number of examples of all workers in one micro-step.
+      epochs: Number of epochs.
+    """
     images, labels = data
     rng = np.random.default_rng(0)
     order = np.concatenate([rng.permutation(len(labels)) for _ in range(epochs)])
@@ -100,13 +107,13 @@ def batches(data: Data, size: int, epochs: int) -> tf.data.Dataset:
 
     types = tf.TensorSpec([size, 28, 28, 1], tf.uint8), tf.TensorSpec([size], tf.uint8)
     options = tf.data.Options()
-    # Each worker takes its part of every batch.
+    # Each worker reads its share of every batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return tf.data.Dataset.from_generator(in_order, output_signature=types).with_options(options)
 
 
 class Recorder(tf_keras.callbacks.Callback):
-    """Keeps the loss of each update's window, and the weights that the update made."""
+    """A callback that records the loss of each window and the weights after each update."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -116,7 +123,7 @@ class Recorder(tf_keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch % self.steps == 0:
-            self.model.reset_metrics()  # Keras' loss is the mean since then.
+            self.model.reset_metrics()  # The loss in Keras is a mean since the last reset.
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if (batch + 1) % self.steps == 0:
@@ -129,19 +136,28 @@ class Recorder(tf_keras.callbacks.Callback):
 
 
 def train(run: Run, folder: Path | None, examples: int, epochs: int, out: Path) -> None:
-    """Trains as the only worker, or as the one that TF_CONFIG says; leaves what it measured."""
+    """Train as the only worker or as the worker in TF_CONFIG, and save the measured values.
+
+    Args:
+      run: The run.
+      folder: Folder with the MNIST files, or None to download them.
+      examples: Number of training examples.
+      epochs: Number of epochs.
+      out: Folder for the file of measured values.
+    """
     worker, strategy = 0, tf.distribute.get_strategy()
-    if run.workers > 1:  # Before TensorFlow is asked for anything else.
+    if run.workers > 1:  # TensorFlow must not be initialized before the strategy is created.
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        end_by_signals()  # It took SIGTERM for itself.
+        end_by_signals()  # The strategy replaced the handler of SIGTERM.
         worker = strategy.cluster_resolver.task_id
-    tf.config.experimental.enable_tensor_float_32_execution(False)  # GPUs: 3 digits are too few.
+    # TensorFloat-32 on GPUs has a precision of only three digits.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     tf_keras.utils.set_random_seed(0)
     with strategy.scope():
         model = accumulate_gradients(make_model(), run.accumulation_steps)
         loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(tf_keras.optimizers.Adam(1e-4), loss, metrics=["accuracy"])
-    # Logs are all workers' already; for callbacks tf_keras would add them up over workers again.
+    # The logs are already reduced over workers; by default tf_keras would sum them again.
     model.distribute_reduction_method = "first"
     size, recorder = run.batch * run.workers, Recorder(run)
     training, test = read_mnist(folder)
@@ -155,28 +171,37 @@ def train(run: Run, folder: Path | None, examples: int, epochs: int, out: Path) 
     accuracy = model.evaluate(batches(test, TEST_BATCH, 1), steps=steps, verbose=0)[1]
     measured = {"seconds": seconds, "peak_bytes": peak_bytes, "accuracy": accuracy}
     np.savez(out / f"{worker}.npz", losses=recorder.losses, weights=recorder.weights, **measured)
-    # They leave together: another may still be fetching its part of the last sum.
+    # Wait for the other worker, which may still be receiving its part of the last reduction.
     while len(list(out.glob("*.npz"))) < run.workers:
         time.sleep(0.1)
 
 
 def end_by_signals() -> None:
-    """Has SIGINT and SIGTERM end this process in order."""
+    """Make SIGINT and SIGTERM end this process with a regular exit."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def memory_peak_bytes() -> int:
-    """The most that tensors took at once on this worker's device."""
+    """Return the peak memory of tensors on this worker's device, in bytes."""
     device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
     return int(tf.config.experimental.get_memory_info(device)["peak"])
 
 
-# --- The runs, and what they came to ----------------------------------------------------
+# --- Starting the runs and comparing their results --------------------------------------
 
 
 def start(number: int, out: Path, arguments: list[str]) -> dict[str, np.ndarray]:
-    """Starts this program again as the workers of a run; what they measured."""
+    """Start this program again for each worker of a run, and return the measured values.
+
+    Args:
+      number: Number of the run.
+      out: Folder to create for the workers' files.
+      arguments: Command-line arguments for the workers.
+
+    Raises:
+      click.ClickException: If a worker fails.
+    """
     click.echo(f"run {number}", err=True)
     out.mkdir()
     workers = RUNS[number].workers
@@ -185,7 +210,7 @@ def start(number: int, out: Path, arguments: list[str]) -> dict[str, np.ndarray]
     process = subprocess.Popen([sys.executable, *launch, *this], env=environment())
     try:
         code = process.wait()
-    finally:  # Whatever ends this program ends them.
+    finally:  # The workers must also end if this program is interrupted.
         process.terminate()
         process.wait()
     if code:
@@ -195,23 +220,24 @@ def start(number: int, out: Path, arguments: list[str]) -> dict[str, np.ndarray]
 
 
 def environment() -> dict[str, str]:
-    """What the workers are told, of whatever run: what they measure is to be compared."""
+    """Return the environment variables of the workers, the same for all runs."""
     told = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    # On a CPU, too, TensorFlow then counts the memory that it hands out.
+    # This allocator measures the peak memory on CPUs, too.
     told["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
-    if len(tf.config.list_physical_devices("GPU")) % 2:  # Two workers cannot share them.
+    # Two workers cannot share an odd number of GPUs equally.
+    if len(tf.config.list_physical_devices("GPU")) % 2:
         told["CUDA_VISIBLE_DEVICES"] = ""
     return told
 
 
 def differences(results: Results) -> dict[int, np.ndarray]:
-    """The largest difference of any weight to the first run's, after each update."""
+    """Return the largest weight difference to the first run after each update, for each run."""
     first = next(iter(results.values()))["weights"]  # [updates, weights]
     return {n: np.abs(result["weights"] - first).max(axis=1) for n, result in results.items()}
 
 
 def table(results: Results, apart: dict[int, np.ndarray]) -> str:
-    """A line a run."""
+    """Return a table of the results with one line per run."""
     rows = [
         {
             "run": number,
@@ -220,8 +246,8 @@ def table(results: Results, apart: dict[int, np.ndarray]) -> str:
             "loss": f"{result['losses'][-100:].mean():.5f}",
             "test accuracy": f"{result['accuracy']:.4f}",
             "seconds": f"{result['seconds']:.0f}",
-            "peak MiB of each": ", ".join(f"{b / 2**20:.0f}" for b in result["peak_bytes"]),
-            "weights apart": f"{apart[number].max():.1e}" if number != min(results) else "",
+            "peak MiB": ", ".join(f"{b / 2**20:.0f}" for b in result["peak_bytes"]),
+            "weight difference": f"{apart[number].max():.1e}" if number != min(results) else "",
         }
         for number, result in results.items()
     ]
@@ -229,11 +255,11 @@ def table(results: Results, apart: dict[int, np.ndarray]) -> str:
 
 
 def draw(results: Results, apart: dict[int, np.ndarray]) -> Figure:
-    """The losses of all runs, each raised a little, and how far their weights are apart."""
+    """Return a figure of the losses, shifted for each run, and of the weight differences."""
     figure = Figure(figsize=(8, 7.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for above_first, (number, result) in enumerate(results.items()):
-        raised = RAISED * above_first  # They would hide each other.
+        raised = RAISED * above_first  # Without the shift, the curves would coincide.
         label = f"run {number}: " + " x ".join(map(str, RUNS[number]))
         label += f", raised by {raised:g}" if raised else ""
         losses = np.add(result["losses"], raised)
@@ -241,19 +267,19 @@ def draw(results: Results, apart: dict[int, np.ndarray]) -> Figure:
         above.plot(losses, linewidth=1.2, color=style["color"], label=label)
         below.semilogy(np.where(apart[number] > 0, apart[number], np.nan), **style)
     below.axhline(LIMIT, color="gray", linestyle=":")
-    above.set(ylabel="loss of an update's 200 examples")
-    below.set(xlabel="updates", ylabel="largest difference\nof a weight to the first run")
+    above.set(ylabel="loss of the update's 200 examples")
+    below.set(xlabel="updates", ylabel="largest weight difference\nto the first run")
     above.legend(title="workers x batch x accumulation_steps")
     return figure
 
 
 def check(folder: Path | None, examples: int, figure: Path) -> None:
-    """Says what is wrong before anything is trained, and once for all workers."""
+    """Raise `BadInput` if an option or the data is invalid; called once, before training."""
     if "TF_CONFIG" in os.environ:
-        raise BadInput("this program starts its workers itself; start it without TF_CONFIG")
+        raise BadInput("this program starts its own workers; start it without TF_CONFIG")
     (_, labels), (_, test) = read_mnist(folder)
     if examples % 200 or examples > len(labels):
-        raise BadInput(f"--examples {examples} has to be a multiple of 200, up to {len(labels)}")
+        raise BadInput(f"--examples {examples} must be a multiple of 200, up to {len(labels)}")
     if len(test) % TEST_BATCH:
         raise BadInput(f"{folder} has {len(test)} test examples, not a multiple of {TEST_BATCH}")
     check_figure(figure)
@@ -265,13 +291,13 @@ def check(folder: Path | None, examples: int, figure: Path) -> None:
     type=click.Choice([*map(str, RUNS), "all"]),
     default="all",
     show_default=True,
-    help="Only all compares.",
+    help="Run to train; `all` trains all four and compares them.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Folder with the four original files. [default: shared/data/mnist beside the repository,"
-    " else they are downloaded]",
+    help="Folder with the four original MNIST files. [default: shared/data/mnist beside the"
+    " repository if it exists, otherwise a download]",
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
@@ -279,7 +305,7 @@ def check(folder: Path | None, examples: int, figure: Path) -> None:
     type=click.IntRange(200, 60_000),
     default=60_000,
     show_default=True,
-    help="Of those to train on, a multiple of 200.",
+    help="Number of training examples, a multiple of 200.",
 )
 @click.option(
     "--figure",
@@ -291,16 +317,16 @@ def check(folder: Path | None, examples: int, figure: Path) -> None:
 def main(
     run: str, data: Path | None, epochs: int, examples: int, figure: Path, worker: Path | None
 ) -> None:
-    """Trains on MNIST in one of four ways, or in all, and compares them.
+    """Train on MNIST in one of four ways, or in all four and compare them.
 
-    All take seven minutes on two cores.
+    All four runs take seven minutes on two cores.
     """
     if data is None and (SHARED / "data/mnist").is_dir():
         data = SHARED / "data/mnist"
     if worker is not None:
         train(RUNS[int(run)], data, examples, epochs, worker)
         return
-    tf.config.set_visible_devices([], "GPU")  # They are the workers'.
+    tf.config.set_visible_devices([], "GPU")  # Only the workers use the GPUs.
     check(data, examples, figure)
     arguments = ["--epochs", str(epochs), "--examples", str(examples)]
     arguments += ["--data", str(data)] if data is not None else []
@@ -313,7 +339,7 @@ def main(
     click.echo(f"figure: {figure}")
     largest = max(found.max() for found in apart.values())
     if not largest <= LIMIT:
-        raise click.ClickException(f"weights are {largest:.1e} apart, which is no rounding")
+        raise click.ClickException(f"weights differ by {largest:.1e}, more than rounding explains")
 
 
 if __name__ == "__main__":

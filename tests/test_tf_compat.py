@@ -1,6 +1,6 @@
-"""The private names of TensorFlow and tf_keras: which are used, and that they work as expected.
+"""Tests of the private names of TensorFlow and tf_keras that bertaccum uses.
 
-A failure means that a new version has changed one of them: look at `_tf_compat.py`.
+A failure means that a new version has changed one of them; adapt `_tf_compat.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_private(name: str) -> bool:
 
 
 def own_names() -> set[str]:
-    """All private names that the package defines: functions, classes, variables, attributes."""
+    """Return the private names of functions, classes, variables and attributes in bertaccum."""
     found = set()
     for node in (node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -52,7 +52,7 @@ def own_names() -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_private_names_are_used_in_one_module_only(path: Path) -> None:
+def test_only_tf_compat_uses_private_names(path: Path) -> None:
     tree, own = ast.parse(path.read_text()), own_names()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -74,7 +74,7 @@ def our_classes() -> list[type]:
 
 
 def test_overridden_private_names_are_listed() -> None:
-    """What a class of ours defines and Keras, too, is an override, meant or not."""
+    """Any private name that a bertaccum class shares with its Keras base class is an override."""
     model = accumulate_gradients(tf_keras.Sequential([tf_keras.layers.Dense(1)]), 2)
     found = set()
     for kind in [*our_classes(), type(model)]:
@@ -86,7 +86,7 @@ def test_overridden_private_names_are_listed() -> None:
         )
         mine = [base for base in kind.__mro__ if base.__module__.startswith("bertaccum.")]
         found |= {n for base in mine for n in vars(base) if is_private(n) and n in theirs}
-    # Keras sets it on each class whose instances it saves.
+    # Keras sets this attribute on each class whose instances it saves.
     assert found - {"_keras_api_names"} == set(_tf_compat.OVERRIDES)
 
 
@@ -101,12 +101,12 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_overridden_methods_take_what_they_took(name: str) -> None:
+def test_overridden_methods_have_the_expected_arguments(name: str) -> None:
     method = getattr(_tf_compat.OVERRIDES[name], name)
     assert ", ".join(list(inspect.signature(method).parameters)[1:]) == SIGNATURES[name]
 
 
-def test_a_strategy_asks_for_the_devices_of_this_process() -> None:
+def test_overridden_strategy_methods_have_the_expected_arguments() -> None:
     extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
     method = extended._initialize_local_devices
     assert [*inspect.signature(method).parameters] == ["self", "cluster_resolver", "worker_device"]
@@ -114,14 +114,14 @@ def test_a_strategy_asks_for_the_devices_of_this_process() -> None:
     assert [*inspect.signature(extended).parameters][:3] == names
 
 
-def test_the_versions_are_those_that_were_checked() -> None:
+def test_installed_versions_are_those_checked() -> None:
     installed = {"tensorflow": tf.__version__, "tf_keras": tf_keras.__version__}
     for name, version in _tf_compat.CHECKED_WITH.items():
         assert installed[name].split(".")[:2] == version.split(".")[:2]
 
 
 @pytest.mark.parametrize("name", ["_mesh", "_run_with_dtensor"])
-def test_what_a_loss_scale_reads_and_sets(name: str) -> None:
+def test_loss_scale_reads_and_sets_private_attributes(name: str) -> None:
     sgd, variable = tf_keras.optimizers.SGD(), tf.Variable(1.0)
     assert not _tf_compat.is_wrapped_by_loss_scale(sgd)
     scaled = LossScale(sgd)
@@ -133,8 +133,8 @@ def test_what_a_loss_scale_reads_and_sets(name: str) -> None:
         scaled.apply_gradients([(tf.constant(1.0), variable)])
 
 
-def test_mixed_float16_puts_a_loss_scale_around_all_optimizers_but_loss_scales() -> None:
-    """Why `ScalingAccumulatingOptimizer` is a LossScaleOptimizer."""
+def test_mixed_float16_wraps_all_optimizers_except_loss_scales() -> None:
+    """`ScalingAccumulatingOptimizer` derives from LossScaleOptimizer for this reason."""
     model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
     model._set_dtype_policy("mixed_float16")
     plain, scaled = tf_keras.optimizers.SGD(), LossScale(tf_keras.optimizers.SGD())
@@ -142,7 +142,7 @@ def test_mixed_float16_puts_a_loss_scale_around_all_optimizers_but_loss_scales()
     assert model._get_optimizer(scaled) is scaled
 
 
-def test_a_replicas_component_can_be_scattered_to() -> None:
+def test_local_component_supports_scatter_add() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
         variable = tf.Variable(
@@ -179,7 +179,7 @@ def test_set_weights_needs_a_built_optimizer() -> None:
     assert float(bare.variables[0]) == 2.0
 
 
-def test_checkpoints_save_what_is_tracked_without_an_attribute(tmp_path: Path) -> None:
+def test_checkpoints_save_objects_tracked_without_an_attribute(tmp_path: Path) -> None:
     class Owner(_tf_compat.AutoTrackable):
         pass
 
@@ -195,7 +195,7 @@ def test_checkpoints_save_what_is_tracked_without_an_attribute(tmp_path: Path) -
     assert {"o/number/.ATTRIBUTES/VARIABLE_VALUE", "o/items/0/.ATTRIBUTES/VARIABLE_VALUE"} <= set(
         names
     )
-    # A variable that is tracked after its checkpoint was read gets its value at once.
+    # A variable that is tracked after its checkpoint was read receives its value immediately.
     number.assign(7.0)
     path = tf.train.Checkpoint(o=owner).write(str(tmp_path / "late"))
     late = Owner()
@@ -203,7 +203,7 @@ def test_checkpoints_save_what_is_tracked_without_an_attribute(tmp_path: Path) -
     assert float(_tf_compat.track(late, "number", tf.Variable(0.0))) == 7.0
 
 
-def test_children_of_an_optimizer_are_collected_anew_for_checkpoints() -> None:
+def test_checkpoints_include_variables_created_later() -> None:
     outer, inner = tf_keras.optimizers.SGD(), tf_keras.optimizers.SGD()
     before = _tf_compat.trackable_children(outer, inner, "checkpoint")
     outer.more = tf.Variable(1.0)
@@ -212,15 +212,15 @@ def test_children_of_an_optimizer_are_collected_anew_for_checkpoints() -> None:
     assert "more" not in saved and saved["_iterations"] is inner.iterations
 
 
-def test_keras_keeps_the_first_answer_about_children() -> None:
-    """Why `_trackable_children` is overridden."""
+def test_keras_caches_trackable_children() -> None:
+    """`_trackable_children` is overridden for this reason."""
     sgd = tf_keras.optimizers.SGD()
     before = set(sgd._trackable_children())
     sgd.more = tf.Variable(1.0)
     assert set(sgd._trackable_children()) == before
 
 
-def test_nadams_product_of_momenta_is_not_counted() -> None:
+def test_optimizer_variables_omit_the_momentum_product_of_nadam() -> None:
     nadam, variable = tf_keras.optimizers.Nadam(), tf.Variable(1.0)
     nadam.build([variable])
     [product] = _tf_compat.uncounted_variables(nadam)
@@ -228,7 +228,7 @@ def test_nadams_product_of_momenta_is_not_counted() -> None:
     assert _tf_compat.uncounted_variables(tf_keras.optimizers.SGD()) == []
 
 
-def test_adams_moments_and_exclusions_are_found() -> None:
+def test_adam_moments_and_weight_decay_exclusions_are_found() -> None:
     kernel, bias = tf.Variable(1.0, name="kernel"), tf.Variable(1.0, name="bias")
     adamw = tf_keras.optimizers.AdamW(weight_decay=0.1)
     adamw.exclude_from_weight_decay(var_names=["bias"])
@@ -242,13 +242,13 @@ def test_adams_moments_and_exclusions_are_found() -> None:
         np.testing.assert_allclose(float(second), 0.001 * gradient**2, rtol=1e-4)
 
 
-def test_an_optimizer_variable_is_made_on_the_device_asked_for() -> None:
+def test_optimizer_variable_is_created_on_the_current_device() -> None:
     sgd, variable = tf_keras.optimizers.SGD(), tf.Variable(1.0)
     with tf.device("CPU:0"):
         made = _tf_compat.add_variable_on_present_device(sgd, variable, "m")
     assert made.device.endswith("CPU:0") and any(made is v for v in sgd.variables)
     source = inspect.getsource(tf_keras.optimizers.Optimizer.add_variable_from_reference)
-    assert "colocate_vars_with" in source  # What the function avoids.
+    assert "colocate_vars_with" in source  # The public method ignores the current device.
 
 
 def test_legacy_optimizers_are_built_and_read() -> None:
@@ -257,13 +257,13 @@ def test_legacy_optimizers_are_built_and_read() -> None:
     assert _tf_compat.legacy_name(sgd) == "mine"
     _ = sgd.iterations
     _tf_compat.build_legacy(sgd, [variable])
-    assert len(sgd.weights) == 2  # iterations and the momentum
+    assert len(sgd.weights) == 2  # `iterations` and the momentum.
     decaying = AdamWeightDecay(0.1, exclude_from_weight_decay=["bias"])
     assert _tf_compat.legacy_argument(decaying, "exclude_from_weight_decay") == ["bias"]
     assert _tf_compat.legacy_argument(sgd, "no_such_argument") is None
 
 
-def test_compiled_losses_are_replaced_and_the_users_stay() -> None:
+def test_compiled_losses_are_replaced() -> None:
     model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
     loss = tf_keras.losses.MeanSquaredError()
     model.compile("sgd", loss)
@@ -274,7 +274,7 @@ def test_compiled_losses_are_replaced_and_the_users_stay() -> None:
     zeros, twos = tf.zeros([2, 1]), 2 * tf.ones([2, 1])
     assert float(model.compiled_loss(zeros, twos)) == 2.0
     model.compile("sgd")
-    _tf_compat.replace_losses(model.compiled_loss, zeros, lambda _: other)  # There is none.
+    _tf_compat.replace_losses(model.compiled_loss, zeros, lambda _: other)  # There is no loss.
     traced = model.make_train_function()
     _tf_compat.reset_compile_cache(model)
     assert model.train_function is None and traced is not None
@@ -290,14 +290,14 @@ def test_masks_and_graph_networks_are_recognized() -> None:
     assert _tf_compat.mask_of(tf.zeros([])) is None
 
 
-def test_trainable_is_copied_without_a_change_to_layers() -> None:
+def test_copy_trainable_does_not_change_layers() -> None:
     source, target = (tf_keras.Sequential([tf_keras.layers.Dense(1)]) for _ in range(2))
     source.trainable = False
     _tf_compat.copy_trainable(source, target)
     assert not target.trainable and target.layers[0].trainable
 
 
-def test_batch_normalization_knows_its_statistics() -> None:
+def test_statistics_and_data_format_of_batch_normalization_are_found() -> None:
     layer = tf_keras.layers.BatchNormalization(dtype="float16")
     layer.build((None, 2, 2, 3))
     assert _tf_compat.statistics_spec(layer) == ((3,), tf.float32)
@@ -312,7 +312,7 @@ def test_smart_cond_calls_one_of_two_functions() -> None:
     assert int(tf.function(either)(tf.constant(False))) == 2
 
 
-def test_batch_normalization_calls_what_is_overridden() -> None:
+def test_batch_normalization_calls_the_overridden_methods() -> None:
     called: list[str] = []
 
     class Recording(tf_keras.layers.BatchNormalization):
@@ -335,7 +335,9 @@ def test_batch_normalization_calls_what_is_overridden() -> None:
     assert called[0] == "fused" and "moments" not in called
 
 
-def test_clones_of_sequential_models_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clones_of_sequential_models_are_passed_to_the_hook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Mine(tf_keras.Sequential):
         pass
 
@@ -352,7 +354,7 @@ def test_clones_of_sequential_models_are_passed_on(monkeypatch: pytest.MonkeyPat
     assert clone is clones[0] and original is models[0]
 
 
-def test_branches_and_loops_belong_to_the_function_around_them() -> None:
+def test_graphs_of_branches_and_loops_belong_to_the_enclosing_function() -> None:
     inside: list[bool] = []
 
     @tf.function
@@ -379,7 +381,7 @@ def test_branches_and_loops_belong_to_the_function_around_them() -> None:
     assert _tf_compat.is_in_function_of(None, None)
 
 
-def test_what_declares_a_contract_keeps_it() -> None:
+def test_contracts_are_implemented() -> None:
     assert isinstance(InPlaceAdamW(), TakesScaledSum)
     assert isinstance(ClipByGlobalNorm(1.0), ScalesByFactor)
     assert not isinstance(AdaptiveClip(), ScalesByFactor)

@@ -1,4 +1,4 @@
-"""Gradient accumulation for tf_keras optimizers; knows nothing of BERT, files or the CLI."""
+"""Gradient accumulation for tf_keras optimizers, independent of BERT, files and the CLI."""
 
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.batch_normalization_replacement import replace_batch_normalization

@@ -1,4 +1,4 @@
-"""AdamW that updates one variable after another and makes no copies of them."""
+"""AdamW optimizers that update one variable at a time, to save memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _HOST = "/CPU:0"
 
 
 class InPlaceAdamW(tf_keras.optimizers.AdamW):
-    """tf_keras' AdamW, computed by TensorFlow's fused kernels.
+    """An AdamW optimizer that uses TensorFlow's fused kernel.
 
-    tf_keras' own makes three temporary tensors of a variable's size, for as many variables
-    at once as the executor likes; this one makes one, for one variable at a time on a
-    device, and takes half the time. In float32 the second moments differ by 1e-5 of
-    themselves: the kernel's 1 - beta_2 is rounded.
+    The AdamW of tf_keras makes three temporary tensors of a variable's size, for any number of
+    variables at once. This one makes one temporary tensor, for one variable at a time on each
+    device, and takes half the time. In float32 the second moments differ from those of tf_keras
+    by a relative 1e-5, because the kernel rounds 1 - beta_2.
 
-    It implements `TakesScaledSum` of `contracts.py`: an `AccumulatingOptimizer` gives it the sums
-    of gradients, without making their means.
+    It implements `TakesScaledSum` of `contracts.py`: an `AccumulatingOptimizer` passes it the
+    sums of gradients without computing their means.
 
     Args:
-      *args, **kwargs: those of tf_keras' AdamW.
-      bias_correction: correct the bias of the moments. Without, this is the
-        AdamWeightDecayOptimizer of google-research/bert.
+      *args: Positional arguments of `tf_keras.optimizers.AdamW`.
+      bias_correction: Whether to correct the bias of the moments. Without the correction, this
+        is the `AdamWeightDecayOptimizer` of google-research/bert.
+      **kwargs: Keyword arguments of `tf_keras.optimizers.AdamW`; `jit_compile` is ignored.
 
     Sources: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma and
     Ba 2015, "Adam"; Devlin et al. 2019, "BERT".
@@ -39,7 +40,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **(kwargs | {"jit_compile": False}))
         self.bias_correction = bias_correction
-        # The last operation on each device: the next variable waits for it.
+        # The next variable on a device waits for the device's last operation.
         self._last: dict[str, tf.Operation] = {}
 
     def get_config(self) -> dict[str, Any]:
@@ -47,7 +48,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
     @contextmanager
     def scaling(self, factor: tf.Tensor) -> Iterator[None]:
-        """Multiply gradients by `factor` inside this context, each one when it is its turn."""
+        """Return a context in which each gradient is multiplied by `factor` when it is applied."""
         self._factor = factor
         try:
             yield
@@ -55,15 +56,15 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             self._factor = None
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Begin an update; `update_step` decays each variable in its turn."""
+        """Start an update; `update_step` applies the weight decay, one variable at a time."""
         self._last = {}
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Decay and update one variable.
 
         Args:
-          gradient: a dense tensor or variable of any float type.
-          variable: the model's variable.
+          gradient: A dense tensor or variable of any float dtype, with the variable's shape.
+          variable: The variable to update.
         """
         device = variable.device
         before = [self._last[device]] if device in self._last else []
@@ -71,7 +72,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         if _tf_compat.use_weight_decay(self, variable):
             with tf.control_dependencies(before):
                 before = [self._decay(variable, learning_rate)]
-        # Only now: to read a sum to which rows were added is to copy it.
+        # Reading a sum that rows were added to copies it, so each sum waits for its turn.
         with tf.control_dependencies(before), self._where_steps_are_made():
             gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
             if self._factor is not None:
@@ -105,22 +106,21 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         )
 
     def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the betas to the power of the update's number, which correct the biases."""
+        """Return both betas raised to the number of the update, for the bias correction."""
         if not self.bias_correction:
             return tf.zeros([], dtype), tf.zeros([], dtype)
-        # As tf_keras has it: `cast` rounds to float32 first, `constant` does not.
+        # tf_keras uses `cast`, which rounds to float32 first; `constant` does not.
         step = tf.cast(self.iterations + 1, dtype)
         return tf.pow(tf.cast(self.beta_1, dtype), step), tf.pow(tf.cast(self.beta_2, dtype), step)
 
 
 class OffloadedAdamW(InPlaceAdamW):
-    """An `InPlaceAdamW` that keeps the moments, and computes each step, in host memory.
+    """An `InPlaceAdamW` that stores the moments and computes each step in host memory.
 
-    In every update each gradient travels to the host and its step back, one variable at a
-    time; the device holds no more than those two of one variable.
+    Each update copies every gradient to the host and every step back to the device, one
+    variable at a time. The device therefore holds the gradient and the step of one variable.
 
-    Source of the idea: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model
-    Training".
+    Source: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training".
     """
 
     def add_variable_from_reference(self, *args: Any, **kwargs: Any) -> tf.Variable:

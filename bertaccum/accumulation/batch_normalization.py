@@ -1,9 +1,9 @@
-"""Batch normalization whose moving statistics are those of the whole window.
+"""Batch normalization with exact moving statistics under gradient accumulation.
 
-Accumulation can reproduce one half of what batch normalization does with a big batch. The
-moving statistics, which inference uses, can be pooled over the micro-batches exactly. The
-normalization of an example by all others in its batch cannot: a micro-batch is normalized,
-and its gradient computed, before the rest of its window has been seen.
+Accumulation reproduces only one part of batch normalization on a big batch. The moving
+statistics, which inference uses, can be pooled exactly over the micro-batches. The normalization
+of each example by all others in its batch cannot be reproduced: a micro-batch is normalized, and
+its gradient computed, before the rest of its window is read.
 """
 
 from __future__ import annotations
@@ -30,56 +30,57 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     """A `BatchNormalization` that updates its moving statistics once per window.
 
     For the same inputs to the layer, `moving_mean` and `moving_variance` equal those of
-    `BatchNormalization` on the whole window as one batch, to the rounding of the type: their
-    number of updates, their momentum and their values. The window's variance is that within
-    the micro-batches plus that between their means (the law of total variance), each
-    micro-batch weighing as much as it has values. The fused kernel of `BatchNormalization`,
-    used for ranks 4 and 5, multiplies the variance that it keeps by n / (n - 1); so does this
-    layer, with the n of the window.
+    `BatchNormalization` on the whole window as one batch, up to rounding: in their values, their
+    momentum and their number of updates. The variance of a window is the variance within its
+    micro-batches plus the variance between their means (the law of total variance); each
+    micro-batch is weighted by its number of values. The fused kernel of `BatchNormalization`,
+    used for ranks 4 and 5, multiplies the stored variance by n / (n - 1). This layer does the
+    same, where n counts the values of the whole window.
 
-    Accumulation cannot make training itself equal: each micro-batch is normalized with its own
-    mean and variance. Its outputs, the gradients through them, the weights after an update and
-    the inputs of later layers therefore differ from those of the big batch, the more so the
-    smaller the micro-batch; one of a single value per channel is normalized to zero. If that
-    matters, freeze the layer (`trainable = False`: then it
-    normalizes with its moving statistics, and accumulation is exact), synchronize it over
-    replicas, or use group or layer normalization, which look at one example at a time.
+    Accumulation cannot make training itself equal, because each micro-batch is normalized with
+    its own mean and variance. The layer's outputs, their gradients, the weights after an update
+    and the inputs of later layers therefore differ from those of the big batch. The smaller the
+    micro-batch, the larger the difference; a micro-batch with one value per channel is
+    normalized to zero. For exact training, freeze the layer (`trainable = False`), so that it
+    normalizes with its moving statistics, or use group or layer normalization, which normalize
+    each example separately. To reduce the difference, synchronize the layer over replicas.
 
-    The window ends with the `accumulation_steps`-th training call, or with `end_window()`.
-    Frozen, or with `training=False`, nothing is accumulated.
+    A window ends with the `accumulation_steps`-th training call or with `end_window()`. The
+    layer accumulates nothing while it is frozen or called with `training=False`.
 
-    A layer that is called several times in a micro-step, as in a siamese network, has a
-    window for each of these calls if the model is one that `accumulate_gradients` made; at
-    the window's end they move the statistics one after the other, as they do in the big
-    batch. Elsewhere the layer cannot tell a second call from a second micro-step. It warns
-    when a function calls it twice, and counts every call.
+    A siamese network calls a layer several times in a micro-step. In a model changed by
+    `accumulate_gradients`, each of these calls has its own window. At the end of the window,
+    the calls update the statistics one after the other, as they do on the big batch. In other
+    models the layer cannot tell a second call from a second micro-step. It then warns if a
+    function calls it twice, and counts every call as a micro-step.
 
-    Under a distribution strategy each replica has its own window. With `synchronized`, a
-    micro-batch is that of all replicas, and all come to the same statistics, which are
-    those of everything that the replicas saw. Without, each moves its own, and what is read
-    and saved is their mean, as with `BatchNormalization`: that lacks the variance between
-    replicas.
+    Under a distribution strategy each replica has its own window. With `synchronized`, each
+    micro-batch consists of the examples of all replicas, so that all replicas have the same
+    exact statistics. Otherwise each replica updates its own statistics, and their mean is read
+    and saved, as with `BatchNormalization`; this mean omits the variance between replicas.
 
-    Weights are those of `BatchNormalization`, in the same order. The window so far is no
-    weight, but `tf.train.Checkpoint` and the .keras format keep it: of several replicas
-    their mean. Numbers are in float32 at least, also in mixed precision.
+    The weights are those of `BatchNormalization`, in the same order. A partial window is not
+    a weight, but `tf.train.Checkpoint` and the .keras format save it, averaged over replicas.
+    All statistics are at least float32, even in mixed precision.
 
     Sources: Ioffe and Szegedy 2015, "Batch Normalization"; Chan, Golub and LeVeque 1979,
     "Updating formulae and a pairwise algorithm for computing sample variances".
 
     Args:
-      accumulation_steps: training calls in a window: a number, or a variable that may
-        change; a change takes effect at the next window.
-      *args, **kwargs: those of `BatchNormalization`, such as `axis`, `momentum`, `epsilon`
-        and `synchronized`; also its `fused`, of which False turns the kernel off.
+      accumulation_steps: Number of training calls in a window: an integer, or a variable that
+        may change. A change takes effect at the next window.
+      *args: Positional arguments of `BatchNormalization`.
+      **kwargs: Keyword arguments of `BatchNormalization`, such as `axis`, `momentum`, `epsilon`,
+        `synchronized` and `fused` (False turns the fused kernel off).
 
     Raises:
-      TypeError, ValueError: `accumulation_steps` makes no sense, or one of `renorm`,
-        `virtual_batch_size` and `adjustment` is asked for.
+      TypeError: If `accumulation_steps` is neither an integer nor a variable.
+      ValueError: If `accumulation_steps` is less than 1, or if `renorm`, `virtual_batch_size` or
+        `adjustment` is set.
     """
 
-    # Class attributes, because Keras would make weights of variables, and dependencies of
-    # other things, that are assigned to names which the class does not have.
+    # These are class attributes because Keras tracks new instance attributes: it would add
+    # variables to the layer's weights and other objects to its dependencies.
     accumulation_steps: int | tf.Variable = 1
     _micro_batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor] | None = None
     _last_graph: weakref.ref[Any] | None = None
@@ -88,15 +89,15 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         steps = checked_steps(accumulation_steps)
         for option in _UNSUPPORTED:
             if kwargs.get(option):
-                raise ValueError(f"AccumBatchNormalization has no {option}; leave it out")
+                raise ValueError(f"AccumBatchNormalization does not support {option}; remove it")
         super().__init__(*args, **kwargs)
         self.accumulation_steps = steps
 
     def build(self, input_shape: Any) -> None:
-        """Create the weights of `BatchNormalization`, and the window."""
+        """Create the weights of `BatchNormalization` and the window."""
         super().build(input_shape)
         self._window = self._new_window()
-        # Of the second call in a micro-step, the third, and so on.
+        # The windows of the second and later calls in a micro-step.
         self._further_windows: list[pooled_moments.PooledMoments] = []
 
     def _new_window(self) -> pooled_moments.PooledMoments:
@@ -113,21 +114,21 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         return [self._window, *self._further_windows]
 
     def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Normalize as `BatchNormalization` does; in training, add to the window."""
+        """Normalize as `BatchNormalization` does; in training, also add to the window."""
         outputs = super().call(inputs, training=training, mask=mask)
-        self._micro_batch = None  # A tensor of a graph must not outlive it.
+        self._micro_batch = None  # A symbolic tensor must not outlive its graph.
         return outputs
 
     def end_window(self) -> None:
-        """Update the moving statistics from the window as far as it has come, if at all.
+        """Update the moving statistics from a partial window, if there is one.
 
-        For the end of training, or of an epoch that ends with a shorter window.
+        Call this at the end of training, or at the end of an epoch with a partial window.
         """
         for window in self._windows if self.built else []:
             self._on_each_replica(functools.partial(self._commit, window))
 
     def drop_window(self) -> None:
-        """Forget the window as far as it has come."""
+        """Discard a partial window."""
         for window in self._windows if self.built else []:
             self._on_each_replica(window.reset)
 
@@ -135,7 +136,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         strategy = strategy_outside_replicas(self.moving_mean)
         function() if strategy is None else strategy.run(function)
 
-    # --- Where BatchNormalization takes moments and moves its statistics ---------------
+    # --- Overridden parts of BatchNormalization ------------------------------------------
 
     def _calculate_mean_and_var(
         self,
@@ -149,12 +150,12 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         context = tf.distribute.get_replica_context()
         if self.synchronized and context is not None:
             count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
-        # No other replica's thread runs between this and the next function.
+        # No other replica's thread runs between this method and the next.
         self._micro_batch = (count, mean, variance)
         return mean, variance
 
     def _assign_moving_average(self, variable: tf.Variable, *_: Any) -> tf.Variable:
-        # Called, if in training, for the mean and then for the variance: once is enough.
+        # In training, Keras calls this for the mean and for the variance; accumulate only once.
         if variable is self.moving_variance and self._micro_batch is not None:
             self._accumulate(*self._micro_batch)
         return variable
@@ -177,7 +178,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     def _fused_training(
         self, inputs: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Outputs, and count, mean and population variance of the micro-batch."""
+        """Return the outputs and the micro-batch's count, mean and population variance."""
         shape, dtype = _tf_compat.statistics_spec(self)
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs,
@@ -195,7 +196,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     def _accumulate(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Operation:
         self._warn_of_a_second_call()
         window = self._window_of(micro_batch.call_number(self))
-        # Not to count a call that fails because the data has come to its end.
+        # A call that fails because the dataset is exhausted must not count.
         with tf.control_dependencies([count]):
             window.add(count, mean, variance)
             due = window.count_call(self.accumulation_steps)
@@ -207,20 +208,20 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         graph = tf.compat.v1.get_default_graph()
         if self._last_graph is not None and self._last_graph() is graph:
             warnings.warn(
-                f"a function calls {self.name} twice in training. Without accumulate_gradients"
-                " each call counts as a micro-step, so the moving statistics are not those of"
-                " the big batch if both calls belong to one micro-step",
+                f"a function calls {self.name} twice in training. Without `accumulate_gradients`,"
+                " each call counts as a micro-step. If both calls belong to the same micro-step,"
+                " the moving statistics differ from those of the big batch",
                 stacklevel=2,
             )
         self._last_graph = weakref.ref(graph)
 
     def _commit(self, window: pooled_moments.PooledMoments) -> tf.Operation:
-        """Move the averages one step; communicates nothing, so that it may be in a cond."""
+        """Update the moving statistics once, without communication, as `tf.cond` requires."""
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
             variance *= pooled_moments.bessel_correction(count, variance.dtype)
         move = super()._assign_moving_average
-        # A channel of which the window has no values is left alone.
+        # A channel without values in the window keeps its statistics.
         move(self.moving_mean, mean, self.momentum, count)
         move(self.moving_variance, variance, self.momentum, count)
         return window.reset()
@@ -228,7 +229,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # --- Saving -------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments; of a variable `accumulation_steps`, its value."""
+        """Return the arguments; a variable `accumulation_steps` becomes its value."""
         return {
             **super().get_config(),
             "accumulation_steps": serialization.plain_steps(self.accumulation_steps),
@@ -237,15 +238,15 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         }
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the weights and the window so far, for the .keras format."""
+        """Save the weights and the partial window, for the .keras format."""
         super().save_own_variables(store)
         for name, variable in self._window_variables().items():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what `save_own_variables` saved."""
+        """Load the weights and the window that `save_own_variables` saved."""
         names = set(store.keys())
-        # The first step makes further windows, but a model that was just loaded has seen none.
+        # The first step creates the further windows, but a newly loaded model has not had one.
         if self.built:
             self._window_of(sum(name.endswith("_calls") for name in names) - 1)
         window = self._window_variables()

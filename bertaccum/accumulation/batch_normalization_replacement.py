@@ -1,4 +1,4 @@
-"""Replace a model's batch normalizations by `AccumBatchNormalization`; weights are kept."""
+"""Replacement of a model's batch normalization layers by `AccumBatchNormalization`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def replace_batch_normalization(
 ) -> tf_keras.Model:
     """Return a copy of a model with `AccumBatchNormalization` for every batch normalization.
 
-    The copy has the weights, names and structure of the model, also in nested models, and
-    the same predictions; it is not compiled. The model itself is left as it is.
+    The copy has the same weights, names, structure and predictions, and so do its nested models.
+    It is not compiled. The original model does not change.
 
     Args:
-      model: a functional or Sequential one.
-      accumulation_steps: as of `AccumBatchNormalization`.
+      model: A functional or Sequential model.
+      accumulation_steps: See `AccumBatchNormalization`.
 
     Returns:
       The copy.
 
     Raises:
-      TypeError: it is not a tf_keras model.
-      ValueError: the model has no batch normalization, or one in a place that cannot be
-        copied layer by layer: a subclassed model, a custom layer, a wrapper.
+      TypeError: If `model` is not a tf_keras model.
+      ValueError: If the model has no batch normalization, or has one inside a subclassed model,
+        a custom layer or a wrapper, which cannot be copied layer by layer.
     """
     check_is_model(model)
     if not _inside(model):
@@ -58,14 +58,14 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
     clone: Any = None
     if isinstance(model, tf_keras.Sequential) or _tf_compat.is_graph_network(model):
         clone = tf_keras.models.clone_model(model, clone_function=clone_layer)
-    # Keras turns some subclasses of functional models into plain ones.
+    # Keras clones some subclasses of functional models as plain functional models.
     if clone is None or own_class(clone) is not own_class(model):
         raise ValueError(
-            f"{own_class(model).__name__} {model.name!r} has a BatchNormalization inside and cannot"
-            " be copied layer by layer, as functional and Sequential models can; use"
-            " AccumBatchNormalization where it is defined"
+            f"{own_class(model).__name__} {model.name!r} has a BatchNormalization inside, but only"
+            " functional and Sequential models can be copied layer by layer; use"
+            " AccumBatchNormalization in its definition"
         )
-    _tf_compat.copy_trainable(model, clone)  # The layers have it from their originals.
+    _tf_compat.copy_trainable(model, clone)  # The layers already copied it from their originals.
     return clone
 
 
@@ -73,8 +73,9 @@ def _accumulating(layer: Any, accumulation_steps: int | tf.Variable) -> AccumBat
     known = (*BATCH_NORMALIZATIONS, AccumBatchNormalization)
     if type(layer) not in known:
         raise ValueError(
-            f"layer {layer.name!r} is a {type(layer).__name__}, which may do more than"
-            " BatchNormalization: it cannot be replaced by AccumBatchNormalization"
+            f"layer {layer.name!r} is a {type(layer).__name__}, which AccumBatchNormalization"
+            " cannot replace without losing its changes to BatchNormalization; derive the class"
+            " from AccumBatchNormalization"
         )
     config = layer.get_config()
     options = {"synchronized": layer.synchronized, "fused": layer.fused}
@@ -88,10 +89,11 @@ def _copied(layer: tf_keras.layers.Layer) -> tf_keras.layers.Layer:
         return type(layer).from_config(layer.get_config())
     except NotImplementedError as error:
         raise ValueError(
-            f"layer {layer.name!r} cannot be copied: {type(layer).__name__} has no get_config()"
+            f"layer {layer.name!r} cannot be copied: {type(layer).__name__} has no get_config();"
+            " define it"
         ) from error
 
 
 def _inside(layer: tf_keras.layers.Layer) -> bool:
-    """Return whether there is batch normalization in the layer, at whatever depth."""
+    """Return whether the layer contains batch normalization, at any depth."""
     return any(isinstance(part, BATCH_NORMALIZATIONS) for part in layer.submodules)

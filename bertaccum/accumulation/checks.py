@@ -1,4 +1,4 @@
-"""Errors and warnings for arguments that make no sense, raised before anything is built."""
+"""Checks of arguments, with errors and warnings raised before anything is built."""
 
 from __future__ import annotations
 
@@ -20,30 +20,34 @@ BATCH_NORMALIZATIONS = (
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ValueError for a value that is none of the choices."""
+    """Raise ValueError if a value is not one of the choices."""
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(choices)}")
+        raise ValueError(f"`{name}` is {value!r}; choose one of {', '.join(choices)}")
 
 
 def checked_steps(steps: Any, schedule: bool = False) -> Any:
-    """Return a number of micro-steps, as a plain int unless it is a variable.
+    """Return the number of micro-steps, as a Python int if it is a number.
 
     Args:
-      steps: what the user gave.
-      schedule: a function of the update's number is allowed; it is returned as it is.
+      steps: The user's `accumulation_steps`.
+      schedule: Whether a function of the update's number is allowed, too.
+
+    Returns:
+      An int, or the unchanged variable or function.
 
     Raises:
-      TypeError, ValueError: it makes no sense.
+      TypeError: If `steps` is not an integer, a variable or an allowed function.
+      ValueError: If `steps` is less than 1.
     """
     if isinstance(steps, tf.Variable) or (schedule and callable(steps)):
         return steps
     if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):
         raise TypeError(
-            f"accumulation_steps is {steps!r}; give a whole number, a tf.Variable or, except to a"
+            f"`accumulation_steps` is {steps!r}; pass an integer, a tf.Variable or, except for a"
             " layer, a function of the update's number"
         )
     if steps < 1:
-        raise ValueError(f"accumulation_steps is {steps}; a window has at least 1 micro-step")
+        raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1 micro-step")
     return int(steps)
 
 
@@ -56,18 +60,18 @@ def check_inner(optimizer: Any, accumulating: type) -> None:
         innermost = innermost.inner_optimizer
     if isinstance(innermost, accumulating):
         raise ValueError(
-            "this optimizer accumulates already; wrap the optimizer inside it, with the product"
-            " of both accumulation_steps"
+            "this optimizer already accumulates; wrap its inner optimizer instead, with the product"
+            " of both `accumulation_steps`"
         )
     if not isinstance(innermost, tf_keras.optimizers.Optimizer):
         raise TypeError(
             f"{type(innermost).__module__}.{type(innermost).__name__} is not a tf_keras optimizer;"
-            " use one of tf_keras.optimizers (`tf.keras` is Keras 3)"
+            " use one from tf_keras.optimizers (`tf.keras` is Keras 3)"
         )
 
 
 def check_is_model(model: Any) -> None:
-    """Raise TypeError for anything but a tf_keras model."""
+    """Raise TypeError if `model` is not a tf_keras model."""
     if not isinstance(model, tf_keras.Model):
         raise TypeError(
             f"{type(model).__module__}.{type(model).__name__} is not a tf_keras model;"
@@ -76,15 +80,15 @@ def check_is_model(model: Any) -> None:
 
 
 def warn_of_batch_normalization(model: tf_keras.Model) -> None:
-    """Warn if the model trains batch normalizations that normalize each micro-batch by itself."""
+    """Warn if the model has trainable batch normalization without accumulated statistics."""
     layers = [layer for layer in model.submodules if isinstance(layer, BATCH_NORMALIZATIONS)]
-    # AccumBatchNormalization has steps, and whoever uses it knows of this.
+    # Users of AccumBatchNormalization, which has `accumulation_steps`, need no warning.
     plain = [layer for layer in layers if not hasattr(layer, "accumulation_steps")]
     names = [layer.name for layer in plain if layer.trainable]
     if names:
         warnings.warn(
-            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}): each"
-            " micro-batch is normalized by itself and moves the statistics. Call"
+            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}), because"
+            " each micro-batch is normalized separately and updates the moving statistics. Call"
             " replace_batch_normalization(model, accumulation_steps) first, freeze these layers,"
             " or use group or layer normalization",
             stacklevel=3,
@@ -92,19 +96,23 @@ def warn_of_batch_normalization(model: tf_keras.Model) -> None:
 
 
 def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:
-    """Raise ValueError if gradients come from outside the replicas of `strategy`."""
+    """Raise ValueError if the caller is outside the replicas of `strategy`.
+
+    Args:
+      strategy: The strategy whose replicas the caller is outside of, or None inside a replica.
+    """
     if strategy is not None:
         raise ValueError(
-            "gradients belong to a replica: call accumulate() and apply_gradients() in"
-            f" replica context, in a function given to {type(strategy).__name__}.run"
+            "gradients were passed outside of a replica; call accumulate() and apply_gradients()"
+            f" in replica context, in a function passed to {type(strategy).__name__}.run"
         )
 
 
 def check_scope(optimizer: tf_keras.optimizers.Optimizer) -> None:
-    """Raise ValueError if the optimizer was made outside the strategy it is used under."""
+    """Raise ValueError if the optimizer was created outside the current strategy's scope."""
     strategy = tf.distribute.get_strategy()
     if not strategy.extended.variable_created_in_scope(optimizer.iterations):
         raise ValueError(
-            f"the optimizer was made outside the scope of {type(strategy).__name__};"
-            " make it, and the one inside, in `with strategy.scope():`"
+            f"the optimizer was created outside the scope of {type(strategy).__name__};"
+            " create it and its inner optimizer in `with strategy.scope():`"
         )

@@ -1,9 +1,10 @@
-"""What inner optimizers and gradient transforms may offer to an `AccumulatingOptimizer`.
+"""Optional interfaces of inner optimizers and gradient transforms that save memory.
 
-The mean gradients of all variables at once are one more copy of the model. They are not made if
-the transform says by how much it would multiply them (`ScalesByFactor`) and the inner optimizer
-multiplies by itself, one variable at a time (`TakesScaledSum`). Both are optional: any callable
-is a transform, and any tf_keras optimizer can be inside.
+The mean gradients of all variables take as much memory as the model. An `AccumulatingOptimizer`
+does not compute them if the transform returns the factor that it multiplies them by
+(`ScalesByFactor`) and the inner optimizer multiplies by this factor itself, one variable at a
+time (`TakesScaledSum`). Both interfaces are optional: a transform may be any callable, and the
+inner optimizer may be any tf_keras optimizer.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ class ScalesByFactor(Protocol):
     """A gradient transform that multiplies all gradients by the same number."""
 
     def __call__(self, grads_and_vars: MeanGradients) -> MeanGradients:
-        """Return the gradients, each multiplied by `factor` of their joint norm."""
+        """Return the gradients, each multiplied by the `factor` for their global norm."""
 
     def factor(self, norm: tf.Tensor) -> tf.Tensor:
-        """Return what gradients of a joint norm are multiplied by.
+        """Return the factor by which the gradients are multiplied.
 
         Args:
-          norm: float64 scalar, the norm of all mean gradients together.
+          norm: Global norm of the mean gradients, a float64 scalar.
 
         Returns:
-          A float64 scalar.
+          The factor, a float64 scalar.
         """
 
 
 @runtime_checkable
 class TakesScaledSum(Protocol):
-    """A tf_keras optimizer that can multiply gradients while it applies them."""
+    """A tf_keras optimizer that can multiply the gradients as it applies them."""
 
     def scaling(self, factor: tf.Tensor) -> AbstractContextManager[None]:
         """Return a context in which `apply_gradients` multiplies every gradient by `factor`.
 
-        Gradients may be variables of another float type than the model's; the optimizer reads
-        each one only when it updates its variable.
+        The gradients may be variables whose float dtype differs from the model's. The optimizer
+        reads each gradient only when it updates the variable.
 
         Args:
-          factor: float64 scalar.
+          factor: The factor, a float64 scalar.
         """

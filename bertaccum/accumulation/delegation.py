@@ -1,4 +1,4 @@
-"""A Keras optimizer that stands for another one inside it."""
+"""A Keras optimizer that delegates to an inner optimizer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bertaccum import _tf_compat
 
 
 def delegated(owner: str, name: str) -> property:
-    """Return a property that reads and writes an attribute of the optimizer inside.
+    """Return a property that reads and writes an attribute of an inner optimizer.
 
     Args:
-      owner: the attribute of this object that holds it.
-      name: the attribute's name, here and there.
+      owner: Name of the attribute that holds the inner optimizer.
+      name: Name of the attribute to delegate.
     """
     return property(
         lambda self: getattr(getattr(self, owner), name),
@@ -27,15 +27,15 @@ def delegated(owner: str, name: str) -> property:
 class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
     """A Keras optimizer with the hyperparameters, variables and iterations of an inner one.
 
-    The base class's constructor is not called: it would make a second set of hyperparameters
-    and a second count of iterations.
+    The constructor does not call that of the base class, which would create a second set of
+    hyperparameters and a second `iterations` variable.
 
     Args:
-      inner: the optimizer that updates the variables, or a `LossScaleOptimizer` around it.
-      name: of this optimizer.
+      inner: The optimizer that updates the variables, or a `LossScaleOptimizer` around it.
+      name: Name of this optimizer.
     """
 
-    # A LossScaleOptimizer around this one reads them: it does not run with DTensor.
+    # A LossScaleOptimizer around this optimizer reads these two; DTensor is not supported.
     _mesh = None
     _run_with_dtensor = False
 
@@ -45,7 +45,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
     @property
     def _innermost(self) -> tf_keras.optimizers.Optimizer:
-        """The optimizer that changes the variables, without a loss scale around it."""
+        """The optimizer that updates the variables, without a loss scale around it."""
         scaled = isinstance(self.inner, tf_keras.mixed_precision.LossScaleOptimizer)
         return self.inner.inner_optimizer if scaled else self.inner
 
@@ -61,7 +61,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
     jit_compile = delegated("_innermost", "jit_compile")
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
-        """Let the inner optimizer put its moving averages in the weights; `fit` ends with it."""
+        """Let the inner optimizer assign its moving averages to the weights at the end of `fit`."""
         self.inner.finalize_variable_values(var_list)
 
     def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:
@@ -69,12 +69,12 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
         self.inner.exclude_from_weight_decay(*args, **kwargs)
 
     def _own_variables(self) -> list[tf.Variable]:
-        """Return the variables that are not the inner optimizer's; a subclass may have some."""
+        """Return this optimizer's own variables; the base class has none."""
         return []
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The inner optimizer's variables, then this one's own."""
+        """The inner optimizer's variables, followed by this optimizer's own variables."""
         return [*self.inner.variables, *self._own_variables()]
 
     @property
@@ -82,17 +82,17 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
         return self.variables
 
     def save_own_variables(self, store: Any) -> None:
-        """Save this optimizer's own variables to a .keras file; the inner one's go by themselves.
+        """Save this optimizer's own variables to a .keras file; the inner optimizer saves its own.
 
         Args:
-          store: a dict-like object of arrays.
+          store: A dict-like object that maps names to arrays.
         """
         for number, variable in enumerate(self._own_variables()):
             store[str(number)] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what `save_own_variables` saved."""
-        # A model that was saved before its first step has none.
+        """Load the variables that `save_own_variables` saved."""
+        # The file of a model that was saved before its first step has no variables.
         for number, variable in enumerate(self._own_variables() if store.keys() else []):
             variable.assign(store[str(number)][()])
 

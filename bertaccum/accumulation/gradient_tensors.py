@@ -1,4 +1,4 @@
-"""Gradients as TensorFlow gives them: dense, of some rows only (`IndexedSlices`), or None."""
+"""Functions of gradients in TensorFlow's forms: dense, sparse (`IndexedSlices`) or None."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ GradsAndVars: TypeAlias = Iterable[tuple[Gradient, tf.Variable]]
 
 
 def compute_dtype(variable: Any) -> tf.DType:
-    """Return the type to compute in: the variable's own, but at least float32.
+    """Return the dtype to compute in: the variable's dtype, but at least float32.
 
-    The own type of a variable under mixed precision is not the one that it is cast to.
+    Under mixed precision this is the dtype in which the variable is stored, not the one it is
+    cast to.
     """
     dtype = getattr(variable, "true_dtype", variable.dtype)
     return dtype if dtype.size > 4 else tf.float32
 
 
 def values_of(gradient: Gradient) -> tf.Tensor:
-    """Return the numbers in a gradient, dense or `IndexedSlices`."""
+    """Return the values of a dense or sparse gradient as a tensor."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def times(gradient: Gradient, factor: tf.Tensor) -> Gradient:
-    """Return the gradient times a scalar; with a factor of 0, zero, whatever the gradient is."""
+    """Return the gradient times a scalar; a factor of 0 gives zeros, even for NaN gradients."""
     if gradient is None:
         return None
     if isinstance(gradient, tf.IndexedSlices):
@@ -37,9 +38,10 @@ def times(gradient: Gradient, factor: tf.Tensor) -> Gradient:
 
 
 def dense(gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Return each variable's gradient as one tensor of its shape, zeros for None.
+    """Return each variable's gradient as a dense tensor, with zeros for None.
 
-    Clipping must see the sum of the rows that an embedding's gradient consists of.
+    Clipping requires this: an embedding's sparse gradient may contain a row several times, and
+    only the sum of these rows counts.
     """
     return [
         tf.zeros(v.shape, v.dtype) if g is None else tf.convert_to_tensor(g)
@@ -48,11 +50,11 @@ def dense(gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> li
 
 
 def after(gradients: Sequence[Gradient]) -> Any:
-    """Return a context of what may only happen if the gradients could be computed.
+    """Return a context whose operations run only if the gradients could be computed.
 
-    In a graph, counting does not wait for the data: without this, a step that fails because an
-    iterator of unknown length has come to its end would be counted. The last gradient stands for
-    all, because backpropagation comes to it first: nothing is kept waiting.
+    In a graph, a counter does not wait for the data. Without this context, a step that fails
+    because an iterator of unknown length is exhausted would be counted. The context waits for the
+    last gradient only: backpropagation computes it first, so that nothing is delayed.
     """
     values = [values_of(g) for g in gradients if g is not None]
     return tf.control_dependencies(values[-1:])

@@ -1,6 +1,6 @@
-"""Legacy tf_keras optimizers behind the interface of the new ones.
+"""An adapter that gives legacy tf_keras optimizers the interface of the new ones.
 
-The optimizers of tf-models-official (AdamWeightDecay, LAMB, LARS) are of the legacy class.
+The optimizers of tf-models-official (AdamWeightDecay, LAMB, LARS) are legacy optimizers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 
 
 class LegacyOptimizer(DelegatingOptimizer):
-    """A legacy optimizer that an `AccumulatingOptimizer` can call like a new one.
+    """A legacy optimizer with the interface that an `AccumulatingOptimizer` calls.
 
-    Gradients arrive already summed over replicas. The optimizer therefore sums nothing, and its
-    clipping acts on the mean gradient of the whole window, whatever the number of replicas.
+    The gradients are already summed over replicas. The legacy optimizer therefore does not sum
+    them, and clips the mean gradient of the whole window for any number of replicas.
 
     Args:
-      optimizer: of a subclass of `tf_keras.optimizers.legacy.Optimizer`.
+      optimizer: An instance of `tf_keras.optimizers.legacy.Optimizer`.
     """
 
     use_ema = False
@@ -35,8 +35,8 @@ class LegacyOptimizer(DelegatingOptimizer):
     def __init__(self, optimizer: Any) -> None:
         super().__init__(optimizer, _tf_compat.legacy_name(optimizer))
         _stop_summing(optimizer)
-        # Legacy optimizers create this variable when it is first read, which may be while a
-        # function is traced; new ones create it with the optimizer, in the strategy's scope.
+        # Legacy optimizers create `iterations` when it is first read, which may happen while a
+        # function is traced. Read it now, to create it in the strategy's scope.
         _ = optimizer.iterations
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
@@ -47,12 +47,12 @@ class LegacyOptimizer(DelegatingOptimizer):
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], name: str | None = None, **kwargs: Any
     ) -> tf.Variable:
-        """Update the variables; `kwargs` could only say that the gradients are summed already."""
+        """Update the variables; `kwargs` are ignored, as the gradients are already summed."""
         self.inner.apply_gradients(list(grads_and_vars), name)
         return self.iterations
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
-        """Do nothing: legacy optimizers leave the weights alone when `fit` ends."""
+        """Do nothing: legacy optimizers do not change the weights when `fit` ends."""
 
     def _own_variables(self) -> list[tf.Variable]:
         return list(self.inner.weights)
@@ -63,10 +63,10 @@ class LegacyOptimizer(DelegatingOptimizer):
         return self._own_variables()
 
     def get_config(self) -> dict[str, Any]:
-        """Return the legacy optimizer's config, completed.
+        """Return the legacy optimizer's config, with arguments that it omits.
 
-        Some optimizers leave out arguments of theirs: AdamWeightDecay does not say which weights
-        it excludes from decay, and would decay them after reloading.
+        AdamWeightDecay, for example, omits the weights that it excludes from weight decay, and
+        would decay them after loading.
         """
         config = tf_keras.optimizers.serialize(self.inner)
         for name in inspect.signature(type(self.inner).__init__).parameters:
@@ -77,17 +77,17 @@ class LegacyOptimizer(DelegatingOptimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> LegacyOptimizer:
-        """Make the optimizer that `get_config` describes."""
+        """Create the optimizer from the config that `get_config` returns."""
         legacy = vars(tf_keras.optimizers.legacy)
         return cls(serialization.revived(config["optimizer"], {**(custom_objects or {}), **legacy}))
 
 
-# The older formats know only the name of the class.
+# The older file formats store only the name of the class.
 tf_keras.saving.get_custom_objects()[LegacyOptimizer.__name__] = LegacyOptimizer
 
 
 def adapted(optimizer: Any) -> Any:
-    """Return a legacy optimizer as a `LegacyOptimizer`, and any other object as it is."""
+    """Return a legacy optimizer as a `LegacyOptimizer`, and any other object unchanged."""
     if not isinstance(optimizer, Legacy):
         return optimizer
     if not isinstance(optimizer, LossScale):
@@ -99,7 +99,7 @@ def adapted(optimizer: Any) -> Any:
 
 
 def _stop_summing(optimizer: Any) -> None:
-    """Make this optimizer, and one that it wraps, take gradients as they are."""
+    """Make this optimizer, and any that it wraps, use gradients without summing them."""
     optimizer.gradient_aggregator = list
     for part in list(vars(optimizer).values()):
         if isinstance(part, Legacy):

@@ -1,8 +1,8 @@
-"""Loss scaling: inside the accumulating optimizer, and by a `LossScaleOptimizer` around it.
+"""Loss scaling by a `LossScaleOptimizer` inside or around the accumulating optimizer.
 
-float16 gradients are computed of a loss times a scale, which an overflow lowers. Inside, gradients
-stay scaled until the window is complete. A `LossScaleOptimizer` around sees each micro-step:
-`report_overflow` is for that.
+In float16 the loss is multiplied by a scale before its gradients are computed; an overflow lowers
+the scale. With an inner `LossScaleOptimizer`, gradients stay scaled until the window is complete.
+An outer one handles each micro-step, and learns of overflows from `report_overflow`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ def is_scaled(optimizer: tf_keras.optimizers.Optimizer) -> bool:
 
 
 def scaled_loss(optimizer: tf_keras.optimizers.Optimizer, loss: tf.Tensor) -> tf.Tensor:
-    """Return the loss times the inner optimizer's scale, which is constant within a window."""
+    """Return the loss times the inner optimizer's loss scale, if any.
+
+    The scale is constant within a window.
+    """
     return optimizer.get_scaled_loss(loss) if is_scaled(optimizer) else loss
 
 
 def unscaling(optimizer: tf_keras.optimizers.Optimizer) -> Any:
-    """Return what gradients of the scaled loss are to be multiplied by."""
+    """Return the factor that unscales the gradients of the scaled loss, a scalar."""
     if not is_scaled(optimizer):
         return 1.0
-    # Computed by this method, or tf_keras would warn that it was never called.
+    # tf_keras warns if this method is never called.
     [factor] = optimizer.get_unscaled_gradients([tf.ones([])])
     return factor
 
@@ -41,13 +44,16 @@ def unscaling(optimizer: tf_keras.optimizers.Optimizer) -> Any:
 def update_if(
     optimizer: tf_keras.optimizers.Optimizer, finite: tf.Tensor, update: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
-    """Call `update` if the window's gradient is finite; return whether it is.
+    """Call `update` if the window's gradient is finite, and return whether it is.
 
     Args:
-      optimizer: the inner one. If it has a loss scale that adapts, `update` is called in any
-        case: the scale has to see an overflow, and skips the update by itself.
-      finite: bool scalar.
-      update: calls the inner optimizer and returns True.
+      optimizer: The inner optimizer. If it has a dynamic loss scale, `update` is always called:
+        the loss scale must detect an overflow, and skips the update itself.
+      finite: Whether the window's gradient is finite, a bool scalar.
+      update: A function that calls the inner optimizer and returns True.
+
+    Returns:
+      `finite`, available after the update.
     """
     due = finite | optimizer.dynamic if is_scaled(optimizer) else finite
     done = tf.cond(due, update, lambda: tf.constant(False))
@@ -58,19 +64,20 @@ def update_if(
 def report_overflow(
     pairs: list[Any], iterations: tf.Variable, overflowed: tf.Variable, skipped: tf.Variable
 ) -> list[Any]:
-    """Let a `LossScaleOptimizer` around learn of an overflow; count the window as skipped.
+    """Report an overflow to an outer `LossScaleOptimizer`, and count the window as skipped.
 
-    It looks at the first replica's gradients only, and counts every overflow as an update; but
-    only a whole window is one.
+    A `LossScaleOptimizer` checks only the first replica's gradients, and adds 1 to `iterations`
+    for every micro-step that overflows. `iterations` should count a window once, so this function
+    subtracts 1 for each further overflow in the same window.
 
     Args:
-      pairs: (gradient, variable) of one micro-step on this replica.
-      iterations: the count of updates.
-      overflowed: whether there was an overflow in the window; updated.
-      skipped: the count of windows without update; updated.
+      pairs: (gradient, variable) pairs of one micro-step on this replica.
+      iterations: The number of updates; corrected here.
+      overflowed: Whether the window has overflowed, a bool variable; updated here.
+      skipped: The number of skipped windows; updated here.
 
     Returns:
-      The pairs; with a NaN on all replicas if there was an overflow on any.
+      The pairs. If any replica overflowed, a gradient is NaN on all replicas.
     """
     now = _overflow_anywhere([g for g, _ in pairs if g is not None])
     before = tf.identity(overflowed)
@@ -81,7 +88,7 @@ def report_overflow(
 
 
 def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
-    """Return whether a gradient is not finite on any replica, the same on all of them."""
+    """Return whether any gradient is not finite on any replica; all replicas get the same."""
     flags = [tf.reduce_all(tf.math.is_finite(values_of(g))) for g in gradients]
     bad = 1.0 - tf.cast(tf.reduce_all(flags), tf.float32)
     if replicas_in_sync() > 1:
@@ -91,14 +98,14 @@ def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
 
 
 def _take_back_update(iterations: tf.Variable, when: tf.Tensor) -> None:
-    """Count one update less if `when`, the same on all replicas, holds."""
+    """Subtract 1 from `iterations` if `when`, which is the same on all replicas, is true."""
     context = tf.distribute.get_replica_context()
     less = tf.cast(when, tf.int64)
     context.merge_call(lambda _, less: iterations.assign_sub(first(less)), args=(less,))
 
 
 def _poisoned(pairs: list[Any], overflowed: tf.Tensor) -> list[Any]:
-    """Return the same gradients, the last of them NaN if `overflowed`."""
+    """Return the pairs, with a last gradient of NaN if `overflowed` is true."""
     last = [g for g, _ in pairs if g is not None][-1]
     poison = tf.where(overflowed, float("nan"), 0.0)
     return [(_plus(g, poison) if g is last else g, v) for g, v in pairs]

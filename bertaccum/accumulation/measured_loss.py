@@ -1,4 +1,4 @@
-"""Compiled losses that tell the present micro-batch what they divided by."""
+"""Compiled losses that report their divisor to the current micro-batch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
 
 _EXAMPLES = "examples"
-# A mixin: it comes before the class of the loss.
+# The mixin's methods call those of the loss's class, which follows it in the bases.
 _Mixin: Any = tf_keras.losses.Loss if TYPE_CHECKING else object
 
 
 def measure(container: Any, y_pred: Any) -> None:
-    """Make the losses of a `LossesContainer` report their divisors. The user's stay as they are.
+    """Make the losses of a `LossesContainer` report their divisors.
+
+    The container gets copies; the user's loss objects do not change.
 
     Args:
-      container: a model's `compiled_loss`.
-      y_pred: the model's outputs, from which the container is built.
+      container: A model's `compiled_loss`.
+      y_pred: The model's outputs, from which the container is built.
     """
     _tf_compat.replace_losses(container, y_pred, _measured)
 
@@ -39,20 +41,20 @@ def _measured(loss: tf_keras.losses.Loss) -> tf_keras.losses.Loss:
 
 
 class _MeasuredLoss(_Mixin):
-    """What `measure` adds to a loss's class."""
+    """A mixin that `measure` adds to a loss's class."""
 
     _divided_by: tuple[Hashable, tf.Tensor | None] | None = None
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the loss's own values; note what `Loss.__call__` will divide them by."""
+        """Return the loss's values, and note the divisor that `Loss.__call__` will use."""
         losses = super().call(y_true, y_pred)
         self._divided_by = _divisor(losses, y_pred)
         return losses
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Return the loss's own mean, reported to the present micro-batch if there is one."""
+        """Return the loss's mean, and report its divisor to the current micro-batch, if any."""
         value = super().__call__(y_true, y_pred, sample_weight)
-        # A tensor of a graph must not outlive it.
+        # A symbolic tensor must not outlive its graph.
         divided_by, self._divided_by = self._divided_by, None
         present = micro_batch.present()
         if present is None or present.weight_given:
@@ -64,9 +66,9 @@ class _MeasuredLoss(_Mixin):
 
 
 def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
-    """Return which kind of divisor the mean of the losses has, and the divisor on this replica.
+    """Return the kind of divisor of the losses' mean, and the divisor on this replica.
 
-    It is None where the loss has already reduced its values to a single one.
+    The divisor is None if the loss function itself returned a single value.
 
     Source: `Loss.__call__` and `losses_utils.apply_valid_mask` of tf_keras 2.20.
     """
@@ -82,23 +84,23 @@ def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
 
 
 def _report(present: MicroBatch, value: tf.Tensor, kind: Hashable, size: tf.Tensor) -> tf.Tensor:
-    """Return what stands for the loss in the total: itself, or its value without a gradient.
+    """Return the loss's term in the total loss: the loss, or its value without a gradient.
 
-    The first loss decides what the total loss divides by. A loss with another kind of divisor
-    becomes a part of its own, whose gradient the optimizer computes and accumulates apart.
+    The first loss sets the divisor of the total loss. Losses with another kind of divisor form a
+    `LossPart`, whose gradient the optimizer computes and accumulates separately.
     """
     if present.kind is None:
         present.kind, present.size = kind, size
     elif kind == present.kind == _EXAMPLES:
-        # Checked when the step runs: shapes may be unknown before.
-        message = "losses of two outputs are over different numbers of values; return one for each"
+        # The check is an operation of the step, because shapes may be unknown until then.
+        message = "losses of two outputs return different numbers of values; return one value per"
         tf.debugging.assert_equal(size, present.size, f"{message} example from both")
     if kind == present.kind:
         return value
     if tf.executing_eagerly():
         raise ValueError(
             "the outputs of this model have different masks, so their losses are accumulated"
-            " separately, which needs a graph: compile without run_eagerly"
+            " separately, which is not possible in eager mode; compile without run_eagerly"
         )
     part = present.parts.setdefault(kind, LossPart(size))
     part.losses.append((value, stopped := tf.stop_gradient(value)))
@@ -107,8 +109,8 @@ def _report(present: MicroBatch, value: tf.Tensor, kind: Hashable, size: tf.Tens
 
 def _warn_of_unknown_divisor(name: str) -> None:
     warnings.warn(
-        f"loss {name!r} returns one number for the whole batch. Accumulation takes it for the"
-        " mean over the examples. If it divides by anything else, return one value per example"
-        " or pass loss_weight= to accumulate_gradients",
+        f"loss {name!r} returns one number for the whole batch, which accumulation treats as the"
+        " mean over the examples. If the loss has another divisor, return one value per example"
+        " or pass `loss_weight` to accumulate_gradients",
         stacklevel=2,
     )

@@ -1,9 +1,9 @@
-"""What a model tells whatever optimizer its step uses about the present micro-batch.
+"""The current micro-batch: its weight, passed from a model's losses to its optimizers.
 
-A loss says what it divided by. Most models have one divisor for all losses: the number of
-examples, or of unmasked positions. An update needs the sum of gradients over the sum of divisors,
-both over the window; outputs with different masks have different divisors, which are known only
-when the window ends. Until then the gradients of each such `LossPart` are accumulated apart.
+Each loss reports its divisor. In most models all losses have the same divisor: the number of
+examples, or of unmasked positions. An update divides the window's sum of gradients by its sum of
+divisors. The losses of outputs with different masks have different divisors, whose sums are known
+only when the window ends; the gradients of each such `LossPart` are accumulated separately.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bertaccum.accumulation.replicas import replicas_in_sync
 
 @dataclass
 class LossPart:
-    """Losses of outputs that share a divisor that the other losses do not have.
+    """Losses of outputs that share a divisor, other than that of the total loss.
 
     Attributes:
-      size: what the losses divided by on this replica, a scalar.
-      losses: their values, each with the tensor that stands for it in the total loss.
+      size: The divisor of the losses on this replica, a scalar.
+      losses: Pairs of a loss's value and of its term in the total loss.
     """
 
     size: tf.Tensor
@@ -37,18 +37,19 @@ class LossPart:
 
 @dataclass
 class MicroBatch:
-    """The micro-batch that this replica is working on, and what it weighs.
+    """The current micro-batch of this replica and its weight.
 
     Attributes:
-      examples: how many there are.
-      size: what the total loss divided by: the number of examples until a loss says otherwise.
-      kind: which divisor `size` is; None until the first loss has reported its own.
-      weight_given: `size` is the user's own, and losses are not to change it.
-      parts: the losses with other divisors, by the kind of divisor.
-      part_gradients: each part's gradients with their variables, by the identity of the
-        optimizer that computed them.
-      optimizers: those that asked for the size.
-      calls: how often layers were called in training so far, by their identity.
+      examples: Number of examples, a scalar.
+      size: Divisor of the total loss, a scalar: the number of examples until a loss reports
+        another divisor.
+      kind: Kind of divisor that `size` is; None until the first loss has reported its divisor.
+      weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
+      parts: Losses with other divisors, by kind of divisor.
+      part_gradients: Each part's (gradient, variable) pairs, by the id of the optimizer that
+        computed them.
+      optimizers: Optimizers that have used `size`.
+      calls: Number of training calls of each layer so far, by the layer's id.
     """
 
     examples: tf.Tensor
@@ -61,13 +62,13 @@ class MicroBatch:
     calls: Counter[int] = field(default_factory=Counter)
 
 
-# Each replica is traced in a thread of its own, which a context variable tells apart.
+# Each replica is traced in a separate thread, so a context variable has one value per replica.
 _PRESENT: ContextVar[MicroBatch | None] = ContextVar("micro_batch", default=None)
 
 
 @contextmanager
 def micro_batch(examples: tf.Tensor) -> Iterator[MicroBatch]:
-    """Begin a micro-batch of so many examples on this replica."""
+    """Return a context that holds this replica's micro-batch of `examples` examples."""
     micro = MicroBatch(examples, size=examples)
     token = _PRESENT.set(micro)
     try:
@@ -77,12 +78,12 @@ def micro_batch(examples: tf.Tensor) -> Iterator[MicroBatch]:
 
 
 def present() -> MicroBatch | None:
-    """Return the micro-batch of the innermost `micro_batch`, or None outside."""
+    """Return the micro-batch of the innermost `micro_batch` context, or None outside of one."""
     return _PRESENT.get()
 
 
 def call_number(layer: Any) -> int:
-    """Count a call of the layer in training; return its number within the micro-batch, from 0."""
+    """Count a training call of the layer, and return its number in the micro-batch, from 0."""
     micro = _PRESENT.get()
     if micro is None:
         return 0
@@ -91,11 +92,11 @@ def call_number(layer: Any) -> int:
 
 
 def present_for(optimizer: Any) -> MicroBatch | None:
-    """Return the present micro-batch, and note that the optimizer uses it; None outside.
+    """Return the current micro-batch, if any, and note that the optimizer uses it.
 
     Raises:
-      ValueError: the size belongs to another function than the one being traced, which
-        would go on with it when the size has changed.
+      ValueError: If the size was computed outside of the function that is being traced. The
+        function would treat the size as a constant.
     """
     micro = _PRESENT.get()
     if micro is None:
@@ -104,23 +105,24 @@ def present_for(optimizer: Any) -> MicroBatch | None:
     own = getattr(micro.size, "graph", None)
     if not _tf_compat.is_in_function_of(graph, own):
         raise ValueError(
-            "a tf.function around a train_step, or a part of it, does not learn the sizes of"
-            " micro-batches; remove it: fit and train_on_batch make one of the whole step"
+            "a tf.function around train_step, or around a part of it, does not receive the sizes"
+            " of micro-batches; remove it, because fit and train_on_batch trace the whole step"
         )
     micro.optimizers.append(optimizer)
     return micro
 
 
 def weigh(optimizer: Any, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
-    """Return sums over examples and their weight, from gradients of a mean.
+    """Return gradients summed over examples and their weight, from gradients of a mean.
 
     Args:
-      optimizer: the one that asks.
-      gradients: as Keras computes them, of this replica's share of a mean over all replicas.
+      optimizer: The calling optimizer.
+      gradients: Gradients that Keras computed, of this replica's share of the mean over all
+        replicas.
 
     Returns:
-      Gradients, and what they weigh, float64. Outside of a model's step all micro-batches are
-      taken to be of one size.
+      The summed gradients and their weight, a float64 scalar. Outside of a model's step, all
+      micro-batches are assumed to have the same size.
     """
     micro = present_for(optimizer)
     if micro is None:
@@ -131,14 +133,15 @@ def weigh(optimizer: Any, gradients: list[Gradient]) -> tuple[list[Gradient], tf
 def weigh_parts(
     optimizer: Any, in_order: Callable[[Any], list[Gradient]]
 ) -> list[tuple[list[Gradient], tf.Tensor]]:
-    """Return, as `weigh` does, the gradients and the weight of each loss part.
+    """Return the summed gradients and the weight of each loss part, as `weigh` does.
 
     Args:
-      optimizer: the one that asks, which has called `differentiate_parts`.
-      in_order: maps (gradient, variable) pairs to one gradient for each of its variables.
+      optimizer: The calling optimizer, which has called `differentiate_parts`.
+      in_order: A function that maps (gradient, variable) pairs to one gradient or None for each
+        of the optimizer's variables.
 
     Raises:
-      ValueError: it has not called `differentiate_parts`.
+      ValueError: If the optimizer has not called `differentiate_parts`.
     """
     micro = _PRESENT.get()
     if micro is None or not micro.parts:
@@ -146,7 +149,7 @@ def weigh_parts(
     if id(optimizer) not in micro.part_gradients:
         raise ValueError(
             "the outputs of this model have different masks, so their losses are accumulated"
-            " separately; a train_step of one's own has to call"
+            " separately; in a custom train_step, call"
             " optimizer.minimize(loss, variables, tape=tape)"
         )
     own = zip(micro.part_gradients[id(optimizer)], micro.parts.values(), strict=True)
@@ -159,21 +162,22 @@ def _summed(gradients: list[Gradient], size: tf.Tensor) -> tuple[list[Gradient],
 
 
 def differentiate_parts(optimizer: Any, pairs: list[Any], loss: tf.Tensor, factor: Any) -> list:
-    """Compute the gradients of the present loss parts, for `weigh_parts` to return.
+    """Compute the gradients of the current loss parts, for `weigh_parts` to return.
 
     Args:
-      optimizer: the one that asks.
-      pairs: (gradient, variable) of the loss.
-      loss: the total, in which the parts have values without gradients. Its derivative with
-        respect to them says how much each counts: loss weights, replicas, the loss scale.
-      factor: to multiply the parts' gradients by.
+      optimizer: The calling optimizer.
+      pairs: (gradient, variable) pairs of the total loss.
+      loss: The total loss, which contains the parts' values without their gradients. Its
+        derivative with respect to these values is their weight in the total: the product of loss
+        weight, share of the replica and loss scale.
+      factor: Factor by which the parts' gradients are multiplied, a scalar.
 
     Returns:
-      The pairs, with zeros for variables that only parts have a gradient of.
+      The pairs, with zeros instead of None for variables that only a part has gradients for.
 
     Raises:
-      ValueError: there are loss parts, and a `LossScaleOptimizer` is around the optimizer. It
-        would unscale the gradients of the loss, but not those of the parts.
+      ValueError: If there are loss parts and the optimizer is inside a `LossScaleOptimizer`,
+        which would unscale the gradients of the loss but not those of the parts.
     """
     micro = _PRESENT.get()
     if micro is None or not micro.parts:

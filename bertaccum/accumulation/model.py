@@ -1,4 +1,4 @@
-"""Models whose `fit` knows each micro-batch's size and each epoch's end."""
+"""Models that accumulate gradients in `fit`, aware of micro-batch sizes and epoch ends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bertaccum.accumulation import checks, measured_loss, micro_batch, serializa
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
-# A mixin: Keras would change the bases of a class that is a Model by itself.
+# AccumulatingModel is a mixin, because Keras changes the bases of subclasses of Model.
 _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
 
 
-# What a micro-batch weighs: a function of y, y_pred and sample_weight.
+# A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
 LossWeight = Callable[[Any, Any, Any], Any]
 
 
@@ -36,38 +36,39 @@ def accumulate_gradients(
     on_partial: str = "apply",
     loss_weight: LossWeight | None = None,
 ) -> tf_keras.Model:
-    """Make a model accumulate in `fit`, `train_on_batch` and its own `train_step`.
+    """Make a model accumulate gradients in `fit`, `train_on_batch` and a custom `train_step`.
 
-    An optimizer in `fit` is not told how many examples a gradient is of; a model knows.
-    Each micro-batch weighs what its loss divided by: the number of examples, or of unmasked
-    positions if the output or the loss has a mask. Every update is therefore that of its
-    window as one batch, whatever the sizes of the batches. Regularization losses count once.
+    Each micro-batch is weighted by the divisor of its loss: the number of examples, or the number
+    of unmasked positions if the output or the loss has a mask. Every update therefore equals that
+    of its window as one batch, for batches of any sizes. An `AccumulatingOptimizer` alone cannot
+    guarantee this, because Keras does not pass the divisor to it. Regularization losses count
+    once per update.
 
     Args:
-      model: functional, Sequential or subclassed. It is changed in place: from now on it is
-        an `AccumulatingModel`, too. If it is compiled, its optimizer is wrapped.
-      accumulation_steps: micro-steps in a window, as of `AccumulatingOptimizer`.
-      on_partial: what `fit` does, before it validates, with a window that the end of an
-        epoch cuts short: `apply` it, `carry` it over to the next epoch, or `drop` it.
-        Unless it is `carry`, a new `fit` drops the window that an interrupted one left.
-      loss_weight: a function of `y`, `y_pred` and `sample_weight` that returns what the loss
-        of this batch divided by, a scalar. Only needed for losses that do not return one value
-        per example: the divisor of such a loss cannot be known.
+      model: A functional, Sequential or subclassed model. It is changed in place and becomes an
+        `AccumulatingModel`, too. If it is compiled, its optimizer is wrapped.
+      accumulation_steps: Number of micro-steps in a window; see `AccumulatingOptimizer`.
+      on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
+        it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` also drops
+        the partial window of an earlier, interrupted `fit`.
+      loss_weight: A function of `y`, `y_pred` and `sample_weight` that returns the divisor of
+        the batch's loss, a scalar. It is needed only for losses that do not return one value per
+        example, whose divisor is unknown.
 
     Returns:
-      The model. Whatever optimizer it is compiled with next is wrapped; for options other
-      than the defaults compile it with an `AccumulatingOptimizer`.
+      The same model. `compile` now wraps any optimizer with the default options. For other
+      options, compile the model with an `AccumulatingOptimizer`.
 
     Warns:
-      UserWarning: the model has layers with which accumulation cannot be exact.
+      UserWarning: If the model has layers that make exact accumulation impossible.
 
     Raises:
-      ValueError, TypeError: not a model, or one that accumulates already, or arguments
-        that make no sense.
+      TypeError: If `model` is not a tf_keras model or an argument has a wrong type.
+      ValueError: If the model already accumulates or an argument has a wrong value.
     """
     checks.check_is_model(model)
     if isinstance(model, AccumulatingModel):
-        raise ValueError(f"{model!r} accumulates already")
+        raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
     accumulation_steps = checks.checked_steps(accumulation_steps, schedule=True)
     checks.check_choice("on_partial", on_partial, checks.ON_PARTIAL)
     for layer in model.submodules:
@@ -86,12 +87,12 @@ def accumulate_gradients(
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class AccumulatingModel(_Mixin):
-    """What `accumulate_gradients` adds to a model's class; not to be called by itself."""
+    """A mixin that `accumulate_gradients` adds to a model's class; do not instantiate it."""
 
     _accumulation: _Settings
 
     def train_step(self, data: Any) -> Any:
-        """Run the model's own step; its gradients weigh what the loss divided by."""
+        """Run the model's own `train_step`, with gradients weighted by the loss's divisor."""
         with micro_batch.micro_batch(_length(data)) as present:
             results = super().train_step(data)
         self._check_step(present)
@@ -103,24 +104,24 @@ class AccumulatingModel(_Mixin):
         name = own_class(self).__name__
         if not present.optimizers:
             raise ValueError(
-                f"no optimizer in the train_step of {name} accumulates;"
-                " wrap each that it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
+                f"no optimizer in the train_step of {name} accumulates; wrap each optimizer that"
+                " it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
             )
         if self._accumulation.loss_weight and not present.weight_given:
             raise ValueError(
-                f"the train_step of {name} does not call compute_loss, so loss_weight has no"
+                f"the train_step of {name} does not call compute_loss, so `loss_weight` has no"
                 " effect; call self.compute_loss(x, y, y_pred, sample_weight) there"
             )
 
     def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
-        """Return the optimizers that the model's steps were seen to use, by identity."""
-        # In the instance's dict, where Keras does not track them as parts of the model.
+        """Return the optimizers that the model's steps have used so far, by id."""
+        # Keras does not track objects in the instance's dict as parts of the model.
         return self.__dict__.setdefault("_accumulating", {})
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
     ) -> Any:
-        """Compute the model's own loss; note what it divides by."""
+        """Compute the model's own loss, and note its divisor."""
         measured_loss.measure(self.compiled_loss, y_pred)
         loss_weight, present = self._accumulation.loss_weight, micro_batch.present()
         if loss_weight is not None and present is not None:
@@ -129,7 +130,7 @@ class AccumulatingModel(_Mixin):
         return super().compute_loss(x, y, y_pred, sample_weight)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Fit as `Model.fit` does; `on_partial` decides on a window cut short by an epoch's end."""
+        """Fit as `Model.fit` does, and treat partial windows as `on_partial` says."""
         names = list(inspect.signature(super().fit).parameters)
         position = names.index("callbacks") if "callbacks" in names else len(args)
         if position < len(args):
@@ -140,7 +141,7 @@ class AccumulatingModel(_Mixin):
         return super().fit(*args, **kwargs)
 
     def _with_epoch_end(self, callbacks: Any) -> Any:
-        """Put ours first, so that the others see and save the weights as the window leaves them."""
+        """Put `_EpochEnd` first, so that other callbacks see the weights after the last update."""
         listed = getattr(callbacks, "callbacks", None)
         if listed is None:
             return [_EpochEnd(self), *tf.nest.flatten(callbacks or [])]
@@ -149,16 +150,16 @@ class AccumulatingModel(_Mixin):
         return callbacks
 
     def end_window(self) -> None:
-        """Do with the window, if one has begun, what `on_partial` says.
+        """Apply or drop a partial window, as `on_partial` says.
 
-        For training without `fit`, such as with `train_on_batch`.
+        Call this when training without `fit`, for example with `train_on_batch`.
         """
         on_partial = self._accumulation.on_partial
         if on_partial != "carry":
             self._end_window(apply=on_partial == "apply")
 
     def begin_window(self) -> None:
-        """Forget the window that an interrupted `fit` left, unless `on_partial` is `carry`."""
+        """Drop the partial window of an interrupted `fit`, unless `on_partial` is `carry`."""
         if self._accumulation.on_partial != "carry":
             self._end_window(apply=False)
 
@@ -173,17 +174,17 @@ class AccumulatingModel(_Mixin):
 
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())
-        # One that was loaded in the middle of a window may not have been used yet.
+        # An optimizer loaded with a partial window may not have been used yet.
         if isinstance(self.optimizer, AccumulatingOptimizer):
             used[id(self.optimizer)] = self.optimizer
         return list(used.values())
 
     def _get_optimizer(self, optimizer: Any) -> AccumulatingOptimizer:
-        # Keras' hook for what has to be around every optimizer that it compiles.
+        # `compile` calls this hook to wrap every optimizer.
         optimizer, steps = super()._get_optimizer(optimizer), self._accumulation.steps
         if isinstance(getattr(optimizer, "inner_optimizer", None), AccumulatingOptimizer):
             raise ValueError(
-                "put the LossScaleOptimizer, which mixed_float16 needs, inside:"
+                "the LossScaleOptimizer, which mixed_float16 needs, is outside; put it inside:"
                 " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
             )
         if not isinstance(optimizer, AccumulatingOptimizer):
@@ -195,12 +196,12 @@ class AccumulatingModel(_Mixin):
         for loss in _tf_compat.compiled_losses(self.compiled_loss):
             if getattr(loss, "reduction", "auto") not in ("auto", "sum_over_batch_size"):
                 raise ValueError(
-                    f"loss {loss.name} has the reduction {loss.reduction!r}; accumulation weighs"
-                    " means: use reduction='sum_over_batch_size'"
+                    f"loss {loss.name} has the reduction {loss.reduction!r}, but accumulation needs"
+                    " a mean; use reduction='sum_over_batch_size'"
                 )
 
     def get_config(self) -> dict[str, Any]:
-        """Return the model's own config, and how it accumulates."""
+        """Return the model's own config and the arguments of `accumulate_gradients`."""
         return {
             "model": serialization.described(own_class(self), super().get_config()),
             "accumulation_steps": serialization.plain_steps(self._accumulation.steps),
@@ -209,7 +210,7 @@ class AccumulatingModel(_Mixin):
         }
 
     def get_compile_config(self) -> dict[str, Any] | None:
-        """Return what `compile` was given, with the optimizer as it is wrapped."""
+        """Return the arguments of `compile`, with the wrapped optimizer."""
         config = super().get_compile_config()
         if config and self.optimizer is not None:
             config["optimizer"] = tf_keras.saving.serialize_keras_object(self.optimizer)
@@ -217,15 +218,15 @@ class AccumulatingModel(_Mixin):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> tf_keras.Model:
-        """Make the model that `get_config` describes."""
+        """Create the model from the config that `get_config` returns."""
         model = tf_keras.layers.deserialize(config["model"], custom_objects)
         steps = serialization.revived(config["accumulation_steps"], custom_objects)
-        # Models that older versions saved have no loss_weight.
+        # Older versions saved models without a loss_weight.
         loss_weight = serialization.revived(config.get("loss_weight"), custom_objects)
         return accumulate_gradients(model, steps, config["on_partial"], loss_weight)
 
 
-# The older formats know only the name of the class that `accumulate_gradients` makes.
+# The older file formats store only the name of the class that `accumulate_gradients` creates.
 tf_keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
 
 
@@ -238,7 +239,7 @@ _tf_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
 
 
 class _EpochEnd(tf_keras.callbacks.Callback):
-    """A callback that begins a window with `fit`, and ends it with the epoch, before validation."""
+    """A callback that starts a window with `fit`, and ends it before an epoch's validation."""
 
     def __init__(self, model: AccumulatingModel) -> None:
         super().__init__()
@@ -255,7 +256,7 @@ class _EpochEnd(tf_keras.callbacks.Callback):
 
 
 def own_class(model: tf_keras.Model) -> type:
-    """Return the model's class, without what `accumulate_gradients` has added to it."""
+    """Return the class that the model had before `accumulate_gradients` changed it."""
     return type(model).__bases__[1] if isinstance(model, AccumulatingModel) else type(model)
 
 
@@ -263,12 +264,13 @@ def _check_same_steps(part: str, theirs: Any, steps: Any) -> None:
     if theirs is steps or serialization.plain_steps(theirs) == serialization.plain_steps(steps):
         return
     raise ValueError(
-        f"the model accumulates over {steps} micro-steps, {part} over {theirs}; give both the same"
+        f"the model accumulates over {steps} micro-steps, but {part} over {theirs}; give both the"
+        " same `accumulation_steps`"
     )
 
 
 def _length(data: Any) -> tf.Tensor:
-    """Return the number of examples; tensors may be dense, ragged or sparse."""
+    """Return the number of examples in a batch of dense, ragged or sparse tensors, a scalar."""
     first = next(part for part in tf.nest.flatten(data) if part.shape.rank != 0)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()

@@ -1,4 +1,4 @@
-"""The variables of a model in a fixed order, and which of them get gradients together."""
+"""A model's variables in a fixed order, with the sets that receive gradients together."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from bertaccum.accumulation.gradient_tensors import Gradient, GradsAndVars
 class ModelVariables:
     """The variables that an optimizer was built with.
 
+    This object is not trackable: the variables belong to the model, so a checkpoint of the
+    optimizer must not contain them.
+
     Args:
-      optimizer: any tf_keras optimizer, which tells variables apart.
-      variables: all that can be trained. They belong to the model, so no checkpoint of an
-        optimizer is to hold them: this is no trackable object.
+      optimizer: A tf_keras optimizer, which supplies the variables' keys.
+      variables: All trainable variables.
 
     Attributes:
-      variables: the same, in order.
-      together: sets of variables, by position, that have had gradients in one micro-step; the
-        optimizer adds to it.
+      variables: The same variables, in order.
+      together: Sets of positions of variables that had gradients in the same micro-step. The
+        optimizer adds to them.
     """
 
     def __init__(
@@ -36,22 +38,22 @@ class ModelVariables:
         self.together: set[frozenset[int]] = set()
 
     def position(self, variable: tf.Variable) -> int:
-        """Return the number of a variable in `variables`.
+        """Return the position of a variable in `variables`.
 
         Raises:
-          ValueError: it is not one of them.
+          ValueError: If it is not one of them.
         """
         try:
             return self._positions[_tf_compat.variable_key(self._optimizer, variable)]
         except KeyError:
             raise ValueError(
                 f"AccumulatingOptimizer was built with other variables, without {variable.name};"
-                " build() it with all of them before the first step, or make a new one for"
-                " another model"
+                " call build() with all variables before the first step, or create a new optimizer"
+                " for another model"
             ) from None
 
     def in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
-        """Return one gradient or None for each of the variables."""
+        """Return one gradient or None for each variable, in order."""
         gradients: list[Gradient] = [None] * len(self.variables)
         for gradient, variable in grads_and_vars:
             if gradient is not None:
@@ -59,14 +61,14 @@ class ModelVariables:
         return gradients
 
     def candidates(self) -> list[frozenset[int]]:
-        """Return the sets of positions that may have gradients in a window, small ones first.
+        """Return the sets of positions that may have gradients in a window, smallest first.
 
-        They are the sets noted so far, the unions of two of them, and all variables.
+        These are the sets noted so far, all unions of two of them, and the set of all variables.
         """
         pairs = {one | other for one, other in itertools.product(self.together, repeat=2)}
         return sorted(pairs | {frozenset(range(len(self.variables)))}, key=len)
 
 
 def positions_of(gradients: Sequence[Gradient]) -> frozenset[int]:
-    """Return the positions at which there is a gradient."""
+    """Return the positions of the gradients that are not None."""
     return frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)

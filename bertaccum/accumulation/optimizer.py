@@ -1,12 +1,13 @@
-"""The accumulating optimizer: many micro-steps, one exact update.
+"""An optimizer that accumulates gradients over micro-steps and applies one exact update.
 
-It adds up gradients and what they weigh (`GradientSums`); their quotient is the mean over the
-whole window, whatever the sizes of the micro-batches, which a mean of means would not be.
-`window_update.py` computes it, once per window.
+The optimizer sums gradients and their weights in `GradientSums`. Their quotient is the mean over
+the whole window for micro-batches of any sizes, unlike a mean of means. `window_update.py`
+computes it once per window.
 
-There are two ways to use it. The explicit one, `accumulate` and `apply`, communicates once per
-update and is told each micro-batch's weight. The other one is Keras': `apply_gradients`
-accumulates, and applies on every N-th call.
+The optimizer has two interfaces. With the explicit one, the caller passes each micro-batch's
+weight to `accumulate` and calls `apply` once per window. With the Keras interface,
+`apply_gradients` accumulates, and every N-th call also applies the update. Both reduce the
+gradients over replicas once per update.
 """
 
 from __future__ import annotations
@@ -39,30 +40,33 @@ from bertaccum.accumulation.sums import GradientSums, WindowState
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class AccumulatingOptimizer(DelegatingOptimizer):
-    """A tf_keras optimizer around another one, which then acts once per window of micro-steps.
+    """A tf_keras optimizer that calls an inner optimizer once per window of micro-steps.
 
-    The inner optimizer sees one gradient per update: its clipping, weight decay, schedule,
-    moving averages and `iterations` know nothing of micro-steps.
+    The inner optimizer receives one gradient per update. Its clipping, weight decay, schedule,
+    moving averages and `iterations` therefore count updates, not micro-steps.
 
     Args:
-      optimizer: the inner optimizer: one of tf_keras, new or legacy (such as AdamWeightDecay
-        of tf-models-official), its name or its config.
-        With a `LossScaleOptimizer` inside, gradients of the scaled loss are accumulated,
-        unscaled once per window, and a window that overflowed lowers the scale once.
-      accumulation_steps: micro-steps in a window for `apply_gradients`: a number, a
-        variable, or a function of the update's number. A change takes effect at the
-        next window. `accumulate` and `apply` ignore it.
-      reduction: `mean` over the window, `sum`, or `running_mean`: the mean, kept as such.
-      accumulator_dtype: by default that of the variables, but at least float32. Narrower
-        types hold the running mean.
-      nonfinite: what to do with a window whose gradient is not finite, or whose norm is
-        beyond float32: `skip` it, `raise` an error, or `propagate` it.
-      gradient_transform: maps the list of (mean gradient, variable) to what the inner
-        optimizer gets, such as `ClipByGlobalNorm(1.0)`. See `contracts.py`.
-      name: of this optimizer.
+      optimizer: The inner optimizer: a new or legacy tf_keras optimizer (such as
+        `AdamWeightDecay` of tf-models-official), its name or its config. If it is a
+        `LossScaleOptimizer`, gradients of the scaled loss are accumulated and unscaled once per
+        window, and a window that overflows lowers the scale once.
+      accumulation_steps: Number of micro-steps in a window for `apply_gradients`: an integer, a
+        variable, or a function of the update's number. A change takes effect at the next
+        window. `accumulate` and `apply` ignore it.
+      reduction: Reduction of the window's gradients: `mean`, `sum`, or `running_mean`, which
+        computes the mean but stores it, instead of the sum, in the accumulators.
+      accumulator_dtype: Dtype of the accumulators. The default is that of each variable, but at
+        least float32. Accumulators narrower than float32 store the running mean.
+      nonfinite: Treatment of a window whose gradient, or its norm in float32, is not finite:
+        `skip` it, `raise` an error, or `propagate` it to the inner optimizer.
+      gradient_transform: A function that maps the list of (mean gradient, variable) pairs to the
+        list that the inner optimizer receives, such as `ClipByGlobalNorm(1.0)`. See
+        `contracts.py`.
+      name: Name of this optimizer.
 
     Raises:
-      TypeError, ValueError: the optimizer cannot be wrapped or an argument is not valid.
+      TypeError: If `optimizer` is not a tf_keras optimizer, or an argument has a wrong type.
+      ValueError: If `optimizer` already accumulates, or an argument has a wrong value.
     """
 
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
@@ -92,15 +96,16 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
         self._trained = ModelVariables(self.inner)
-        self._state: Any = None  # A `WindowState`, from `build` on.
+        self._state: Any = None  # `build` creates a `WindowState`.
 
     # --- State ----------------------------------------------------------------------
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
-        """Create all state for `var_list`; no other variables can be trained afterwards.
+        """Create the state for `var_list`; only these variables can be trained afterwards.
 
         Raises:
-          ValueError: built before without one of them, or made outside the strategy.
+          ValueError: If the optimizer was built without one of these variables, or was created
+            outside of the strategy's scope.
         """
         if self._trained.variables:
             for variable in var_list:
@@ -115,7 +120,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             self._state = WindowState(new_sums, functools.partial(_tf_compat.track, self))
             self.skipped_windows = replicas.alike(0, tf.int64, "skipped_windows")
             self.gradient_norm = replicas.alike(0, tf.float32, "gradient_norm")
-            # True while variables change one after another; stays True if that is cut short.
+            # True while the variables are being updated; stays True if the update fails midway.
             self.half_updated = replicas.alike(False, tf.bool, "half_updated")
         _tf_compat.mark_built(self)
         if not self._at_once:
@@ -130,40 +135,41 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return gradients
 
     def _strategy_outside(self) -> tf.distribute.Strategy | None:
-        """Return the strategy to run with, or None inside a replica."""
+        """Return the strategy to run in, or None inside a replica."""
         return replicas.strategy_outside_replicas(getattr(self._state, "step", None))
 
     @property
     def accumulators(self) -> list[tf.Variable]:
-        """The variables that hold the sums, one for each of the model's, if there are any."""
+        """The accumulators, one per trained variable, or an empty list if there are none."""
         return [] if self._nothing else self._state.sums.totals
 
     @property
     def pending(self) -> bool:
-        """Whether a window has begun; for use outside of functions."""
+        """Whether a window has started; do not read this inside a `tf.function`."""
         return not self._nothing and bool(self._state.step.numpy() > 0)
 
     @property
     def _nothing(self) -> bool:
-        """Whether nothing has been accumulated so far, in any window."""
+        """Whether there are no accumulators yet."""
         return self._state is None or self._state.sums is None
 
     # --- Explicit use ---------------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return the loss to differentiate: scaled if there is a loss scale inside."""
+        """Return the loss to differentiate, scaled if the inner optimizer has a loss scale."""
         return loss_scaling.scaled_loss(self.inner, loss)
 
     def accumulate(self, grads_and_vars: GradsAndVars, weight: Any = 1.0) -> None:
-        """Add one micro-step on this replica, without communication.
+        """Add the gradients of one micro-step on this replica, without communication.
 
         Args:
-          grads_and_vars: gradients of a loss that is *summed* over its examples; None,
-            IndexedSlices, and variables left out are fine.
-          weight: how much the micro-step weighs, as a rule its number of examples.
+          grads_and_vars: (gradient, variable) pairs of a loss *summed* over the examples. A
+            gradient may be None or `IndexedSlices`; variables may be missing.
+          weight: Weight of the micro-step, usually its number of examples; a scalar.
 
         Raises:
-          ValueError: called outside a replica, or with a variable that was not built.
+          ValueError: If called outside of a replica, or with a variable that the optimizer was
+            not built with.
         """
         gradients = self._in_order(grads_and_vars)
         with after(gradients):
@@ -171,31 +177,34 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             self._state.step.assign_add(1)
 
     def apply(self, report: tf.Tensor | None = None) -> Any:
-        """Update the variables from what all replicas accumulated, and start a new window.
+        """Update the variables with the gradients of all replicas, and start a new window.
 
-        Variables without a gradient in the window are left alone: no decay, no new moments.
-        In a `tf.function`, where that is decided beforehand, this holds for the sets of
-        variables that have had gradients together when it is traced, and for unions of two of
-        them: trace the micro-steps first. In other windows a variable without gradient is
-        taken to have one of zero.
+        A variable without a gradient in the window does not change: it does not decay, and its
+        moments stay the same. A `tf.function` guarantees this only for sets of variables that had
+        gradients in the same micro-step before it was traced, and for unions of two such sets,
+        so trace the micro-steps first. For other sets, a missing gradient counts as zero.
 
         Args:
-          report: [n] numbers of this replica's, to be added up over replicas on the way. If the
-            first sum is not 0, a replica objects: all forget the window, and nothing else
-            changes.
+          report: Numbers of this replica, [n], which are summed over replicas in the same
+            reduction. If the first sum is not 0, all replicas discard the window, and nothing
+            else changes.
 
         Returns:
-          True if the update was applied, False if its gradient was not finite and the
-          window was skipped; with a report, that and [n] float64, the sum of all replicas'.
+          Whether the update was applied, a bool scalar. It is False if the window was discarded
+          or its gradient was not finite. With a report, a pair of this scalar and the sums of
+          the report over replicas, [n] float64.
 
         Raises:
-          ValueError: nothing was accumulated.
+          ValueError: If nothing was accumulated.
         """
         strategy = self._strategy_outside()
         if strategy is not None:
             return replicas.run_on_all(strategy, self.apply, report)
         if self._nothing or (tf.executing_eagerly() and not self._state.step > 0):
-            raise ValueError("apply() without accumulate(): there is no gradient to apply")
+            raise ValueError(
+                "apply() was called without accumulate(), so there is no gradient to apply;"
+                " call accumulate() first"
+            )
         sums, *parts = self._state.all_sums
         alone = self.reduction != "sum" and replicas.replicas_in_sync() == 1
         read = [sums.read(alone), *(part.read(alone=False) for part in parts)]
@@ -206,32 +215,35 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return applied if report is None else (applied, total)
 
     def avoid_copies(self) -> None:
-        """Save time in functions that XLA does not compile, if called there before `apply`.
+        """Avoid copies of the accumulators of embeddings in `apply`.
 
-        TensorFlow copies a variable to which rows were added, as to an embedding's sum, when it
-        is read, unless it is told not to; with BERT-Small's words that took 3 % of an update.
+        TensorFlow copies a variable when it is read after rows were added to it, as to the sum of
+        an embedding's gradients. For BERT-Small's word embeddings the copy took 3 % of an update.
+        Call this before `apply`, in the same function, unless XLA compiles the function.
         """
         if not self._nothing:
             self._state.sums.avoid_copies()
 
     def apply_sums(self, grads_and_vars: GradsAndVars, weight: Any) -> tf.Tensor:
-        """Update from a window that was a single micro-step, without accumulators.
+        """Update the variables from a window of a single micro-step, without accumulators.
 
         Args:
-          grads_and_vars: gradients of the loss summed over this replica's examples.
-          weight: how much they weigh, as a rule the number of examples.
+          grads_and_vars: (gradient, variable) pairs of the loss summed over this replica's
+            examples.
+          weight: Weight of the gradients, usually the number of examples; a scalar.
 
         Returns:
-          True if the update was applied, False if the window was skipped.
+          Whether the update was applied, a bool scalar. It is False if the window was skipped.
         """
         gradients = self._in_order(grads_and_vars)
         return self._update_at_once([(gradients, tf.cast(weight, tf.float64))])
 
     def flush(self) -> tf.Tensor:
-        """Apply the window as far as it has come, exactly weighted.
+        """Apply a partial window, with exact weights.
 
         Returns:
-          True if there was anything, and it was applied.
+          Whether an update was applied, a bool scalar. It is False if there was no partial window
+          or if it was skipped.
         """
         strategy = self._strategy_outside()
         if strategy is not None:
@@ -240,12 +252,12 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             return tf.constant(False)
         applied = replicas.run_if((self._state.step > 0) & ~self._state.overflowed, self.apply)
         with tf.control_dependencies([applied]):
-            self._state.step.assign(0)  # Of a window that overflowed, too.
+            self._state.step.assign(0)  # Also ends a window that overflowed.
         return applied
 
     def traced_flush(self) -> tf.Tensor:
-        """Call `flush` in a `tf.function`: for use at the end of every epoch."""
-        # The number only ever grows, and with it comes a new trace, by these sets and sums.
+        """Call `flush` in a `tf.function`, which is faster when called after every epoch."""
+        # The argument grows with new sets of variables or new sums, which need a new trace.
         return self._flush(len(self._trained.together) + len(self._state.all_sums))
 
     @functools.cached_property
@@ -253,7 +265,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return tf.function(lambda _: self.flush())
 
     def drop(self) -> None:
-        """Forget the window as far as it has come."""
+        """Discard a partial window."""
         strategy = self._strategy_outside()
         if strategy is not None:
             replicas.run_on_all(strategy, self.drop)
@@ -276,7 +288,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         candidates: list[frozenset[int]],
         report: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, Any]:
-        """Update the variables; return whether that was done, and the sum of the reports."""
+        """Update the variables; return whether they changed, and the sums of the reports."""
         used = sorted(frozenset.union(*candidates))
         groups, reports, agreed = window_update.reduced(groups, used, report)
         sums, factor = window_update.quotient(groups, self.reduction)
@@ -312,23 +324,25 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
     @property
     def _wrapped(self) -> bool:
-        """Whether a LossScaleOptimizer has been put around this one."""
+        """Whether this optimizer is inside a `LossScaleOptimizer`."""
         return _tf_compat.is_wrapped_by_loss_scale(self)
 
     @property
     def _at_once(self) -> bool:
-        """Whether every micro-step is a window, so that there is nothing to accumulate."""
+        """Whether every micro-step is a window, so that no accumulators are needed."""
         steps = self.accumulation_steps
         return isinstance(steps, int) and steps == 1 and not self._wrapped
 
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
     ) -> list[tuple[Gradient, tf.Variable]]:
-        """Compute gradients as tf_keras optimizers do; of the scaled loss if that is inside.
+        """Return (gradient, variable) pairs, of the scaled loss if the loss scale is inside.
 
-        Under a loss scale, inside or outside, the loss is one window's, of which a micro-batch
-        has only a share: float16 is to overflow where that of the big batch would, and not
-        `accumulation_steps` times earlier.
+        With a loss scale, inside or outside, the loss is divided by the number of micro-steps
+        (rounded up to a power of two) before it is differentiated, and its gradients are
+        multiplied by it afterwards. Otherwise a micro-batch's gradients would be
+        `accumulation_steps` times its share of the window's gradients, and could overflow float16
+        in windows that do not overflow as one big batch.
         """
         scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
         parts = self._power_of_two() if scaled else 1.0
@@ -347,7 +361,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
 
     def _power_of_two(self) -> tf.Tensor:
-        """At least the micro-steps of the present window; multiplying by it is exact."""
+        """Return the window's micro-steps rounded up to a power of two, an exact factor."""
         exponent = tf.math.ceil(tf.math.log(tf.cast(self._steps(), tf.float32)) / math.log(2))
         return tf.pow(2.0, exponent)
 
@@ -364,20 +378,20 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         skip_gradients_aggregation: bool = False,
         **kwargs: Any,
     ) -> tf.Variable:
-        """Accumulate one micro-step; the N-th call of a window also applies it.
+        """Accumulate one micro-step; the last call of a window also applies the update.
 
         Args:
-          grads_and_vars: gradients as `model.fit` computes them: of the mean loss; under
-            a strategy, of this replica's share of it.
-          name: not used.
-          skip_gradients_aggregation: only a `LossScaleOptimizer` around this may set it.
-          **kwargs: what else tf_keras optimizers take.
+          grads_and_vars: (gradient, variable) pairs as `model.fit` computes them: of the mean
+            loss or, under a strategy, of this replica's share of it.
+          name: Ignored.
+          skip_gradients_aggregation: Reserved for a `LossScaleOptimizer` around this optimizer.
+          **kwargs: Other keyword arguments of `tf_keras.optimizers.Optimizer.apply_gradients`.
 
         Returns:
-          `iterations`.
+          `iterations`, the number of updates.
 
         Raises:
-          ValueError: called outside a replica, or with reduced gradients.
+          ValueError: If called outside of a replica or with gradients that are already reduced.
         """
         pairs = list(grads_and_vars)
         aggregate = kwargs.get("experimental_aggregate_gradients", True)
@@ -385,8 +399,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             pairs = self.aggregate_gradients(pairs)
         elif not self._wrapped:
             raise ValueError(
-                "AccumulatingOptimizer reduces over replicas by itself, once per update: give it"
-                " each replica's own gradients, without skip_gradients_aggregation"
+                "AccumulatingOptimizer itself reduces gradients over replicas, once per update;"
+                " pass each replica's own gradients, without `skip_gradients_aggregation`"
             )
         gradients, weight = micro_batch.weigh(self, self._in_order(pairs))
         parts = micro_batch.weigh_parts(self, self._trained.in_order)
@@ -402,10 +416,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return self.iterations
 
     def aggregate_gradients(self, grads_and_vars: GradsAndVars) -> list[Any]:
-        """Begin a micro-step. The name is Keras'; nothing is reduced before `apply`.
+        """Start a micro-step, and return the pairs; gradients are reduced only in `apply`.
 
-        A `LossScaleOptimizer` around this one calls it, whether or not the gradients will
-        turn out to be finite.
+        A `LossScaleOptimizer` around this optimizer calls this method for all gradients, finite
+        or not.
         """
         pairs = list(grads_and_vars)
         self.build([v for _, v in pairs])
@@ -432,27 +446,27 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return [*own, *_tf_compat.uncounted_variables(self._innermost)]
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what `save_own_variables` saved."""
+        """Load the variables that `save_own_variables` saved."""
         self._make_parts(len(store.keys()) - len(self._own_variables()))
         super().load_own_variables(store)
 
     def set_weights(self, weights: Any) -> None:
-        """Set all variables, as the .h5 format does."""
+        """Set all variables; Keras calls this to load the .h5 format."""
         self._make_parts(len(weights) - len(self.variables))
         super().set_weights(weights)
 
     def _make_parts(self, missing: int) -> None:
-        # The first step makes them, but a model that was just loaded has seen none.
+        # The first step creates the parts, but a newly loaded model has not had one.
         for _ in range(0 if self._nothing else missing // len(self._state.sums.variables)):
             self._state.part(len(self._state.parts))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, from which `from_config` makes the same optimizer, stateless."""
+        """Return the arguments, from which `from_config` creates the optimizer without state."""
         return serialization.to_config(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Make the optimizer that `get_config` describes."""
+        """Create the optimizer from the config that `get_config` returns."""
         return AccumulatingOptimizer(**serialization.to_arguments(config, custom_objects))
 
 
@@ -460,9 +474,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScaleOptimizer):
     """An accumulating optimizer with a `LossScaleOptimizer` inside.
 
-    `AccumulatingOptimizer(LossScaleOptimizer(...))` makes one. It only adds the interface of a
-    `LossScaleOptimizer`, and is one itself, because `model.compile` puts another one around any
-    optimizer that is not, under mixed_float16.
+    `AccumulatingOptimizer(LossScaleOptimizer(...))` creates an instance. The class only adds the
+    interface of a `LossScaleOptimizer`. It derives from it because, under mixed_float16,
+    `model.compile` wraps any other optimizer in a `LossScaleOptimizer`.
     """
 
     inner_optimizer = delegated("inner", "inner_optimizer")
@@ -475,5 +489,5 @@ class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScale
     get_scaled_loss = AccumulatingOptimizer.scale_loss
 
     def get_unscaled_gradients(self, grads: list[Gradient]) -> list[Gradient]:
-        """Return the gradients as they are: `apply` unscales them, once per window."""
+        """Return the gradients unchanged, because `apply` unscales them once per window."""
         return grads

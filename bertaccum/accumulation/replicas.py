@@ -1,4 +1,4 @@
-"""Variables that each replica changes by itself, and values that are the same on all."""
+"""Per-replica variables, and functions that communicate between replicas."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from bertaccum import _tf_compat
 
 
 def summed(value: tf.Tensor, name: str) -> tf.Variable:
-    """Make a variable of each replica's own; a checkpoint holds the sum over replicas."""
+    """Create a per-replica variable that a checkpoint saves as the sum over replicas."""
     return replicated(value, tf.VariableAggregation.SUM, name)
 
 
 def alike(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
-    """Make a scalar that all replicas change alike, each its own, without communication."""
+    """Create a per-replica scalar to which all replicas assign the same values.
+
+    The replicas do not communicate, so a checkpoint saves the first replica's value.
+    """
     return replicated(tf.constant(value, dtype), tf.VariableAggregation.ONLY_FIRST_REPLICA, name)
 
 
 def replicated(
     value: tf.Tensor, aggregation: tf.VariableAggregation, name: str | None = None
 ) -> tf.Variable:
-    """Make a variable that each replica changes by itself.
+    """Create a variable that each replica updates separately.
 
     Args:
-      value: the initial value, on every replica.
-      aggregation: how the replicas' values become one where it is read or saved outside them.
-      name: of the variable.
+      value: The initial value on every replica.
+      aggregation: Reduction of the replicas' values when the variable is read outside of a
+        replica or saved.
+      name: Name of the variable.
     """
     return tf.Variable(
         value,
@@ -40,20 +44,20 @@ def replicated(
 
 
 def here(variable: tf.Variable) -> tf.Variable:
-    """Return this replica's component of a variable; only that can be scattered to."""
+    """Return this replica's component of a variable; only a component supports `scatter_add`."""
     return _tf_compat.local_component(variable)
 
 
 def first(value: Any) -> Any:
-    """Return the first local replica's value of what is the same on all."""
+    """Return the first local replica's component of a value that is the same on all replicas."""
     return tf.distribute.get_strategy().experimental_local_results(value)[0]
 
 
 def strategy_outside_replicas(variable: tf.Variable | None) -> tf.distribute.Strategy | None:
-    """Return the strategy of a variable, or None inside one of its replicas.
+    """Return a variable's strategy if the caller is outside of its replicas, otherwise None.
 
-    Code outside `strategy.scope()` is outside all replicas, too, and only the variable knows the
-    strategy there.
+    Code outside of `strategy.scope()` is outside of all replicas, too. There, only the variable
+    refers to its strategy.
     """
     present = tf.distribute.get_strategy()
     if tf.distribute.in_cross_replica_context():
@@ -65,23 +69,23 @@ def strategy_outside_replicas(variable: tf.Variable | None) -> tf.distribute.Str
 def run_on_all(
     strategy: tf.distribute.Strategy, function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """Call a function on all replicas, and return the results of the first local one."""
+    """Call a function on all replicas, and return the results of the first local replica."""
     results = strategy.run(function, args=arguments)
     return tf.nest.map_structure(lambda r: strategy.experimental_local_results(r)[0], results)
 
 
 def run_if(condition: tf.Tensor, function: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Call a function on all replicas if a condition holds; called on each of them.
+    """Call a function on all replicas if a condition is true; call this from each replica.
 
-    Replicas are merged first and the branch is taken after: a merge inside a branch that one
-    replica takes is an error in TensorFlow.
+    The branch is inside a `merge_call`, because TensorFlow forbids a `merge_call` inside a
+    replica's branch.
 
     Args:
-      condition: bool scalar, the same on all replicas.
-      function: returns a bool scalar, the same on all replicas.
+      condition: Whether to call the function, a bool scalar that is the same on all replicas.
+      function: A function that returns a bool scalar that is the same on all replicas.
 
     Returns:
-      What the function returned, or False.
+      The function's result, or False if it was not called.
     """
 
     def merged(strategy: tf.distribute.Strategy, condition: Any) -> tf.Tensor:
@@ -94,28 +98,28 @@ def run_if(condition: tf.Tensor, function: Callable[[], tf.Tensor]) -> tf.Tensor
 
 
 def replicas_in_sync() -> int:
-    """Return the number of replicas that share an update, this one included."""
+    """Return the number of replicas that share an update, including this one."""
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def sum_over_replicas(
     tensors: list[tf.Tensor], numbers: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Add up over replicas, all in one reduction (one a type, should there be several).
+    """Return sums over replicas, computed in one reduction per dtype (usually one in all).
 
     Args:
-      tensors: this replica's.
-      numbers: [n] float64, this replica's. They travel with the tensors, in their type: as
-        exact as they are.
+      tensors: Tensors of this replica.
+      numbers: Numbers of this replica, [n] float64. They are reduced together with the tensors,
+        in the first tensor's dtype and therefore with its precision.
 
     Returns:
-      The sums of both.
+      The sums of the tensors, and the sums of the numbers, [n] float64.
     """
     if replicas_in_sync() == 1:
         return tensors, numbers
     context = tf.distribute.get_replica_context()
     summed_up: dict[int, tf.Tensor] = {}
-    # What was read from a variable has no device yet, and several workers need one.
+    # A value read from a variable has no device yet, but a reduction over workers needs one.
     values = [tf.identity(value) for value in (*tensors, tf.cast(numbers, tensors[0].dtype))]
     for dtype in sorted({value.dtype for value in values}, key=lambda dtype: dtype.name):
         of_type = [i for i, value in enumerate(values) if value.dtype == dtype]

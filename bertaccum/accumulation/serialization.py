@@ -1,4 +1,4 @@
-"""An accumulating optimizer's arguments as plain values, as Keras saves them with a model."""
+"""Conversion of an accumulating optimizer's arguments to and from a Keras config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tf_keras
 
 
 def resolved(optimizer: Any) -> Any:
-    """Return the optimizer that a name or a config stands for, and an optimizer as it is."""
+    """Return the optimizer for a name or a config, and any other value unchanged."""
     if isinstance(optimizer, dict):
         return to_optimizer(optimizer, None)
     return tf_keras.optimizers.get(optimizer) if isinstance(optimizer, str) else optimizer
@@ -17,16 +17,16 @@ def resolved(optimizer: Any) -> Any:
 
 def to_optimizer(config: dict[str, Any], custom_objects: Any) -> Any:
     """Return the optimizer that a config describes."""
-    # tf_keras' own table of optimizers lacks Lion and Adafactor.
+    # The table of optimizers in tf_keras lacks Lion and Adafactor.
     known = vars(tf_keras.optimizers) | (custom_objects or {})
     legacy = "module" not in config
     found = tf_keras.optimizers.deserialize(dict(config), known, use_legacy_format=legacy)
-    # For a class that it does not know, tf_keras returns the name.
+    # tf_keras returns the name of a class that it does not know.
     return revived(config, custom_objects) if isinstance(found, str) else found
 
 
 def to_config(optimizer: Any) -> dict[str, Any]:
-    """Return the arguments of an `AccumulatingOptimizer` as plain values."""
+    """Return the arguments of an `AccumulatingOptimizer` as serializable values."""
     return {
         "optimizer": tf_keras.optimizers.serialize(optimizer.inner),
         "accumulation_steps": plain_steps(optimizer.accumulation_steps),
@@ -39,7 +39,7 @@ def to_config(optimizer: Any) -> dict[str, Any]:
 
 
 def to_arguments(config: dict[str, Any], custom_objects: Any) -> dict[str, Any]:
-    """Return the arguments that `to_config` made plain."""
+    """Return the constructor arguments from a config that `to_config` returned."""
     arguments = dict(config)
     if isinstance(config["optimizer"], dict):
         arguments["optimizer"] = to_optimizer(config["optimizer"], custom_objects)
@@ -49,24 +49,24 @@ def to_arguments(config: dict[str, Any], custom_objects: Any) -> dict[str, Any]:
 
 
 def plain_steps(steps: Any) -> Any:
-    """Return `accumulation_steps` for a config; of a variable, its value."""
+    """Return `accumulation_steps` as a serializable value; a variable becomes its value."""
     if isinstance(steps, tf.Variable):
         return int(steps.numpy())
     return steps if isinstance(steps, int) else tf_keras.saving.serialize_keras_object(steps)
 
 
 def revived(value: Any, custom_objects: Any) -> Any:
-    """Return the object that a config describes, and any other value as it is."""
+    """Return the object that a config describes, and any other value unchanged."""
     if not isinstance(value, dict):
         return value
-    # In .h5 files tf_keras looks up `class_name` alone, and only among what it is given.
+    # For .h5 files tf_keras looks up only `class_name`, and only in the dict passed to it.
     known = vars(tf_keras.optimizers.schedules) | (custom_objects or {})
     name = value.get("registered_name") or value["class_name"]
     return tf_keras.saving.deserialize_keras_object(value | {"class_name": name}, known)
 
 
 def described(kind: type, config: dict[str, Any]) -> dict[str, Any]:
-    """Return what Keras makes of an object of this class with this config."""
+    """Return the Keras serialization of an object of this class with this config."""
     return {
         "module": kind.__module__,
         "class_name": kind.__name__,

@@ -1,4 +1,4 @@
-"""The state of accumulation: sums of gradients and of what they weigh, on each replica."""
+"""The state of accumulation on each replica: summed gradients and their weights."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from bertaccum.accumulation.replicas import alike, here, replicated, summed
 
 
 class GradientSums(tf.Module):
-    """An accumulator for each variable, their total weight, and which have received anything.
+    """An accumulator for each variable, with their total weight.
 
-    Each replica has its own; nothing here communicates. A type narrower than float32 holds the
-    running mean instead of the sum: it stays as small as a single gradient, so that the type's
-    few digits are not spent on its growth. A checkpoint in mid-window holds the sum over
-    replicas; with running means it assumes that all replicas weigh the same.
+    Each replica has its own accumulators; no method communicates between replicas. Accumulators
+    narrower than float32 store the running mean, which is no larger than a single gradient, so
+    that the narrow dtype loses less precision than with a growing sum. A checkpoint in the middle
+    of a window saves the sum over replicas; for running means, this assumes that all replicas
+    have the same weight.
 
     Args:
-      variables: the model's variables.
-      dtype: of the accumulators; None is the variable's own, but at least float32.
-      running_mean: keep the mean of what has been added so far instead of the sum.
-      prefix: of the variables' names, for an optimizer with several such objects.
+      variables: The model's variables.
+      dtype: Dtype of the accumulators, or None for that of each variable, but at least float32.
+      running_mean: Whether to store the mean of the gradients added so far instead of the sum.
+      prefix: Prefix of the accumulators' names, for optimizers with several `GradientSums`.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class GradientSums(tf.Module):
     ) -> None:
         super().__init__(name="gradient_sums")
         self.running_mean = running_mean or (dtype is not None and dtype.size < 4)
-        # Numbered: in an HDF5 file each variable needs a name of its own.
+        # HDF5 files need unique names, so the accumulators are numbered.
         self.totals = [
             summed(tf.zeros(v.shape, dtype or compute_dtype(v)), f"{prefix}sum_{number}")
             for number, v in enumerate(variables)
@@ -47,17 +48,18 @@ class GradientSums(tf.Module):
             tf.VariableAggregation.ONLY_FIRST_REPLICA,
             f"{prefix}touched",
         )
-        # Positions of those to which rows have been added.
+        # Positions of the accumulators that rows were added to.
         self._scattered: set[int] = set()
-        # A constant zero would be folded into a second copy of every accumulator.
+        # Constant folding would turn a constant zero into a second copy of every accumulator.
         self._zero = summed(tf.zeros([]), f"{prefix}zero")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
-        """Add gradients of a loss summed over examples that weigh `weight` together.
+        """Add the gradients of a loss summed over examples.
 
         Args:
-          gradients: one for each variable; None adds nothing, `IndexedSlices` are scattered.
-          weight: float64 scalar.
+          gradients: One gradient for each variable: dense, `IndexedSlices`, or None to add
+            nothing.
+          weight: Weight of the gradients, a float64 scalar.
         """
         self.weight.assign_add(weight)
         self.touched.assign(self.touched | [g is not None for g in gradients])
@@ -71,36 +73,37 @@ class GradientSums(tf.Module):
                     self._scattered.add(position)
 
     def read(self, alone: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the sums of this replica and their weight.
+        """Return the summed gradients of this replica and their weight.
 
         Args:
-          alone: no other replica's sums are to be added. Running means are then returned as
-            they are, with weight 1: their sums would be one more copy of the model.
+          alone: Whether no other replica's sums will be added. Running means are then returned
+            unchanged with weight 1, because their sums take as much memory as the model.
 
         Returns:
-          One tensor or variable for each of the model's variables, and a float64 scalar. Sums
-          are returned as variables: reading one may copy it, so the caller reads one at a time.
+          One tensor or variable for each of the model's variables, and their weight, a float64
+          scalar. Sums are returned as variables, which the caller should read one at a time,
+          because reading may copy them.
         """
         weight = tf.identity(here(self.weight))
         totals = [here(t) for t in self.totals]
         if not self.running_mean:
             return totals, weight
         if alone:
-            return totals, weight / weight  # Nothing weighs nothing, and has no mean.
+            return totals, weight / weight  # A total weight of 0 has no mean, hence NaN.
         return [
             tf.cast(t, compute_dtype(t)) * tf.cast(weight, compute_dtype(t)) for t in totals
         ], weight
 
     def avoid_copies(self) -> None:
-        """Let the sums to which rows were added be read without a copy of them."""
+        """Let the accumulators that rows were added to be read without a copy."""
         for position in self._scattered:
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
 
     def reset(self) -> tf.Operation:
-        """Assign zero to everything: a NaN would survive a multiplication by zero."""
+        """Assign zero to all accumulators; multiplication by zero would keep a NaN."""
         done: list[tf.Operation] = []
         for position, total in enumerate(map(here, self.totals)):
-            # One at a time: new zeros need memory before the old sum is gone.
+            # New zeros need memory before the old sum is freed, so reset one at a time.
             with tf.control_dependencies(done):
                 zeroed = self._zeroed(total, position in self._scattered)
             done = [] if zeroed is None else [zeroed]
@@ -112,24 +115,25 @@ class GradientSums(tf.Module):
         zero = tf.cast(self._zero, total.dtype)
         if not scattered:
             return total.assign(tf.broadcast_to(zero, total.shape), read_value=False)
-        # What rows were added to can be changed in place.
+        # An accumulator that rows were added to supports updates in place.
         rows = tf.range(total.shape[0])
         return tf.raw_ops.ResourceScatterUpdate(resource=total.handle, indices=rows, updates=zero)
 
 
 class WindowState:
-    """The present window of a replica: what it has added up, and how far it has come.
+    """The current window of a replica: its accumulators and its number of micro-steps.
 
     Attributes:
-      step: micro-steps so far, int64.
-      window_steps: micro-steps in this window, int64, as decided when it began.
-      overflowed: whether a loss scale around the optimizer has seen an overflow in it, bool.
-      sums: of the loss; None until there is something to accumulate.
-      parts: sums of those parts of the loss that have divisors of their own.
+      step: Number of micro-steps so far, an int64 scalar.
+      window_steps: Number of micro-steps in this window, fixed when it starts, an int64 scalar.
+      overflowed: Whether an outer `LossScaleOptimizer` found an overflow in this window, a bool
+        scalar.
+      sums: Summed gradients of the loss; None until they are needed.
+      parts: Summed gradients of the parts of the loss that have separate divisors.
 
     Args:
-      make_sums: makes a `GradientSums` with a prefix.
-      track: makes an object a part of the optimizer's checkpoints, under the name given.
+      make_sums: A function that creates a `GradientSums` from a prefix.
+      track: A function that adds an object to the optimizer's checkpoints under a name.
     """
 
     def __init__(
@@ -143,14 +147,14 @@ class WindowState:
         self.parts: list[GradientSums] = track("_parts", _tf_compat.tracked_list())
 
     def main(self) -> GradientSums:
-        """Return the sums of the loss, which are made when they are first needed."""
+        """Return the summed gradients of the loss; create them at the first call."""
         if self.sums is None:
             with tf.init_scope():
                 self.sums = self._track("_sums", self._make_sums(""))
         return self.sums
 
     def part(self, number: int) -> GradientSums:
-        """Return the sums of one part of the loss, which are made when they are first needed."""
+        """Return the summed gradients of a part of the loss; create them at the first call."""
         while len(self.parts) <= number:
             with tf.init_scope():
                 self.parts.append(self._make_sums(f"part_{len(self.parts)}_"))
@@ -158,22 +162,27 @@ class WindowState:
 
     @property
     def all_sums(self) -> list[GradientSums]:
-        """All sums that exist."""
+        """All `GradientSums` created so far: those of the loss, then those of its parts."""
         return [] if self.sums is None else [self.sums, *self.parts]
 
     def begin(self, steps: tf.Tensor, accumulate: bool) -> tf.Operation:
-        """Begin a window of so many micro-steps; `accumulate` is whether it needs sums."""
+        """Start a window.
+
+        Args:
+          steps: Number of micro-steps in the window, an int64 scalar.
+          accumulate: Whether the window needs accumulators.
+        """
         self.window_steps.assign(steps)
         self.step.assign(0)
         if accumulate:
             self.main()
-            # `reset` leaves zeros; a window that overflowed never came to it.
+            # A window that overflowed ended without `reset`.
             tf.cond(self.overflowed, self._reset_sums, tf.no_op)
         self.overflowed.assign(False)
         return tf.no_op()
 
     def reset(self) -> None:
-        """Forget what has been added up."""
+        """Set all accumulators and the number of micro-steps to zero."""
         self._reset_sums()
         self.step.assign(0)
 
@@ -195,10 +204,10 @@ def _add_to_mean(
     mean: tf.Variable, gradient: Gradient, weight: tf.Tensor, total_weight: tf.Tensor
 ) -> None:
     """Compute mean <- mean (1 - weight / total) + gradient / total, in at least float32."""
-    # Only then: a mean in float32 that waits for its gradient takes memory meanwhile.
+    # Wait for the gradient before casting the mean, which takes memory in float32.
     with tf.control_dependencies([] if gradient is None else [values_of(gradient)]):
         dtype = compute_dtype(mean)
-        # The first micro-step may be of no examples.
+        # The first micro-step may have no examples.
         kept = 1 - tf.math.divide_no_nan(weight, total_weight)
         old = tf.cast(here(mean), dtype) * tf.cast(kept, dtype)
         share = tf.cast(tf.math.reciprocal_no_nan(total_weight), dtype)

@@ -1,7 +1,7 @@
-"""Gradient transforms: what is done to the mean gradient before the optimizer gets it.
+"""Transforms of the mean gradient before the inner optimizer receives it.
 
-A transform maps a list of (gradient, variable) to such a list. These two are Keras objects, so
-that an optimizer with one of them can be saved with a model.
+A transform maps a list of (gradient, variable) pairs to such a list. These two are Keras objects,
+so that a model can be saved together with an optimizer that uses them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bertaccum.accumulation.contracts import MeanGradients
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class ClipByGlobalNorm:
-    """A transform that scales all gradients alike so that their joint norm is bounded.
+    """A transform that bounds the global norm of all gradients by multiplying them by a factor.
 
     It implements `ScalesByFactor`.
 
     Args:
-      clip_norm: the largest joint norm.
+      clip_norm: Maximum global norm.
 
     Source: Pascanu, Mikolov and Bengio 2012, "On the difficulty of training recurrent
     neural networks".
@@ -36,7 +36,7 @@ class ClipByGlobalNorm:
         return list(zip(clipped, variables, strict=True))
 
     def factor(self, norm: tf.Tensor) -> tf.Tensor:
-        """Return what gradients of this joint norm are multiplied by."""
+        """Return the factor for gradients of this global norm, a scalar of at most 1."""
         return tf.minimum(self.clip_norm / norm, 1.0)
 
     def get_config(self) -> dict[str, Any]:
@@ -49,15 +49,17 @@ class ClipByGlobalNorm:
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class AdaptiveClip:
-    """A transform that bounds each unit's gradient norm by a share of the norm of its weights.
+    """A transform that bounds the norm of each unit's gradient relative to that of its weights.
 
-    A unit is what feeds one output: a column of a kernel, a filter, an entry of a bias.
-    Source: Brock, De, Smith and Simonyan 2021, "High-Performance Large-Scale Image
-    Recognition Without Normalization", equation 3.
+    A unit consists of the weights of one output: a column of a kernel, a filter, or an entry of a
+    bias.
 
     Args:
-      clipping: the largest ratio of gradient to weight norm.
-      epsilon: the least weight norm, so that zero weights can move.
+      clipping: Maximum ratio of gradient norm to weight norm.
+      epsilon: Lower bound of the weight norm, so that weights of zero can change.
+
+    Source: Brock, De, Smith and Simonyan 2021, "High-Performance Large-Scale Image
+    Recognition Without Normalization", equation 3.
     """
 
     def __init__(self, clipping: float = 0.01, epsilon: float = 1e-3) -> None:
@@ -81,7 +83,7 @@ class AdaptiveClip:
 
 
 def _unit_norm(tensor: tf.Tensor) -> tf.Tensor:
-    """Return norms over all axes but the last; of a bias or scale, of each entry."""
+    """Return the norms over all axes but the last, or the absolute values of a vector."""
     axes = list(range(tensor.shape.rank - 1))
     if not axes:
         return tf.abs(tensor)

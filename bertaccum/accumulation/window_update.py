@@ -1,7 +1,7 @@
-"""The update of one window, as functions: reduce, divide, transform, check, hand over.
+"""The steps of a window's update: reduce, divide, transform, check and hand over.
 
-`AccumulatingOptimizer._update` calls them in this order. Only `hand_over` changes anything, by
-calling the inner optimizer.
+`AccumulatingOptimizer._update` calls these functions in this order. Only `hand_over` changes
+variables, by calling the inner optimizer.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from bertaccum.accumulation.contracts import GradientTransform, MeanGradients, S
 from bertaccum.accumulation.gradient_tensors import compute_dtype, times
 from bertaccum.accumulation.replicas import first, sum_over_replicas
 
-# For each divisor, sums of gradients, one for each of the model's variables, and what they weigh,
-# a float64 scalar. The first belongs to the loss, others to parts of it.
+# For each divisor, a pair of the summed gradients, one per variable of the model, and their
+# weight, a float64 scalar. The first pair belongs to the loss, the others to its parts.
 Groups: TypeAlias = Sequence[tuple[Sequence[Any], tf.Tensor]]
 
 
 def reduced(groups: Groups, used: Sequence[int], report: Any) -> tuple[Groups, Any, tf.Tensor]:
-    """Add up over replicas, in a single reduction.
+    """Sum the groups and the report over replicas, in a single reduction.
 
     Args:
-      groups: what this replica has added up.
-      used: positions of the variables that may have gradients; the others are left out.
-      report: [n] numbers of this replica's, to be added up on the way, or None.
+      groups: The groups of this replica.
+      used: Positions of the variables that may have gradients. The others are omitted.
+      report: Numbers of this replica, [n], or None.
 
     Returns:
-      The groups' sums; the reports' sum, [n] float64, or None; and whether the replicas agree to
-      the update, a bool scalar: the first of a report's numbers is an objection unless it is 0.
+      The summed groups; the summed report, [n] float64, or None; and whether all replicas agree
+      to the update, a bool scalar. It is False if the first number of the summed report is not 0.
     """
     numbers = tf.stack([weight for _, weight in groups])
     if report is not None:
@@ -47,16 +47,16 @@ def reduced(groups: Groups, used: Sequence[int], report: Any) -> tuple[Groups, A
 
 
 def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
-    """Divide sums of gradients by what they weigh, unless the reduction is `sum`.
+    """Divide summed gradients by their weight, unless the reduction is `sum`.
 
     Returns:
-      One sum for each variable, and the float64 scalar to multiply them by: means of all
-      variables at once would be one more copy of the model.
+      One sum for each variable, and the factor that makes the mean of it, a float64 scalar. The
+      means themselves are not computed, because they take as much memory as the model.
     """
     weights = [tf.ones_like(w) if reduction == "sum" else w for _, w in groups]
     if len(groups) == 1:
         return groups[0][0], 1 / weights[0]
-    shares = [tf.math.reciprocal_no_nan(w) for w in weights]  # No weight adds nothing.
+    shares = [tf.math.reciprocal_no_nan(w) for w in weights]  # A weight of 0 adds nothing.
     totals = [
         tf.add_n([times(tf.convert_to_tensor(s), f) for s, f in zip(own, shares, strict=True)])
         for own in zip(*(sums for sums, _ in groups), strict=True)
@@ -67,17 +67,19 @@ def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
 def transformed(
     pairs: MeanGradients, factor: Any, transform: GradientTransform | None, takes_scaled_sum: bool
 ) -> tuple[MeanGradients, tf.Tensor, tf.Tensor]:
-    """Return what the inner optimizer gets.
+    """Return the inner optimizer's gradients, after `transform` was applied to the mean.
 
     Args:
-      pairs: (sum of gradients, variable).
-      factor: float64 scalar that makes the mean of a sum.
-      transform: what is done to the mean.
-      takes_scaled_sum: the inner optimizer multiplies by a factor itself, see `contracts.py`.
+      pairs: (summed gradient, variable) pairs.
+      factor: Factor that makes the mean of a sum, a float64 scalar.
+      transform: Transform of the mean gradients, or None.
+      takes_scaled_sum: Whether the inner optimizer multiplies by a factor itself; see
+        `contracts.py`.
 
     Returns:
-      (gradient, variable) pairs; the factor that is left for the inner optimizer, a float64
-      scalar; and the norm of the mean before it is transformed, a float64 scalar.
+      (gradient, variable) pairs; the factor by which the inner optimizer must multiply the
+      gradients, a float64 scalar; and the global norm of the mean before the transform, a float64
+      scalar.
     """
     if takes_scaled_sum and isinstance(transform, ScalesByFactor):
         norm = _global_norm([total for total, _ in pairs]) * factor
@@ -88,15 +90,15 @@ def transformed(
 
 
 def allowed(finite: tf.Tensor, nonfinite: str) -> tf.Tensor:
-    """Return whether a window is applied, a bool scalar.
+    """Return whether the window may be applied, a bool scalar.
 
     Args:
-      finite: whether its gradient is finite.
-      nonfinite: what to do if not: `skip`, `raise` or `propagate`.
+      finite: Whether the window's gradient is finite, a bool scalar.
+      nonfinite: Treatment of a gradient that is not finite: `skip`, `raise` or `propagate`.
     """
     if nonfinite == "propagate":
         return tf.ones_like(finite)
-    if nonfinite == "raise":  # XLA does not raise; it skips the window as well.
+    if nonfinite == "raise":  # XLA ignores the assertion; there, the window is skipped.
         message = "the window's gradient is not finite"
         with tf.control_dependencies([tf.debugging.assert_equal(finite, True, message)]):
             return tf.identity(finite)
@@ -114,17 +116,19 @@ def hand_over(
 ) -> tf.Tensor:
     """Update the variables on all replicas.
 
-    Replicas are merged first and branches are taken after: a merge inside a branch that one
-    replica takes is an error in TensorFlow.
+    The branches are inside a `merge_call`, because TensorFlow forbids a `merge_call` inside a
+    replica's branch.
 
     Args:
-      pairs: (gradient, variable) for the inner optimizer.
-      factor: what it is to multiply gradients by.
-      if_so: whether the replicas agreed, and whether the update is allowed, bool scalars.
-      candidates: sets of positions. The first that has all touched variables is updated.
-      touched: [variables] bool, which of the model's had a gradient.
-      update: calls the inner optimizer on a replica, for one set.
-      update_if: calls a function if its first argument allows it, and returns whether it did.
+      pairs: (gradient, variable) pairs for the inner optimizer.
+      factor: Factor by which the inner optimizer multiplies the gradients, a float64 scalar.
+      if_so: Whether the replicas agree to the update and whether it is allowed, two bool scalars.
+      candidates: Sets of positions of variables. The first set that contains all touched
+        variables is updated.
+      touched: Whether each of the model's variables had a gradient, [variables] bool.
+      update: A function that calls the inner optimizer on a replica, for one set.
+      update_if: A function that calls its second argument if its first argument is true, and
+        returns whether the update was applied.
 
     Returns:
       Whether the update was applied, a bool scalar.
@@ -156,10 +160,10 @@ def hand_over(
 
 
 def _global_norm(gradients: list[Any]) -> tf.Tensor:
-    """Return the joint norm, float64, of tensors of different types, read one at a time."""
+    """Return the global norm, a float64 scalar, of tensors of any dtypes, read one at a time."""
     squares: list[tf.Tensor] = []
     for gradient in gradients:
-        # Reading a variable to which rows have been added makes a copy of it.
+        # Reading a variable that rows were added to copies it, so read one at a time.
         with tf.control_dependencies(squares[-1:]):
             squares.append(tf.cast(2 * tf.nn.l2_loss(_widened(gradient)), tf.float64))
     return tf.sqrt(tf.add_n(squares))

@@ -1,12 +1,13 @@
-"""A small model fitted with a big batch and with accumulation, for tests and as a program.
+"""A small model fitted with a big batch and with accumulation; a test helper and a program.
 
-As a program it compares the two under a strategy, which has to be set up before TensorFlow
-starts: `python fitting.py REPLICAS inner|outer|none|model|loop [overflow] [executions]` mirrors
-over logical CPUs; with 0 replicas and a TF_CONFIG it is one of several workers. With `model` it
-is not only the optimizer that accumulates, and batches differ in size; `executions` runs two of
-them in each execution. With `loop` there is no `fit`, and replicas have unequal shares. It prints
-the largest difference, the number of updates, what was reduced over replicas in one trace, in
-elements, and where in the graph workers communicate.
+The program compares the two under a distribution strategy, which must be created before
+TensorFlow starts: `python fitting.py REPLICAS inner|outer|none|model|loop [overflow]
+[executions]`. The replicas are logical CPUs; with 0 replicas and a TF_CONFIG, the program is one
+of several workers. `inner`, `outer` and `none` place the loss scale. `model` accumulates with
+`accumulate_gradients` and with batches of different sizes; `executions` runs two of its batches
+per execution. `loop` uses the explicit interface instead of `fit`, with replicas of unequal
+shares. The program prints the largest weight difference, the number of updates, the sizes of the
+reductions over replicas in one trace (in elements), and the collectives in the graph.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 
 
 def data(overflow: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Features and targets; with `overflow` one target in the second window is infinite.
+    """Return features and targets; with `overflow`, a target in the second window is infinite.
 
-    Of two replicas it is the second that gets it, in the third micro-batch.
+    With two replicas, this target belongs to the second replica, in the third micro-batch.
     """
     rng = np.random.default_rng(0)
     features = rng.normal(size=(EXAMPLES, 3)).astype(np.float32)
@@ -53,7 +54,7 @@ def model() -> tf_keras.Model:
 
 
 def adamw() -> tf_keras.optimizers.Optimizer:
-    """With a schedule, decay and moving average: all must count updates, not micro-steps."""
+    """Return an AdamW whose schedule, decay and moving average must count updates."""
     schedule = tf_keras.optimizers.schedules.PolynomialDecay(0.05, 20, 0.0)
     return tf_keras.optimizers.AdamW(
         schedule, weight_decay=0.1, global_clipnorm=0.5, use_ema=True, ema_momentum=0.9
@@ -61,7 +62,7 @@ def adamw() -> tf_keras.optimizers.Optimizer:
 
 
 def accumulating(scale: str, steps: int) -> tf_keras.optimizers.Optimizer:
-    """The optimizer with its loss scale inside, outside, or nowhere."""
+    """Return an accumulating optimizer with its loss scale `inner`, `outer` or `none`."""
     inner = LossScale(adamw()) if scale == "inner" else adamw()
     optimizer = AccumulatingOptimizer(inner, steps)
     return LossScale(optimizer) if scale == "outer" else optimizer
@@ -73,7 +74,7 @@ def fit(
     overflow: bool = False,
     **options: object,
 ) -> tuple[np.ndarray, tf_keras.Model]:
-    """Fits two epochs; the weights, flat, and the model."""
+    """Fit a model for two epochs; return its trainable variables as a vector, and the model."""
     network = options.pop("network", model)()
     network.compile(make_optimizer(), "mse", **options)
     network.fit(*data(overflow), batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0)
@@ -90,7 +91,7 @@ def make_strategy(replicas: int) -> tf.distribute.Strategy:
 
 
 def count_reductions() -> set[int]:
-    """From now on, the sizes of what a replica gives to be reduced, in elements."""
+    """Return a set that collects the sizes of all later reductions of a replica, in elements."""
     sizes: set[int] = set()
     all_reduce = tf.distribute.ReplicaContext.all_reduce
 
@@ -103,12 +104,15 @@ def count_reductions() -> set[int]:
     return sizes
 
 
-# What each replica gets of eight examples.
+# Number of examples per replica, of eight in all, by the number of replicas.
 SHARES = {1: [8], 2: [3, 5], 4: [1, 2, 2, 3]}
 
 
 def loop() -> tuple[np.ndarray, tf_keras.Model]:
-    """`fit` by the explicit face, in windows of two micro-steps; under the present strategy."""
+    """Train like `fit`, but with the explicit interface in windows of two micro-steps.
+
+    The function uses the current strategy.
+    """
     strategy = tf.distribute.get_strategy()
     network, optimizer = model(), AccumulatingOptimizer(LossScale(adamw()))
     network.optimizer = optimizer
@@ -121,7 +125,7 @@ def loop() -> tuple[np.ndarray, tf_keras.Model]:
         optimizer.accumulate(pairs, len(x))
 
     run = tf.function(lambda *batch: strategy.run(micro_step, batch))
-    # In cross-replica context; the last update is that of a window cut short, by right.
+    # `apply` and `flush` are called in cross-replica context; the last update tests `flush`.
     apply, flush = tf.function(optimizer.apply), tf.function(optimizer.flush)
     x, y = (np.concatenate([array] * EPOCHS) for array in data())
     for micro in range(EPOCHS * EXAMPLES // 8):
@@ -140,7 +144,7 @@ def loop() -> tuple[np.ndarray, tf_keras.Model]:
 
 
 def count_collectives(network: tf_keras.Model) -> str:
-    """Collectives of a training step outside any branch, by elements; and inside, per branch."""
+    """Return a training step's collectives: elements outside of branches, counts per branch."""
     concrete = network.train_tf_function._list_all_concrete_functions()[0]
     kind = "CollectiveReduceV2"
     outside = [op for op in concrete.graph.get_operations() if op.type == kind]
@@ -152,7 +156,8 @@ def count_collectives(network: tf_keras.Model) -> str:
 
 def main(replicas: int, scale: str, overflow: bool, executions: int) -> None:
     strategy = make_strategy(replicas)
-    # 4 windows of 15, in batches of 5, and one of 4: neither divides by two replicas.
+    # With `model`, windows have 15 examples in batches of 5, which two replicas cannot share
+    # equally; the last window has 4 examples.
     window = UNEVEN_WINDOW if scale == "model" else WINDOW
     with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
         expected, _ = fit(lambda: LossScale(adamw()), window, overflow)

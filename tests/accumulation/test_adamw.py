@@ -1,4 +1,4 @@
-"""AdamW without copies against tf_keras' own."""
+"""Tests that the AdamW optimizers equal that of tf_keras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ NAMES = ["kernel", "bias", "filters"]
 
 
 def train(kind: type, dtype: str, traced: bool, factor: float) -> list[np.ndarray]:
-    """Six updates; gradients are given in parts of `factor` if the optimizer can multiply."""
+    """Return variables and optimizer state after six updates.
+
+    Gradients are divided by `factor` first if the optimizer can multiply by it.
+    """
     rng = np.random.default_rng(0)
     pairs = zip(SHAPES, NAMES, strict=True)
     variables = [tf.Variable(rng.normal(size=s), dtype=dtype, name=n) for s, n in pairs]
@@ -41,13 +44,13 @@ def train(kind: type, dtype: str, traced: bool, factor: float) -> list[np.ndarra
     return [v.numpy() for v in (*variables, *optimizer.variables)]
 
 
-# In float32 the kernel's 1 - 0.999 is 1.3e-5 off, and a second moment as much; steps, whose
-# size is up to 0.1 here, half of that.
+# In float32 the kernel's 1 - 0.999 has a relative error of 1.3e-5, and so has a second moment.
+# Steps, which are up to 0.1 here, have half of this relative error.
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 5e-6)])
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize("factor", [1.0, 0.25])
 @pytest.mark.parametrize("kind", [InPlaceAdamW, OffloadedAdamW])
-def test_equals_that_of_tf_keras(
+def test_weights_and_moments_equal_those_of_tf_keras(
     kind: type, dtype: str, bound: float, traced: bool, factor: float
 ) -> None:
     mine = train(kind, dtype, traced, factor)
@@ -56,7 +59,7 @@ def test_equals_that_of_tf_keras(
         np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 
-def test_a_factor_holds_for_one_update_only() -> None:
+def test_factor_applies_only_inside_its_context() -> None:
     variable = tf.Variable([1.0])
     optimizer = InPlaceAdamW(0.1, weight_decay=0.0)
     optimizer.build([variable])
@@ -67,7 +70,7 @@ def test_a_factor_holds_for_one_update_only() -> None:
     assert float(variable[0]) < 1.0
 
 
-def test_it_is_made_again_from_its_config_and_traced_again() -> None:
+def test_optimizer_from_config_can_be_traced_twice() -> None:
     variables = [tf.Variable([1.0]), tf.Variable([2.0])]
     made = InPlaceAdamW(0.1, weight_decay=0.1, bias_correction=False)
     optimizer = InPlaceAdamW.from_config(made.get_config())
@@ -119,8 +122,8 @@ print(places, others, bool(apart < 1e-6 and moved > 0.05))
 
 
 @pytest.mark.slow
-def test_offloaded_moments_are_in_host_memory_and_the_weights_are_the_same() -> None:
-    """The second of two logical CPUs stands in for the GPU."""
+def test_offloading_stores_moments_on_the_host_and_gives_the_same_weights() -> None:
+    """Use the second of two logical CPUs in place of a GPU."""
     done = subprocess.run(
         [sys.executable, "-c", OTHER_DEVICE], capture_output=True, text=True, check=True
     )

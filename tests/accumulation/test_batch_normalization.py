@@ -1,7 +1,7 @@
-"""AccumBatchNormalization against numpy, and BatchNormalization given whole windows.
+"""Tests that AccumBatchNormalization equals NumPy and BatchNormalization on whole windows.
 
-Run as a program, this file is the part that needs two replicas: a process decides on its
-logical devices before it does anything else.
+As a program, this file runs the parts that need two replicas, because a process must create its
+logical devices before TensorFlow is initialized.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from bertaccum.accumulation import (
 
 layers = tf_keras.layers
 CHANNELS, MOMENTUM = 3, 0.9
-SIZES = (2, 1, 6)  # of a window's micro-batches
+SIZES = (2, 1, 6)  # Sizes of a window's micro-batches.
 STEPS = len(SIZES)
 
 
 def windows(rank: int = 2, count: int = 3, examples: int = sum(SIZES)) -> list[np.ndarray]:
-    """Windows in which the micro-batches' means are far apart."""
+    """Return windows whose micro-batches have very different means."""
     rng = np.random.default_rng(rank)
     shape = (count, examples, *[2] * (rank - 2), CHANNELS)
     trend = np.arange(examples).reshape(1, -1, *[1] * (rank - 1))
@@ -47,7 +47,7 @@ def cut(window: np.ndarray, sizes: Sequence[int] = SIZES) -> list[np.ndarray]:
 
 
 def moved(pools: Iterable[np.ndarray], bessel: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Moving mean and variance after these windows, in float64."""
+    """Return the moving mean and variance after these windows, in float64."""
     mean, variance = np.zeros(CHANNELS), np.ones(CHANNELS)
     for pool in pools:
         values = np.float64(pool).reshape(-1, CHANNELS)
@@ -79,7 +79,7 @@ def train(layer: Any, batches: Iterable[np.ndarray]) -> None:
 
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("rank", [2, 3, 4, 5])
-def test_moving_statistics_are_those_of_whole_windows(rank: int, fused: bool | None) -> None:
+def test_moving_statistics_equal_those_of_whole_windows(rank: int, fused: bool | None) -> None:
     layer, big = accum(fused=fused), layers.BatchNormalization(momentum=MOMENTUM, fused=fused)
     call = tf.function(lambda batch: layer(batch, training=True), reduce_retracing=True)
     for window in windows(rank):
@@ -91,14 +91,14 @@ def test_moving_statistics_are_those_of_whole_windows(rank: int, fused: bool | N
     assert_close(statistics(layer), statistics(big))
 
 
-def test_variance_between_micro_batches_counts() -> None:
+def test_variance_includes_variance_between_micro_batches() -> None:
     layer = AccumBatchNormalization(2, momentum=0.0)
     train(layer, [np.zeros((3, 1), np.float32), np.full((1, 1), 8, np.float32)])
-    # The mean of both variances, and their mean weighed by examples, would be 0.
+    # Both variances are 0, so a plain or weighted mean of them would be 0.
     np.testing.assert_allclose(statistics(layer), [[2.0], [12.0]])
 
 
-def test_variance_survives_a_large_mean() -> None:
+def test_variance_is_accurate_with_a_large_mean() -> None:
     layer = AccumBatchNormalization(STEPS, momentum=0.0)
     (window,) = windows(count=1)
     train(layer, cut(window + np.float32(1 << 14)))
@@ -106,7 +106,7 @@ def test_variance_survives_a_large_mean() -> None:
 
 
 @pytest.mark.parametrize("axis", [1, [1, 2]])
-def test_other_axes(axis: Any) -> None:
+def test_statistics_of_other_axes_equal_batch_normalization(axis: Any) -> None:
     options = {"axis": axis, "momentum": MOMENTUM}
     layer = AccumBatchNormalization(STEPS, **options)
     big = layers.BatchNormalization(**options)
@@ -127,7 +127,7 @@ def test_masked_values_do_not_count() -> None:
     assert_close(statistics(layer), statistics(big), rtol=1e-5)
 
 
-def test_statistics_change_once_a_window() -> None:
+def test_statistics_change_once_per_window() -> None:
     layer, seen = accum(), []
     for window in windows():
         for batch in cut(window):
@@ -138,19 +138,19 @@ def test_statistics_change_once_a_window() -> None:
     assert len({0, first, second, third}) == 4
 
 
-def test_the_end_of_a_partial_window() -> None:
+def test_end_window_applies_a_partial_window_once() -> None:
     layer = accum(steps=5)
-    layer.end_window()  # not built yet
+    layer.end_window()  # The layer is not built yet.
     first, second = windows(count=2)
     train(layer, cut(first))
     layer.end_window()
-    layer.end_window()  # nothing to do
+    layer.end_window()  # The window is empty.
     assert_close(statistics(layer), moved([first]))
     train(layer, cut(second, (1, 1, 1, 1, 5)))
     assert_close(statistics(layer), moved([first, second]))
 
 
-def test_a_change_of_steps_takes_effect_at_the_next_window() -> None:
+def test_change_of_steps_takes_effect_at_the_next_window() -> None:
     steps = tf.Variable(3)
     layer = accum(steps)
     first, second = windows(count=2)
@@ -164,7 +164,7 @@ def test_a_change_of_steps_takes_effect_at_the_next_window() -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 4])
-def test_an_empty_micro_batch_adds_nothing(rank: int) -> None:
+def test_empty_micro_batch_adds_nothing(rank: int) -> None:
     layer = accum(STEPS + 1)
     (window,) = windows(rank, count=1)
     train(layer, [*cut(window), window[:0]])
@@ -177,7 +177,7 @@ def test_an_empty_micro_batch_adds_nothing(rank: int) -> None:
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_keeps_statistics_in_float32(policy: str, rank: int) -> None:
     layer = accum(dtype=policy)
-    # Exact in 8 bits; their squares are beyond float16.
+    # The values are exact in bfloat16, but their squares overflow float16.
     pools = [np.round(w) * 32 for w in windows(rank)]
     for pool in pools:
         train(layer, cut(pool))
@@ -186,7 +186,7 @@ def test_mixed_precision_keeps_statistics_in_float32(policy: str, rank: int) -> 
     assert_close(statistics(layer), moved(pools, bessel=rank == 4), rtol=1e-5)
 
 
-def test_fit_with_a_ragged_end() -> None:
+def test_fit_with_a_partial_last_batch_equals_whole_windows() -> None:
     layer = accum(steps=3)
     model = tf_keras.Sequential([layers.Input((CHANNELS,)), layer, layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -195,11 +195,11 @@ def test_fit_with_a_ragged_end() -> None:
     assert_close(statistics(layer), moved([window, window]))
 
 
-# --- A drop-in ------------------------------------------------------------------------
+# --- A drop-in replacement ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [2, 4])
-def test_outputs_and_gradients_of_a_micro_batch_are_batch_normalizations(rank: int) -> None:
+def test_outputs_and_gradients_of_a_micro_batch_equal_batch_normalization(rank: int) -> None:
     results = []
     for layer in (accum(), layers.BatchNormalization(momentum=MOMENTUM)):
         batch = tf.constant(windows(rank)[0])
@@ -214,7 +214,7 @@ def test_outputs_and_gradients_of_a_micro_batch_are_batch_normalizations(rank: i
 
 
 @pytest.mark.parametrize("rank", [2, 4])
-def test_frozen_or_in_inference_nothing_is_accumulated(rank: int) -> None:
+def test_frozen_or_inference_calls_accumulate_nothing(rank: int) -> None:
     layer = accum(steps=1)
     first, second, _ = windows(rank)
     train(layer, [first])
@@ -236,7 +236,7 @@ def test_training_may_be_a_tensor(rank: int) -> None:
     assert_close(statistics(layer), moved([first], bessel=rank == 4))
 
 
-def test_a_layer_can_be_copied_after_tracing() -> None:
+def test_layer_can_be_copied_after_tracing() -> None:
     layer = accum()
     tf.function(lambda batch: layer(batch, training=True))(windows()[0])
     assert int(copy.deepcopy(layer)._window.calls) == 1
@@ -251,7 +251,7 @@ def test_config_round_trip() -> None:
 
 
 @pytest.mark.parametrize("how", ["keras", "checkpoint"])
-def test_a_window_goes_on_after_saving(how: str, tmp_path: Path) -> None:
+def test_partial_window_continues_after_loading(how: str, tmp_path: Path) -> None:
     def build() -> tf_keras.Model:
         return tf_keras.Sequential([layers.Input((CHANNELS,)), accum()])
 
@@ -270,7 +270,7 @@ def test_a_window_goes_on_after_saving(how: str, tmp_path: Path) -> None:
     assert_close(statistics(model.layers[0]), moved([first, second]))
 
 
-def test_takes_weights_that_batch_normalization_saved(tmp_path: Path) -> None:
+def test_loads_weights_saved_by_batch_normalization(tmp_path: Path) -> None:
     plain = tf_keras.Sequential([layers.Input((CHANNELS,)), layers.BatchNormalization()])
     train(plain, windows())
     for path in (tmp_path / "plain.h5", tmp_path / "checkpoint"):
@@ -281,13 +281,13 @@ def test_takes_weights_that_batch_normalization_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["renorm", "virtual_batch_size", "adjustment"])
-def test_refuses_what_it_has_not(option: str) -> None:
+def test_unsupported_option_raises(option: str) -> None:
     with pytest.raises(ValueError, match=option):
         accum(**{option: 1})
 
 
 @pytest.mark.parametrize("steps, error", [(0, ValueError), (True, TypeError), (2.0, TypeError)])
-def test_refuses_steps_that_make_no_sense(steps: Any, error: type[Exception]) -> None:
+def test_invalid_accumulation_steps_raise(steps: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="accumulation_steps"):
         accum(steps)
 
@@ -306,12 +306,12 @@ def siamese(layer: Any, accumulating: bool) -> tf_keras.Model:
 
 
 def pairs() -> list[tuple[list[np.ndarray], np.ndarray]]:
-    """Micro-batches of two windows; the right one's values are far from the left one's."""
+    """Return the micro-batches of two windows, with very different left and right inputs."""
     batches = [batch for window in windows(count=2) for batch in cut(window)]
     return [([batch, 5 - 3 * batch], batch[:, :1]) for batch in batches]
 
 
-def test_calls_in_one_micro_step_have_windows_of_their_own() -> None:
+def test_each_call_in_a_micro_step_has_its_own_window() -> None:
     layer, big = accum(), layers.BatchNormalization(momentum=MOMENTUM)
     model, plain = siamese(layer, True), siamese(big, False)
     for (left, right), y in pairs():
@@ -322,7 +322,7 @@ def test_calls_in_one_micro_step_have_windows_of_their_own() -> None:
     assert len(layer.weights) == 4
 
 
-def test_the_end_of_a_partial_window_of_several_calls() -> None:
+def test_end_window_applies_partial_windows_of_several_calls() -> None:
     layer, big = accum(), layers.BatchNormalization(momentum=MOMENTUM)
     model = siamese(layer, True)
     (left, right), y = pairs()[0]
@@ -332,7 +332,7 @@ def test_the_end_of_a_partial_window_of_several_calls() -> None:
     assert_close(statistics(layer), statistics(big))
 
 
-def test_windows_of_several_calls_go_on_after_saving(tmp_path: Path) -> None:
+def test_partial_windows_of_several_calls_continue_after_loading(tmp_path: Path) -> None:
     layer, stopped = accum(), siamese(accum(), True)
     whole = siamese(layer, True)
     for inputs, y in pairs()[:2]:
@@ -347,9 +347,9 @@ def test_windows_of_several_calls_go_on_after_saving(tmp_path: Path) -> None:
     assert_close(statistics(norm), statistics(layer))
 
 
-def test_a_second_call_that_cannot_be_told_from_a_micro_step_is_warned_of() -> None:
+def test_second_call_without_accumulate_gradients_warns() -> None:
     layer = accum()
-    with pytest.warns(UserWarning, match=f"calls {layer.name} twice .* accumulate_gradients"):
+    with pytest.warns(UserWarning, match=f"calls {layer.name} twice .* `accumulate_gradients`"):
         inputs, y = pairs()[0]
         siamese(layer, False).train_on_batch(inputs, y)
 
@@ -414,7 +414,7 @@ def test_replacing_reaches_nested_models_and_keeps_options() -> None:
     assert type(model.get_layer("twice")) is layers.BatchNormalization
 
 
-def test_replacing_keeps_what_is_frozen() -> None:
+def test_replacing_keeps_frozen_layers_frozen() -> None:
     model = functional()
     inner = model.get_layer("inner")
     inner.trainable = False
@@ -426,7 +426,7 @@ def test_replacing_keeps_what_is_frozen() -> None:
     assert not copied.trainable and copied.get_layer("conv").trainable
 
 
-def test_a_replaced_model_trains() -> None:
+def test_replaced_model_trains() -> None:
     model = replace_batch_normalization(sequential(), 3)
     before = statistics(model.layers[1])
     model.compile("sgd", "mse")
@@ -436,7 +436,7 @@ def test_a_replaced_model_trains() -> None:
 
 @pytest.mark.parametrize("build", [functional, sequential])
 @pytest.mark.filterwarnings("ignore:accumulation cannot be exact")
-def test_replacing_in_a_model_that_accumulates_already(build: Any) -> None:
+def test_replacing_in_an_accumulating_model_keeps_accumulation(build: Any) -> None:
     replaced = replace_batch_normalization(accumulate_gradients(build(), 3), 3)
     assert isinstance(replaced, AccumulatingModel) and isinstance(replaced, type(build()))
     assert any(isinstance(layer, AccumBatchNormalization) for layer in replaced.submodules)
@@ -475,31 +475,31 @@ def wrapped() -> tf_keras.layers.Layer:
         (lambda: [layers.BatchNormalization(renorm=True)], "renorm"),
     ],
 )
-def test_replacing_refuses_what_it_cannot_copy(parts: Any, message: str) -> None:
+def test_replacing_a_layer_that_cannot_be_copied_raises(parts: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace_batch_normalization(tf_keras.Sequential(parts(), name="chain"), 4)
 
 
-def test_replacing_refuses_what_is_no_model_of_tf_keras() -> None:
+def test_replacing_in_an_object_that_is_not_a_tf_keras_model_raises() -> None:
     keras3 = keras.Sequential([keras.layers.BatchNormalization()])
     for model in (keras3, layers.BatchNormalization()):
         with pytest.raises(TypeError, match="is not a tf_keras model"):
             replace_batch_normalization(model, 4)
 
 
-def test_replacing_refuses_a_subclassed_model() -> None:
+def test_replacing_in_a_subclassed_model_raises() -> None:
     with pytest.raises(ValueError, match="Subclassed 'own' has"):
         replace_batch_normalization(Subclassed(), 4)
 
 
 # --- Two replicas ---------------------------------------------------------------------
 
-# Examples of each replica in each micro-step, the end of the second window missing.
+# Number of examples of each replica in each micro-step; the second window is partial.
 REPLICA_SIZES = [((2, 3), (4, 0), (3, 1)), ((1, 2), (1, 3))]
 
 
 def replica_batches() -> list[list[list[np.ndarray]]]:
-    """[window][micro-step][replica]; replicas' means are far apart."""
+    """Return batches [window][micro-step][replica]; the replicas have very different means."""
     rng = np.random.default_rng(0)
     return [
         [
@@ -511,7 +511,7 @@ def replica_batches() -> list[list[list[np.ndarray]]]:
 
 
 def run_on_replicas(strategy: tf.distribute.Strategy, synchronized: bool) -> list[Any]:
-    """Statistics on reading, and of each replica, after both windows."""
+    """Return the statistics read outside of replicas and those of each replica, after training."""
     with strategy.scope():
         layer = accum(3, synchronized=synchronized)
         layer.build((None, CHANNELS))
@@ -567,13 +567,15 @@ def on_replicas() -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_synchronized_replicas_have_the_statistics_of_everything(on_replicas: Any) -> None:
+def test_synchronized_replicas_have_the_statistics_of_all_examples(on_replicas: Any) -> None:
     pools = [np.concatenate([b for parts in w for b in parts]) for w in replica_batches()]
     for result in on_replicas["synchronized"]:
         assert_close(result, moved(pools), rtol=1e-5)
 
 
-def test_other_replicas_have_their_own_and_their_mean_is_read(on_replicas: Any) -> None:
+def test_unsynchronized_replicas_keep_separate_statistics_and_read_their_mean(
+    on_replicas: Any,
+) -> None:
     own = [
         moved([np.concatenate([parts[replica] for parts in w]) for w in replica_batches()])
         for replica in range(2)
@@ -584,7 +586,7 @@ def test_other_replicas_have_their_own_and_their_mean_is_read(on_replicas: Any) 
     assert_close(read, np.mean(own, axis=0))
 
 
-def test_fit_on_replicas(on_replicas: Any) -> None:
+def test_fit_on_replicas_equals_whole_windows(on_replicas: Any) -> None:
     (result,) = on_replicas["fit"]
     assert_close(result, moved(windows(count=1, examples=13)), rtol=1e-5)
 

@@ -1,4 +1,4 @@
-"""The Keras face: `model.fit` with accumulation equals `model.fit` with the big batch."""
+"""Tests that `model.fit` with an accumulating optimizer equals `model.fit` with the big batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def big_batch() -> np.ndarray:
 @pytest.mark.parametrize(
     "options", [{}, {"steps_per_execution": 2}, {"jit_compile": True}], ids=str
 )
-def test_equals_the_big_batch(
+def test_fit_equals_the_big_batch(
     big_batch: np.ndarray, scale: str, options: dict[str, object]
 ) -> None:
     weights, network = fitting.fit(
@@ -61,8 +61,8 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_equals_its_big_batch(name: str, variant: str) -> None:
-    """Eight updates of an embedding and a dense layer in a loop, in float64."""
+def test_optimizer_equals_its_big_batch(name: str, variant: str) -> None:
+    """Compare after eight updates of an embedding and a dense layer in float64."""
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 5, (UPDATES, 12))
     targets = rng.normal(size=(UPDATES, 12))
@@ -114,8 +114,8 @@ def check_program(process: subprocess.Popen[str], scale: str) -> str:
     assert float(found[1]) <= 1e-6
     window = fitting.UNEVEN_WINDOW if scale == "model" else fitting.WINDOW
     assert int(found[2]) == fitting.EPOCHS * math.ceil(fitting.EXAMPLES / window)
-    # One reduction with all gradients and their weight; and, where an outer loss scale has
-    # to learn of overflows on other replicas, a single number a micro-step.
+    # One reduction contains all gradients and their weight. An outer loss scale also needs one
+    # number per micro-step, to detect overflows on other replicas.
     weights = 3 * 4 + 4 + 4 + 1
     assert found[3] == str([1, weights + 1] if scale == "outer" else [weights + 1])
     return out
@@ -131,23 +131,23 @@ def check_program(process: subprocess.Popen[str], scale: str) -> str:
         pytest.param(2, "model", marks=pytest.mark.slow),
     ],
 )
-def test_equals_the_big_batch_on_several_replicas(replicas: int, scale: str) -> None:
+def test_fit_on_replicas_equals_the_big_batch(replicas: int, scale: str) -> None:
     check_program(start_program(replicas, scale), scale)
 
 
 @pytest.mark.slow
-def test_equals_the_big_batch_on_two_replicas_with_two_steps_per_execution() -> None:
+def test_fit_on_replicas_with_two_steps_per_execution_equals_the_big_batch() -> None:
     check_program(start_program(2, "model", "executions"), "model")
 
 
 @pytest.mark.parametrize("scale", ["inner", pytest.param("outer", marks=pytest.mark.slow)])
-def test_an_overflow_on_the_second_replica_is_seen_by_all(scale: str) -> None:
+def test_overflow_on_the_second_replica_affects_all_replicas(scale: str) -> None:
     check_program(start_program(2, scale, "overflow"), scale)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["loop", "none"])
-def test_equals_the_big_batch_on_two_workers(scale: str) -> None:
+def test_fit_on_two_workers_equals_the_big_batch(scale: str) -> None:
     with socket.socket() as one, socket.socket() as two:
         for free in (one, two):
             free.bind(("127.0.0.1", 0))
@@ -159,8 +159,8 @@ def test_equals_the_big_batch_on_two_workers(scale: str) -> None:
     try:
         for process in processes:
             out = check_program(process, scale)
-            # What all workers do at every micro-step is Keras' own, for the logs: numbers, one
-            # by one. Gradients are only in the branch of the update, all in one reduction.
+            # In every micro-step, Keras reduces only single numbers, for the logs. The gradients
+            # are in one reduction, inside the branch of the update.
             assert scale == "loop" or re.search(r"collectives \[1(, 1)*\] branches \[1\]", out), out
     finally:
         for process in processes:
@@ -175,7 +175,7 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("scale", ["none", "inner", "outer"])
-def test_equals_the_big_batch_under_strategies_of_one_device(
+def test_fit_under_a_strategy_with_one_device_equals_the_big_batch(
     big_batch: np.ndarray, strategy: str, scale: str
 ) -> None:
     with STRATEGIES[strategy]().scope():
@@ -183,7 +183,7 @@ def test_equals_the_big_batch_under_strategies_of_one_device(
     np.testing.assert_allclose(weights, big_batch, rtol=0, atol=1e-6)
 
 
-def test_misuse_under_a_strategy_says_what_to_do() -> None:
+def test_misuse_under_a_strategy_raises_with_a_hint() -> None:
     strategy = STRATEGIES["mirrored on one device"]()
     outside = AccumulatingOptimizer("adam")
     with strategy.scope():
@@ -193,10 +193,10 @@ def test_misuse_under_a_strategy_says_what_to_do() -> None:
             outside.build([variable])
         built = AccumulatingOptimizer("sgd")
         built.build([variable])
-        with pytest.raises(ValueError, match=r"replica context, in a function given to Mirrored"):
+        with pytest.raises(ValueError, match=r"replica context, in a function passed to Mirrored"):
             optimizer.apply_gradients([(tf.constant(1.0), variable)])
     for give in (built.apply_gradients, built.accumulate, lambda pairs: built.apply_sums(pairs, 1)):
-        with pytest.raises(ValueError, match=r"replica context, in a function given to Mirrored"):
+        with pytest.raises(ValueError, match=r"replica context, in a function passed to Mirrored"):
             give([(tf.constant(1.0), variable)])
     assert variable.numpy() == 1 and not built.pending
     for reduced in ({"skip_gradients_aggregation": True}, {"experimental_aggregate_gradients": 0}):
@@ -206,8 +206,8 @@ def test_misuse_under_a_strategy_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize("end", ["apply", "flush", "traced_flush", "drop"])
-def test_a_window_may_end_outside_the_scope_of_the_strategy(end: str, traced: bool) -> None:
-    """Once: it used to move the weights, fail, and count the sums again at the next try."""
+def test_window_can_end_outside_the_scope_of_the_strategy(end: str, traced: bool) -> None:
+    """Guard against a bug that updated the weights, failed, and used the sums again."""
     strategy = STRATEGIES["mirrored on one device"]()
     with strategy.scope():
         variable = tf.Variable([1.0, 2.0])
@@ -224,7 +224,7 @@ def test_a_window_may_end_outside_the_scope_of_the_strategy(end: str, traced: bo
     assert int(optimizer.iterations.numpy()) == (end != "drop")
 
 
-def test_another_models_variables_are_refused() -> None:
+def test_variables_of_another_model_raise() -> None:
     optimizer = AccumulatingOptimizer("adam")
     one, other = fitting.model(), fitting.model()
     for network in (one, other):
@@ -234,11 +234,11 @@ def test_another_models_variables_are_refused() -> None:
         other.train_on_batch(*fitting.data())
 
 
-def test_the_failing_step_at_the_end_of_a_dataset_does_not_count() -> None:
-    """Of a dataset of unknown length, a step fails at the end of each epoch.
+def test_failing_step_at_the_end_of_a_dataset_does_not_count() -> None:
+    """With a dataset of unknown length, the step after the last batch of each epoch fails.
 
-    In a graph, what does not depend on its data happens all the same: tf_keras' own
-    optimizers count an update too many.
+    In a graph, operations that do not depend on the data run even if the step fails. The
+    optimizers of tf_keras therefore count one update too many.
     """
     features, targets = fitting.data()
     data = tf.data.Dataset.from_tensor_slices((features, targets)).batch(4)
@@ -254,8 +254,8 @@ def test_the_failing_step_at_the_end_of_a_dataset_does_not_count() -> None:
     assert int(network.optimizer._state.step.numpy()) == 0
 
 
-def test_steps_may_change_between_windows() -> None:
-    """Windows of 4, then of 8, then of 16 examples."""
+def test_accumulation_steps_can_be_a_function() -> None:
+    """Use windows of 4, then of 8, then of 16 examples."""
     sizes = [4, 4, 8, 8, 16, 16]
     features, targets = fitting.data()
 
@@ -276,8 +276,8 @@ def test_steps_may_change_between_windows() -> None:
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
 
 
-def test_steps_may_be_a_variable() -> None:
-    """Changed in the middle of a window, it counts from the next one on."""
+def test_accumulation_steps_can_be_a_variable() -> None:
+    """A change in the middle of a window takes effect at the next window."""
     steps = tf.Variable(2)
     variable = tf.Variable(0.0)
     optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), steps)
@@ -291,7 +291,7 @@ def test_steps_may_be_a_variable() -> None:
     assert seen == [0, -2, -2, -2, -4, -4]
 
 
-def test_a_window_of_one_micro_step_has_no_accumulators() -> None:
+def test_windows_of_one_micro_step_need_no_accumulators() -> None:
     expected, _ = fitting.fit(fitting.adamw, 16)
     weights, network = fitting.fit(lambda: AccumulatingOptimizer(fitting.adamw(), np.int64(1)), 16)
     np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-6)
@@ -299,7 +299,7 @@ def test_a_window_of_one_micro_step_has_no_accumulators() -> None:
 
 
 @pytest.mark.parametrize("reduction", ["mean", "running_mean"])
-def test_a_micro_step_without_examples_weighs_nothing(reduction: str) -> None:
+def test_micro_step_without_examples_has_no_weight(reduction: str) -> None:
     variable = tf.Variable(0.0)
     optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 2, reduction)
     for summed, examples in ((0.0, 0), (6.0, 3)):
@@ -308,8 +308,8 @@ def test_a_micro_step_without_examples_weighs_nothing(reduction: str) -> None:
     assert float(variable) == -2.0
 
 
-def test_a_partial_window_is_applied_by_flush(big_batch: np.ndarray) -> None:
-    """Three of four micro-batches count as three, not as four."""
+def test_flush_applies_a_partial_window(big_batch: np.ndarray) -> None:
+    """The mean of three of four micro-batches is divided by three, not by four."""
     features, targets = fitting.data()
     accumulated, expected = fitting.model(), fitting.model()
     optimizer = AccumulatingOptimizer(fitting.adamw(), 4)
@@ -326,7 +326,7 @@ def test_a_partial_window_is_applied_by_flush(big_batch: np.ndarray) -> None:
 
 @pytest.mark.parametrize("scale", ["inner", "outer"])
 @pytest.mark.parametrize("bad", [{0}, {1}, {3}, {0, 2}], ids=str)
-def test_an_overflow_drops_the_window_as_the_big_batch_would(scale: str, bad: set[int]) -> None:
+def test_overflow_skips_the_window_as_with_the_big_batch(scale: str, bad: set[int]) -> None:
     features, targets = fitting.data()
     spoiled = targets[:16].copy()
     for micro in bad:
@@ -348,7 +348,7 @@ def test_an_overflow_drops_the_window_as_the_big_batch_would(scale: str, bad: se
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_a_loss_scale_warns_only_if_the_loss_was_not_scaled(
+def test_loss_scale_warns_only_if_the_loss_was_not_scaled(
     scaled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     optimizer = AccumulatingOptimizer(fitting.LossScale(tf_keras.optimizers.SGD(0.1)), 2)
@@ -377,7 +377,7 @@ HYPERPARAMETERS = {
 
 
 @pytest.mark.parametrize("name", HYPERPARAMETERS)
-def test_hyperparameters_are_those_of_the_inner_optimizer(name: str) -> None:
+def test_hyperparameters_are_delegated_to_the_inner_optimizer(name: str) -> None:
     inner, value = tf_keras.optimizers.SGD(), HYPERPARAMETERS[name]
     plain = AccumulatingOptimizer(inner)
     scaled = AccumulatingOptimizer(fitting.LossScale(inner))
@@ -387,9 +387,9 @@ def test_hyperparameters_are_those_of_the_inner_optimizer(name: str) -> None:
     assert getattr(inner, name) is getattr(plain, name) is None
 
 
-def test_the_loss_scale_changes_only_between_windows() -> None:
+def test_loss_scale_changes_only_between_windows() -> None:
     features, targets = fitting.data()
-    targets[5] = np.inf  # in the second of the first four micro-batches
+    targets[5] = np.inf  # This target is in the second micro-batch of the first window.
     network = fitting.model()
     scale = fitting.LossScale(fitting.adamw(), dynamic_growth_steps=2)
     network.compile(AccumulatingOptimizer(scale, 4), "mse")
@@ -397,13 +397,13 @@ def test_the_loss_scale_changes_only_between_windows() -> None:
     for start in range(0, 48, 4):
         network.train_on_batch(features[start : start + 4], targets[start : start + 4])
         seen.append(float(scale.loss_scale) / 32768)
-    # Halved after the first window, doubled after two good ones.
+    # The scale is halved after the first window and doubled after two finite windows.
     assert seen == [1.0] * 3 + [0.5] * 8 + [1.0]
 
 
 @pytest.mark.parametrize("scale", ["inner", "outer", "model", None])
-def test_float16_overflows_where_that_of_the_big_batch_would(scale: str | None) -> None:
-    """A micro-batch's mean gradient, 2 x 32,768, is too large for it; a share of four is not."""
+def test_float16_overflows_only_if_the_big_batch_does(scale: str | None) -> None:
+    """A micro-batch's scaled gradient, 2 x 32,768, overflows float16, but a quarter does not."""
     tf_keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         network = tf_keras.Sequential([tf_keras.layers.Dense(1, "linear", False, "zeros")])
@@ -424,7 +424,7 @@ def test_float16_overflows_where_that_of_the_big_batch_would(scale: str | None) 
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_narrow_accumulators_hold_the_running_mean(big_batch: np.ndarray, dtype: str) -> None:
+def test_accumulators_have_the_given_dtype_and_precision(big_batch: np.ndarray, dtype: str) -> None:
     weights, network = fitting.fit(
         lambda: AccumulatingOptimizer(fitting.adamw(), 4, accumulator_dtype=dtype), 4
     )
@@ -434,7 +434,7 @@ def test_narrow_accumulators_hold_the_running_mean(big_batch: np.ndarray, dtype:
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "running_mean"])
-def test_reductions(reduction: str) -> None:
+def test_reduction_computes_the_mean_or_the_sum(reduction: str) -> None:
     variable = tf.Variable([0.0, 0.0])
     optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 3, reduction)
     for gradient in ([1.0, 2.0], [2.0, 4.0], [3.0, 9.0]):
@@ -443,7 +443,7 @@ def test_reductions(reduction: str) -> None:
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
 
 
-def test_what_is_not_finite_is_skipped_raised_or_passed_on() -> None:
+def test_nonfinite_gradients_are_skipped_raised_or_propagated() -> None:
     for nonfinite in ("skip", "raise", "propagate"):
         variable = tf.Variable(1.0)
         optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 1, nonfinite=nonfinite)
@@ -458,7 +458,7 @@ def test_what_is_not_finite_is_skipped_raised_or_passed_on() -> None:
 
 @pytest.mark.parametrize("how", ["keras", "h5", "checkpoint"])
 @pytest.mark.parametrize("scale", ["none", "inner"])
-def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(
+def test_resume_from_a_partial_window_gives_identical_weights(
     tmp_path: Path, how: str, scale: str
 ) -> None:
     features, targets = fitting.data()
@@ -494,7 +494,7 @@ def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(
 def test_other_formats_keep_at_least_weights_and_settings(
     tmp_path: Path, how: str, scale: str
 ) -> None:
-    """From a SavedModel tf_keras restores no optimizer's state; weights fit a plain model."""
+    """A plain model can load the weights; a SavedModel does not restore the optimizer's state."""
     network = fitting.model()
     network.compile(fitting.accumulating(scale, 4), "mse")
     network.fit(*fitting.data(), batch_size=4, verbose=0)
@@ -524,7 +524,7 @@ def test_config_round_trip() -> None:
 
 
 def test_adaptive_clip_bounds_each_unit() -> None:
-    """Brock et al. 2021, equation 3, unit by unit in numpy."""
+    """Compare with equation 3 of Brock et al. 2021, computed for each unit in NumPy."""
     rng = np.random.default_rng(0)
     weights, gradient = rng.normal(size=(3, 4)), rng.normal(size=(3, 4)) * [0.001, 0.1, 1, 10]
     [(clipped, _)] = AdaptiveClip(0.1)([(tf.constant(gradient), tf.Variable(weights))])
@@ -537,16 +537,16 @@ def test_adaptive_clip_bounds_each_unit() -> None:
 
 MISUSE = {
     "no steps": (lambda: AccumulatingOptimizer("adam", 0), "at least 1 micro-step"),
-    "no number": (lambda: AccumulatingOptimizer("adam", 1.5), "whole number"),
+    "no number": (lambda: AccumulatingOptimizer("adam", 1.5), "an integer"),
     "reduction": (lambda: AccumulatingOptimizer("adam", reduction="median"), "choose one of"),
     "nonfinite": (lambda: AccumulatingOptimizer("adam", nonfinite="ignore"), "choose one of"),
     "twice": (
         lambda: AccumulatingOptimizer(AccumulatingOptimizer("adam")),
-        "accumulates already",
+        "already accumulates",
     ),
     "twice with a scale": (
         lambda: AccumulatingOptimizer(fitting.LossScale(AccumulatingOptimizer("adam"))),
-        "accumulates already",
+        "already accumulates",
     ),
     "keras 3": (
         lambda: AccumulatingOptimizer(keras.optimizers.Adam()),
@@ -556,7 +556,7 @@ MISUSE = {
 
 
 @pytest.mark.parametrize("case", MISUSE)
-def test_misuse_says_what_to_do(case: str) -> None:
+def test_invalid_argument_raises_with_a_hint(case: str) -> None:
     make, message = MISUSE[case]
     with pytest.raises((ValueError, TypeError), match=message):
         make()

@@ -1,7 +1,8 @@
-"""Legacy tf_keras optimizers, those of tf-models-official among them, equal their big batch.
+"""Tests that legacy tf_keras optimizers, also of tf-models-official, equal their big batch.
 
-As a program it compares, on two replicas over logical CPUs, one of them with its big batch on one
-device, and ends windows outside of the strategy's scope. It prints the largest differences.
+As a program, this file runs the tests that need two replicas, on logical CPUs. It compares one
+optimizer with its big batch on one device, ends windows outside of the strategy's scope, and
+prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def flat(variables: list[tf.Variable]) -> np.ndarray:
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS]
 )
-def test_every_legacy_optimizer_equals_its_big_batch(name: str, face: str) -> None:
+def test_legacy_optimizer_equals_its_big_batch(name: str, face: str) -> None:
     make = OPTIMIZERS[name]
     whole, _ = fitting.fit(make, fitting.WINDOW)
     if face == "model":
@@ -78,7 +79,7 @@ def test_every_legacy_optimizer_equals_its_big_batch(name: str, face: str) -> No
 
 
 def averaged(accumulate: bool) -> np.ndarray:
-    """The moving averages of `ExponentialMovingAverage`, which counts updates, too."""
+    """Return the averages of `ExponentialMovingAverage`, which counts updates, and the weights."""
     network = fitting.model()
     average = ExponentialMovingAverage(clipped_adamw(), average_decay=0.5)
     average.shadow_copy(network)
@@ -90,13 +91,13 @@ def averaged(accumulate: bool) -> np.ndarray:
     return flat([*averages, *network.trainable_variables])
 
 
-def test_the_moving_average_of_tf_models_equals_that_of_the_big_batch() -> None:
+def test_moving_average_of_tf_models_equals_that_of_the_big_batch() -> None:
     np.testing.assert_allclose(averaged(True), averaged(False), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("face", ["optimizer", "model"])
-def test_an_overflow_lowers_the_scale_of_a_legacy_optimizer(face: str) -> None:
-    """Its loss scale belongs to the legacy class; the same settings go on in the new one."""
+def test_overflow_lowers_the_loss_scale_of_a_legacy_optimizer(face: str) -> None:
+    """The settings of the legacy `LossScaleOptimizer` are copied to the new one."""
     scaled = fitting.LossScale(legacy.SGD(0.1), initial_scale=64, dynamic_growth_steps=100)
     assert isinstance(scaled, legacy.Optimizer)
     network = fitting.model()
@@ -110,7 +111,7 @@ def test_an_overflow_lowers_the_scale_of_a_legacy_optimizer(face: str) -> None:
     assert np.isfinite(flat(network.trainable_variables)).all()
 
 
-def test_the_learning_rate_and_clipping_are_the_legacy_optimizers() -> None:
+def test_learning_rate_and_clipping_are_delegated_to_the_legacy_optimizer() -> None:
     optimizer = AccumulatingOptimizer(legacy.SGD(0.5, clipnorm=0.25))
     optimizer.learning_rate = 0.125
     assert float(optimizer.inner.inner.learning_rate) == float(optimizer.learning_rate) == 0.125
@@ -122,7 +123,7 @@ def test_the_learning_rate_and_clipping_are_the_legacy_optimizers() -> None:
 
 
 def fit_on_replicas(strategy: tf.distribute.Strategy) -> float:
-    """The difference to the big batch on one device, with clipping that acts."""
+    """Return the weight difference to the big batch on one device, with effective clipping."""
     whole, _ = fitting.fit(clipped_adamw, fitting.WINDOW)
     with strategy.scope():
         cut, _ = fitting.fit(lambda: AccumulatingOptimizer(clipped_adamw(), 4), fitting.WINDOW // 4)
@@ -130,7 +131,7 @@ def fit_on_replicas(strategy: tf.distribute.Strategy) -> float:
 
 
 def end_windows_outside(strategy: tf.distribute.Strategy) -> list[float]:
-    """What is left of a weight of 8 after one update outside the scope, per way to end a window."""
+    """Return a weight of 8 after one update outside the scope, per way to end a window."""
     left = []
     for name, traced in (("apply", False), ("apply", True), ("flush", False), ("flush", True)):
         with strategy.scope():
@@ -157,7 +158,7 @@ def main() -> None:
 
 
 @pytest.mark.slow
-def test_two_replicas_equal_one_and_windows_end_outside_the_scope() -> None:
+def test_two_replicas_equal_one_device_and_windows_can_end_outside_the_scope() -> None:
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": str(root)}
     command = [sys.executable, __file__]
@@ -165,7 +166,7 @@ def test_two_replicas_equal_one_and_windows_end_outside_the_scope() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads(done.stdout.splitlines()[-1])
     assert results["legacy"] <= 1e-6
-    assert results["left"] == [6.0] * 4  # The mean of 1 and 3, once.
+    assert results["left"] == [6.0] * 4  # 8 minus the mean of 1 and 3, subtracted once.
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a micro-batch weighs: what its loss divided by, whichever way it was masked.
+"""Tests that a micro-batch is weighted by the divisor of its loss, for all kinds of masks.
 
-As a program it compares two replicas with one device.
+As a program, this file compares two replicas with one device.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ layers = tf_keras.layers
 WORDS, LENGTH = 6, 5
 IGNORED = -1
 RNG = np.random.default_rng(0)
-# Every micro-batch of two has another number of words, and one of them has hardly any.
+# The micro-batches of two examples have different numbers of words; the last has only two.
 LENGTHS = np.array([5, 5, 1, 2, 4, 1, 1, 1])
 TOKENS = np.where(np.arange(LENGTH) < LENGTHS[:, None], RNG.integers(1, WORDS, (8, LENGTH)), 0)
 LABELS = np.where(TOKENS > 0, RNG.integers(0, WORDS, TOKENS.shape), IGNORED)
-# Also where the input has a word, all but a few labels of the first rows are to be ignored.
+# The first two rows ignore all labels but the first, even at positions with a word.
 FEWER_LABELS = np.where(np.arange(LENGTH) < [[1]] * 2 + [[5]] * 6, LABELS, IGNORED)
 SparseCrossentropy = tf_keras.losses.SparseCategoricalCrossentropy
 
@@ -39,7 +39,7 @@ SparseCrossentropy = tf_keras.losses.SparseCategoricalCrossentropy
 def differing(
     build: Callable[[], tf_keras.Model], x: Any, y: Any, loss: Any, **options: Any
 ) -> Any:
-    """The largest difference of a weight between the big batch of 8 and 4 micro-batches of 2."""
+    """Return the largest weight difference between a big batch of 8 and 4 micro-batches of 2."""
     one, other = (fitted(build, x, y, loss, steps, **options).get_weights() for steps in (None, 4))
     return max(np.abs(a - b).max() for a, b in zip(one, other, strict=True))
 
@@ -79,7 +79,7 @@ PIXELS = np.where(VOID, 255, RNG.integers(0, 3, (8, 4, 4)))
 
 
 class Filtered(tf_keras.losses.Loss):
-    """Hands out the losses of real words only, so that their mean is over those."""
+    """A loss that returns only the values of real words, so that the mean is over these."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         real = tf.not_equal(y_true, IGNORED)
@@ -93,7 +93,7 @@ def masked_by_itself(y_true: Any, y_pred: Any) -> Any:
 
 
 def scalar(y_true: Any, y_pred: Any) -> Any:
-    """A mean over real words that tells nobody by what it divides."""
+    """Return the mean over real words as a scalar, which hides the divisor."""
     real = tf.cast(tf.not_equal(y_true, IGNORED), tf.float32)
     losses = tf.reduce_sum((tf.one_hot(y_true, WORDS) - y_pred) ** 2, axis=-1)
     return tf.reduce_sum(losses * real) / tf.reduce_sum(real)
@@ -115,23 +115,23 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_micro_batch_weighs_what_its_loss_divided_by(case: str) -> None:
+def test_micro_batch_is_weighted_by_the_divisor_of_its_loss(case: str) -> None:
     assert differing(*CASES[case]) < 1e-6
 
 
-def test_the_weight_of_a_loss_that_hides_it_can_be_given() -> None:
+def test_loss_weight_sets_the_divisor_of_a_scalar_loss() -> None:
     settings = {"loss_weight": real_words}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert differing(language_model, TOKENS, LABELS, scalar, settings=settings) < 1e-6
 
 
-def test_without_it_a_warning_names_the_loss() -> None:
-    with pytest.warns(UserWarning, match="loss 'scalar' returns one number .* loss_weight="):
+def test_scalar_loss_without_loss_weight_warns() -> None:
+    with pytest.warns(UserWarning, match="loss 'scalar' returns one number .* `loss_weight`"):
         assert differing(language_model, TOKENS, LABELS, scalar) > 0.01
 
 
-def test_the_weight_is_saved_with_the_model(tmp_path: Path) -> None:
+def test_loss_weight_is_saved_with_the_model(tmp_path: Path) -> None:
     model = fitted(language_model, TOKENS, LABELS, scalar, 4, {"loss_weight": real_words})
     model.save(tmp_path / "model.keras")
     functions = {"scalar": scalar, "real_words": real_words}
@@ -140,7 +140,7 @@ def test_the_weight_is_saved_with_the_model(tmp_path: Path) -> None:
     assert again.get_config() == model.get_config()
 
 
-def test_a_weight_that_a_step_never_asks_for_is_refused() -> None:
+def test_loss_weight_with_a_step_that_ignores_it_raises() -> None:
     class Own(tf_keras.Sequential):
         def train_step(self, data: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
@@ -166,7 +166,7 @@ TARGETS = {
 
 
 def two_masks(kind: type[tf_keras.Model] = tf_keras.Model) -> tf_keras.Model:
-    """Two sequences of different lengths through one trunk; one more output has no mask."""
+    """Return a model with two masked outputs and one unmasked output that share a layer."""
     embedding = layers.Embedding(WORDS, 4, mask_zero=True)
     trunk = layers.Dense(3, "tanh", kernel_regularizer=tf_keras.regularizers.l2(0.1))
     inputs = {key: layers.Input((LENGTH,), name=f"{key}_tokens") for key in ("left", "right")}
@@ -189,12 +189,12 @@ TWO = (two_masks, PAIRS, TARGETS, "mse")
     ],
     ids=str,
 )
-def test_outputs_of_different_masks_each_have_their_own_divisor(options: Any) -> None:
+def test_outputs_with_different_masks_have_separate_divisors(options: Any) -> None:
     assert differing(*TWO, **options) < 1e-6
 
 
 @pytest.mark.slow
-def test_outputs_of_different_masks_as_running_means() -> None:
+def test_running_means_equal_sums_for_outputs_with_different_masks() -> None:
     def train(reduction: str) -> list[np.ndarray]:
         tf_keras.utils.set_random_seed(0)
         model = accumulate_gradients(two_masks(), 4)
@@ -208,7 +208,7 @@ def test_outputs_of_different_masks_as_running_means() -> None:
 
 
 @pytest.mark.parametrize("how", ["keras", pytest.param("h5", marks=pytest.mark.slow)])
-def test_the_parts_of_a_window_are_kept_when_it_is_saved(tmp_path: Path, how: str) -> None:
+def test_loss_parts_of_a_partial_window_are_saved(tmp_path: Path, how: str) -> None:
     whole = fitted(*TWO, steps=4)
     stopped = fitted(*TWO, steps=4)
 
@@ -227,7 +227,7 @@ def test_the_parts_of_a_window_are_kept_when_it_is_saved(tmp_path: Path, how: st
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
-def test_one_mask_on_several_outputs_takes_no_more_accumulators() -> None:
+def test_outputs_with_the_same_mask_share_accumulators() -> None:
     def build() -> tf_keras.Model:
         inputs = layers.Input((LENGTH,))
         hidden = layers.Embedding(WORDS, 4, mask_zero=True)(inputs)
@@ -242,7 +242,7 @@ def test_one_mask_on_several_outputs_takes_no_more_accumulators() -> None:
 
 
 @pytest.mark.slow
-def test_on_two_replicas() -> None:
+def test_two_replicas_equal_one_device() -> None:
     root = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, __file__]
     environment = os.environ | {"PYTHONPATH": root}
@@ -252,7 +252,7 @@ def test_on_two_replicas() -> None:
     assert max(differences) < 1e-6
 
 
-def test_an_output_whose_loss_selects_positions_beside_one_that_does_not_is_refused() -> None:
+def test_losses_with_different_numbers_of_values_raise() -> None:
     def build() -> tf_keras.Model:
         inputs = layers.Input((LENGTH,))
         hidden = layers.Embedding(WORDS, 4)(inputs)
@@ -264,7 +264,7 @@ def test_an_output_whose_loss_selects_positions_beside_one_that_does_not_is_refu
         fitted(build, TOKENS, targets, [Filtered(), "mse"], 4)
 
 
-def test_a_step_that_cannot_have_them_apart_is_refused() -> None:
+def test_step_that_cannot_separate_loss_parts_raises() -> None:
     with pytest.raises(ValueError, match="compile without run_eagerly"):
         fitted(*TWO, steps=4, run_eagerly=True)
 
@@ -277,11 +277,11 @@ def test_a_step_that_cannot_have_them_apart_is_refused() -> None:
             self.optimizer.apply_gradients(pairs)
             return {}
 
-    with pytest.raises(ValueError, match=r"has to call .*optimizer.minimize"):
+    with pytest.raises(ValueError, match=r"custom train_step, call .*optimizer.minimize"):
         fitted(lambda: two_masks(Own), *TWO[1:], steps=4)
 
 
-def test_a_loss_scale_around_the_optimizer_cannot_unscale_the_parts() -> None:
+def test_outer_loss_scale_with_loss_parts_raises() -> None:
     class Scaled(tf_keras.Model):
         def train_step(self, data: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
@@ -298,7 +298,7 @@ def test_a_loss_scale_around_the_optimizer_cannot_unscale_the_parts() -> None:
 
 
 def main() -> None:
-    """Print the differences between one device and two replicas that accumulate."""
+    """Print the weight differences between one device and two accumulating replicas."""
     strategy = fitting.make_strategy(2)
     differences = []
     for case in (CASES["ignored words"], CASES["ignored pixels"], TWO):

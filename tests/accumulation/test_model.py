@@ -1,4 +1,4 @@
-"""The model-level face: however an epoch is cut, `fit` equals `fit` with whole windows."""
+"""Tests that `fit` of an accumulating model equals `fit` with whole windows, for any batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = 28
 
 
 def functional() -> tf_keras.Model:
-    """Two inputs, two outputs, a regularizer on each layer."""
+    """Return a model with two inputs, two outputs and a regularizer on each layer."""
     left, right = layers.Input((3,), name="left"), layers.Input((2,), name="right")
     hidden = layers.Dense(4, "tanh", kernel_regularizer=l2(0.1))(
         layers.Concatenate()([left, right])
@@ -37,7 +37,7 @@ def functional() -> tf_keras.Model:
 
 
 class Subclassed(tf_keras.Model):
-    """The same without a graph of layers, with a loss of its own and its own step."""
+    """The functional model as a subclass with a custom `train_step` that counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,9 +74,10 @@ def rows(rng: np.random.Generator) -> dict[str, np.ndarray]:
 def batches(
     sizes: list[int], pick: Callable[[dict[str, np.ndarray]], Any], known: bool = True
 ) -> tf.data.Dataset:
-    """The rows in batches of these sizes; of as many as is `known` beforehand.
+    """Return a dataset of batches of these sizes, whose number is `known` in advance or not.
 
-    Where it is not, tf_keras itself counts the failing step at an epoch's end as an update.
+    If it is not known, the optimizers of tf_keras count the failing step at the end of an epoch
+    as an update.
     """
     data = pick(rows(np.random.default_rng(0)))
     ends = np.cumsum(sizes)
@@ -110,7 +111,7 @@ KINDS: dict[str, Any] = {
     "subclassed": (Subclassed, two_outputs, TWO_LOSSES),
     "sequential": (sequential, one_output, "mse"),
 }
-# Windows of three, each of 8 examples but the last, which the epoch's end cuts short.
+# Windows of three micro-batches and 8 examples, except for the partial window at the epoch's end.
 SIZES = [3, 3, 2, 1, 6, 1, 4, 1, 3, 4]
 WINDOWS = [8, 8, 8, 4]
 
@@ -118,7 +119,10 @@ WINDOWS = [8, 8, 8, 4]
 def train(
     kind: str, sizes: list[int], steps: int | None = None, on_partial: str = "apply", **options: Any
 ) -> tuple[tf_keras.Model, dict[str, list[float]]]:
-    """A model fitted for two epochs, with the big batch if there are no steps; its history."""
+    """Fit a model for two epochs; return the model and its history.
+
+    Without `steps`, the model does not accumulate.
+    """
     make, pick, loss = KINDS[kind]
     tf_keras.utils.set_random_seed(0)
     model = make()
@@ -142,7 +146,7 @@ def assert_equal(one: tf_keras.Model, other: tf_keras.Model) -> None:
         *((kind, {}) for kind in KINDS),
         ("functional", {"jit_compile": True}),
         ("subclassed", {"run_eagerly": True}),
-        # The epoch's ten steps are no multiple of three.
+        # The ten steps of an epoch are not a multiple of three.
         ("sequential", {"steps_per_execution": 3}),
         ("sequential", {"steps_per_execution": "auto"}),
     ],
@@ -151,8 +155,8 @@ def test_ragged_batches_and_a_partial_window_equal_whole_windows(
     kind: str, compiled: dict[str, bool]
 ) -> None:
     big, expected = train(kind, WINDOWS)
-    # A step's own counter, too, would count the failing step at the epoch's end; and of several
-    # steps in one execution none is kept when the data come to their end.
+    # With an unknown number of batches, the model's own counter would count the failing step at
+    # the epoch's end, and an execution of several steps would lose all of them at this end.
     known = kind == "subclassed" or "steps_per_execution" in compiled
     model, history = train(kind, SIZES, 3, compiled=compiled, known=known)
     updates = 2 * len(WINDOWS)
@@ -165,7 +169,7 @@ def test_ragged_batches_and_a_partial_window_equal_whole_windows(
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-5)
 
 
-def test_sample_weights_weigh_examples_not_micro_batches() -> None:
+def test_sample_weights_apply_to_examples_not_to_micro_batches() -> None:
     pick = lambda data: (*one_output(data), data["weight"])  # noqa: E731
     big, _ = train("sequential", WINDOWS, pick=pick)
     model, _ = train("sequential", SIZES, 3, pick=pick)
@@ -174,7 +178,7 @@ def test_sample_weights_weigh_examples_not_micro_batches() -> None:
     assert np.abs(big.get_weights()[0] - unweighted.get_weights()[0]).max() > 1e-3
 
 
-def test_class_weights() -> None:
+def test_class_weights_equal_those_of_the_big_batch() -> None:
     def fit(batch: int, steps: int | None) -> tf_keras.Model:
         tf_keras.utils.set_random_seed(0)
         model = tf_keras.Sequential([layers.Dense(2)])
@@ -189,8 +193,8 @@ def test_class_weights() -> None:
     assert_equal(fit(4, 3), fit(12, None))
 
 
-def test_an_output_with_a_mask_weighs_by_what_is_not_masked() -> None:
-    """As many tokens as each micro-batch happens to have, not sequences or padding."""
+def test_output_with_a_mask_is_weighted_by_unmasked_positions() -> None:
+    """The weight of a micro-batch is its number of tokens, not of sequences or padding."""
     rng = np.random.default_rng(0)
     lengths = np.array([[1], [5], [5], [4], [1], [1], [2], [5]])
     tokens = np.where(np.arange(5) < lengths, rng.integers(1, 6, (8, 5)), 0)
@@ -211,7 +215,7 @@ def test_an_output_with_a_mask_weighs_by_what_is_not_masked() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
-def test_ragged_and_sparse_inputs_have_sizes_too(kind: str) -> None:
+def test_ragged_and_sparse_inputs_are_weighted_by_examples(kind: str) -> None:
     rows = tf.constant([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])
     inputs = (
         tf.RaggedTensor.from_tensor(rows, ragged_rank=1)
@@ -229,7 +233,7 @@ def test_ragged_and_sparse_inputs_have_sizes_too(kind: str) -> None:
     assert weight == 3
 
 
-def test_a_partial_window_is_applied_before_validation_and_callbacks() -> None:
+def test_partial_window_is_applied_before_validation_and_callbacks() -> None:
     seen: list[tf.Tensor] = []
 
     class Look(tf_keras.callbacks.Callback):
@@ -243,8 +247,8 @@ def test_a_partial_window_is_applied_before_validation_and_callbacks() -> None:
     np.testing.assert_allclose(seen[2:], seen[:2], rtol=0, atol=1e-6)
 
 
-def test_a_partial_window_may_be_carried_over_or_dropped() -> None:
-    """Windows of 8 in batches of 4: each epoch has seven, so half a window is left."""
+def test_partial_window_can_be_carried_over_or_dropped() -> None:
+    """Each epoch has seven batches of 4, so that half a window of 8 remains."""
     carried, _ = train("sequential", [4] * 7, 2, "carry", known=True)
     dropped, _ = train("sequential", [4] * 7, 2, "drop", known=True)
     data = rows(np.random.default_rng(0))
@@ -263,7 +267,7 @@ def test_a_partial_window_may_be_carried_over_or_dropped() -> None:
         assert_equal(model, expected)
 
 
-def test_several_steps_per_execution_are_equal_to_the_last_bit() -> None:
+def test_several_steps_per_execution_give_identical_weights() -> None:
     models = [
         train("sequential", SIZES, 3, known=True, compiled={"steps_per_execution": steps})[0]
         for steps in (1, 5)
@@ -273,7 +277,7 @@ def test_several_steps_per_execution_are_equal_to_the_last_bit() -> None:
 
 
 class Interrupt(tf_keras.callbacks.Callback):
-    """Ctrl-C after the first micro-step."""
+    """A callback that raises KeyboardInterrupt after the first micro-step."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         raise KeyboardInterrupt
@@ -295,19 +299,19 @@ def interrupted_and_fitted(on_partial: str, interrupt: bool) -> tf_keras.Model:
 
 
 @pytest.mark.parametrize("on_partial", ["apply", "drop"])
-def test_a_fit_after_an_interrupted_one_begins_a_new_window(on_partial: str) -> None:
+def test_fit_after_an_interrupted_fit_starts_a_new_window(on_partial: str) -> None:
     after, fresh = (interrupted_and_fitted(on_partial, interrupt) for interrupt in (True, False))
     assert_equal(after, fresh)
 
 
-def test_a_fit_after_an_interrupted_one_may_carry_its_window_on() -> None:
+def test_fit_after_an_interrupted_fit_can_carry_over_its_window() -> None:
     after, fresh = (interrupted_and_fitted("carry", interrupt) for interrupt in (True, False))
     updates = [int(model.optimizer.iterations.numpy()) for model in (after, fresh)]
-    assert updates == [2, 1]  # of four micro-steps, and of three
+    assert updates == [2, 1]  # The models ran four and three micro-steps.
 
 
-def test_a_window_that_a_callback_restores_is_kept(tmp_path: Path) -> None:
-    """As `BackupAndRestore` does, which goes on in the middle of an epoch."""
+def test_window_restored_by_a_callback_is_kept(tmp_path: Path) -> None:
+    """`BackupAndRestore` restores a window in this way to resume in the middle of an epoch."""
     model = accumulate_gradients(sequential(), 3)
     model.compile("sgd", "mse")
     x, y = np.ones((6, 3)), np.ones((6, 1))
@@ -321,7 +325,7 @@ def test_a_window_that_a_callback_restores_is_kept(tmp_path: Path) -> None:
 
     model.fit(x[2:], y[2:], batch_size=2, verbose=0, callbacks=[Restore()])
     assert int(model.optimizer.iterations.numpy()) == 1
-    assert not model.optimizer.pending  # The restored micro-step and two more are a window.
+    assert not model.optimizer.pending  # The restored micro-step and two more form a window.
 
 
 @pytest.mark.parametrize("on_partial", ["apply", "carry", "drop"])
@@ -341,7 +345,7 @@ def test_batch_normalization_ends_its_window_with_the_optimizer(on_partial: str)
     assert int(layer._window.calls) == (on_partial == "carry")
 
 
-def test_all_accumulating_optimizers_of_a_step_of_ones_own_end_their_windows() -> None:
+def test_end_window_applies_to_all_optimizers_of_a_custom_step() -> None:
     class TwoOptimizers(tf_keras.Sequential):
         def train_step(self, data: Any) -> dict[str, tf.Tensor]:
             results = super().train_step(data)
@@ -355,7 +359,8 @@ def test_all_accumulating_optimizers_of_a_step_of_ones_own_end_their_windows() -
         tf_keras.utils.set_random_seed(0)
         model = TwoOptimizers([layers.Dense(1)])
         second = tf_keras.optimizers.SGD(0.1)
-        # The first stands still, or the second would see other weights than in the big batch.
+        # The first optimizer has learning rate 0, because its updates would change the weights
+        # for which the second one computes gradients.
         model.second = second if steps is None else AccumulatingOptimizer(second, steps)
         if steps is not None:
             accumulate_gradients(model, steps)
@@ -372,7 +377,7 @@ def test_all_accumulating_optimizers_of_a_step_of_ones_own_end_their_windows() -
 
 
 @pytest.mark.parametrize("how", ["keras", "h5"])
-def test_a_schedule_of_steps_is_saved(tmp_path: Path, how: str) -> None:
+def test_schedule_of_accumulation_steps_is_saved(tmp_path: Path, how: str) -> None:
     steps = tf_keras.optimizers.schedules.PiecewiseConstantDecay([1], [2, 4])
     model = accumulate_gradients(sequential(), steps)
     model.compile(AccumulatingOptimizer("adam", steps), "mse")
@@ -382,10 +387,11 @@ def test_a_schedule_of_steps_is_saved(tmp_path: Path, how: str) -> None:
     again = tf_keras.models.load_model(tmp_path / f"model.{how}")
     assert again.get_config() == model.get_config()
     again.fit(data, verbose=0)
-    assert int(again.optimizer.iterations.numpy()) == 5  # 2, 4 and 1 micro-steps; 4 and 3
+    # The windows have 2, 4 and 1 micro-steps before loading, and 4 and 3 afterwards.
+    assert int(again.optimizer.iterations.numpy()) == 5
 
 
-def test_a_model_that_is_saved_before_its_first_step_can_be_loaded(tmp_path: Path) -> None:
+def test_model_saved_before_its_first_step_can_be_loaded(tmp_path: Path) -> None:
     model = accumulate_gradients(functional(), 2)
     model.compile("adam", TWO_LOSSES)
     model.save(tmp_path / "model.keras")
@@ -394,7 +400,7 @@ def test_a_model_that_is_saved_before_its_first_step_can_be_loaded(tmp_path: Pat
 
 
 @pytest.mark.parametrize("how", ["keras", pytest.param("h5", marks=pytest.mark.slow)])
-def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(tmp_path: Path, how: str) -> None:
+def test_resume_from_a_partial_window_gives_identical_weights(tmp_path: Path, how: str) -> None:
     data = rows(np.random.default_rng(0))
     inputs, targets = two_outputs(data)
 
@@ -425,8 +431,8 @@ def test_saved_in_mid_window_it_goes_on_as_if_never_stopped(tmp_path: Path, how:
 
 
 @pytest.mark.slow
-def test_a_savedmodel_predicts_the_same(tmp_path: Path) -> None:
-    """And trains on, from a fresh optimizer: tf_keras keeps no optimizer's state in it."""
+def test_savedmodel_gives_identical_predictions_and_can_be_trained(tmp_path: Path) -> None:
+    """A SavedModel does not contain the optimizer's state, so training starts a new optimizer."""
     model, _ = train("functional", SIZES, 3)
     model.save(tmp_path / "model", save_format="tf")
     again = tf_keras.models.load_model(tmp_path / "model")
@@ -434,11 +440,11 @@ def test_a_savedmodel_predicts_the_same(tmp_path: Path) -> None:
     for name, outputs in model.predict(inputs, verbose=0).items():
         np.testing.assert_array_equal(again.predict(inputs, verbose=0)[name], outputs)
     again.fit(inputs, targets, batch_size=4, verbose=0)
-    assert int(again.optimizer.iterations.numpy()) == 3  # of 7 micro-steps
+    assert int(again.optimizer.iterations.numpy()) == 3  # 7 micro-steps form 3 windows.
 
 
 @pytest.mark.slow
-def test_what_is_compiled_stays_so_but_for_its_optimizer() -> None:
+def test_compiled_model_stays_compiled_with_its_optimizer_wrapped() -> None:
     model = sequential()
     model.compile(fitting.adamw(), "mse")
     model.train_on_batch(np.ones((2, 3)), np.ones((2, 1)))
@@ -451,7 +457,7 @@ def test_what_is_compiled_stays_so_but_for_its_optimizer() -> None:
     assert int(model.optimizer.iterations.numpy()) == 2
 
 
-def test_under_mixed_float16_the_loss_scale_is_inside() -> None:
+def test_mixed_float16_puts_the_loss_scale_inside() -> None:
     tf_keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         model = accumulate_gradients(sequential(), 2)
@@ -463,8 +469,8 @@ def test_under_mixed_float16_the_loss_scale_is_inside() -> None:
 
 
 @pytest.mark.slow
-def test_a_layer_frozen_between_fits_stays_where_it_is() -> None:
-    """What ends an epoch's last window was traced when the layer could be trained."""
+def test_layer_frozen_between_fits_does_not_change() -> None:
+    """The function that ends an epoch's last window was traced while the layer was trainable."""
     tf_keras.utils.set_random_seed(0)
     model = accumulate_gradients(sequential(), 3)
     model.compile(tf_keras.optimizers.Adam(0.1), "mse")
@@ -478,7 +484,7 @@ def test_a_layer_frozen_between_fits_stays_where_it_is() -> None:
     assert np.abs(model.layers[1].get_weights()[0] - other).max() > 1e-3
 
 
-def test_ending_a_window_that_has_not_begun_is_harmless() -> None:
+def test_end_window_without_a_window_does_nothing() -> None:
     model = accumulate_gradients(sequential(), 3)
     model.compile("adam", "mse")
     model.end_window()
@@ -487,7 +493,7 @@ def test_ending_a_window_that_has_not_begun_is_harmless() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_fit_of_ones_own_and_positional_callbacks(own: bool) -> None:
+def test_custom_fit_and_positional_callbacks_accumulate(own: bool) -> None:
     class Own(tf_keras.Sequential):
         def fit(self, *args: Any, **kwargs: Any) -> Any:
             return super().fit(*args, **kwargs)
@@ -505,7 +511,7 @@ def test_a_fit_of_ones_own_and_positional_callbacks(own: bool) -> None:
     assert int(model.optimizer.iterations.numpy()) == 1
 
 
-def test_a_list_of_callbacks_gets_one_more_only_once() -> None:
+def test_callback_list_gets_the_epoch_end_callback_only_once() -> None:
     model = accumulate_gradients(sequential(), 3)
     model.compile("adam", "mse")
     callbacks = tf_keras.callbacks.CallbackList([], add_history=True, model=model)
@@ -515,7 +521,7 @@ def test_a_list_of_callbacks_gets_one_more_only_once() -> None:
     assert len(callbacks.callbacks) == 2
 
 
-def test_a_step_that_unpacks_its_own_data() -> None:
+def test_custom_step_can_unpack_its_own_data() -> None:
     class FourParts(tf_keras.Sequential):
         def train_step(self, data: Any) -> Any:
             scalar, x, y, _ = data
@@ -530,7 +536,7 @@ def test_a_step_that_unpacks_its_own_data() -> None:
 
 
 @pytest.mark.slow
-def test_a_ragged_output_weighs_by_its_positions() -> None:
+def test_ragged_output_is_weighted_by_positions() -> None:
     lengths = [1, 5, 4, 1, 2, 6]
     rng = np.random.default_rng(0)
     flat_x, flat_y = rng.normal(size=(sum(lengths), 2)), rng.normal(size=(sum(lengths), 1))
@@ -556,7 +562,7 @@ def test_a_ragged_output_weighs_by_its_positions() -> None:
 
 @pytest.mark.parametrize("kind", ["functional", "sequential"])
 @pytest.mark.parametrize("copy_layer", [None, lambda layer: layer])
-def test_a_clone_accumulates_alike(kind: str, copy_layer: Any) -> None:
+def test_clone_accumulates_with_the_same_settings(kind: str, copy_layer: Any) -> None:
     make, pick, loss = KINDS[kind]
     model = accumulate_gradients(make(), 2, "drop")
     model.compile("sgd", loss)
@@ -569,7 +575,7 @@ def test_a_clone_accumulates_alike(kind: str, copy_layer: Any) -> None:
     assert not model.optimizer.pending and not model._seen_optimizers()
 
 
-def test_a_clone_of_another_model_is_a_plain_one() -> None:
+def test_clone_of_a_plain_model_does_not_accumulate() -> None:
     assert type(tf_keras.models.clone_model(sequential())) is tf_keras.Sequential
 
 
@@ -580,13 +586,13 @@ def normalized(layer: tf_keras.layers.Layer) -> tf_keras.Model:
 @pytest.mark.parametrize(
     "kind", [layers.BatchNormalization, layers.experimental.SyncBatchNormalization]
 )
-def test_a_model_with_plain_batch_normalization_is_warned_of(kind: Any) -> None:
+def test_model_with_plain_batch_normalization_warns(kind: Any) -> None:
     with pytest.warns(UserWarning, match=r"cannot be exact .* \(norm\)") as found:
         accumulate_gradients(normalized(kind(name="norm")), 2)
     assert len(found) == 1 and "replace_batch_normalization" in str(found[0].message)
 
 
-def test_nothing_is_warned_of_where_accumulation_is_exact_or_as_good_as_it_gets() -> None:
+def test_no_warning_if_accumulation_is_exact_or_statistics_are_pooled() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         accumulate_gradients(normalized(layers.BatchNormalization(trainable=False)), 2)
@@ -632,7 +638,7 @@ MISUSE = {
     "keras 3": (lambda: accumulate_gradients(keras.Sequential(), 2), "not a tf_keras model"),
     "twice": (
         lambda: accumulate_gradients(accumulate_gradients(sequential(), 2), 2),
-        "accumulates already",
+        "already accumulates",
     ),
     "no steps": (lambda: accumulate_gradients(sequential(), 0), "at least 1 micro-step"),
     "on_partial": (lambda: accumulate_gradients(sequential(), 2, "keep"), "choose one of apply"),
@@ -642,10 +648,10 @@ MISUSE = {
     ),
     "a scale outside": (
         lambda: fit_once("mse", fitting.LossScale(AccumulatingOptimizer("adam", 2))),
-        "put the LossScaleOptimizer, .* inside",
+        "the LossScaleOptimizer, .* put it inside",
     ),
-    "a function around a step": (decorated, "tf.function around a train_step"),
-    "no accumulating optimizer": (without_accumulation, "wrap each that it uses"),
+    "a function around a step": (decorated, "tf.function around train_step"),
+    "no accumulating optimizer": (without_accumulation, "wrap each optimizer that it uses"),
     "a layer of other steps": (
         lambda: accumulate_gradients(tf_keras.Sequential([AccumBatchNormalization(2)]), 4),
         "give both the same",
@@ -658,7 +664,7 @@ MISUSE = {
 
 
 @pytest.mark.parametrize("case", MISUSE)
-def test_misuse_says_what_to_do(case: str) -> None:
+def test_misuse_raises_with_a_hint(case: str) -> None:
     make, message = MISUSE[case]
     with pytest.raises((ValueError, TypeError), match=message):
         make()

@@ -1,4 +1,4 @@
-"""The accumulating optimizer against one big batch."""
+"""Tests that the explicit interface of the accumulating optimizer equals one big batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEATURES, EXAMPLES, UPDATES = 3, 12, 5
 
 
 class Toy:
-    """Least squares with an embedding, so that there are dense and sparse gradients."""
+    """A least-squares problem with an embedding, which has dense and sparse gradients."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def cuts(sizes: Sequence[int]) -> list[slice]:
 
 
 def run_big_batch(transform: object = None) -> np.ndarray:
-    """Plain tf_keras on whole windows: what accumulation must equal."""
+    """Return the weights of plain tf_keras on whole windows, which accumulation must equal."""
     toy, optimizer = Toy(), adamw()
     for update in range(UPDATES):
         with tf.GradientTape() as tape:
@@ -80,19 +80,19 @@ def run_accumulated(sizes: Sequence[int], transform: object = None) -> np.ndarra
 
 
 @pytest.mark.parametrize("sizes", [[12], [3, 3, 3, 3], [5, 5, 2], [1] * 12, [11, 1]])
-def test_equals_the_big_batch_however_it_is_cut(sizes: list[int]) -> None:
+def test_micro_batches_of_any_sizes_equal_the_big_batch(sizes: list[int]) -> None:
     np.testing.assert_allclose(run_accumulated(sizes), run_big_batch(), rtol=0, atol=1e-6)
 
 
-def test_clipping_sees_the_mean_gradient_once() -> None:
+def test_clipping_applies_to_the_mean_gradient() -> None:
     clip = ClipByGlobalNorm(0.05)
     clipped = run_big_batch(clip)
-    assert np.abs(clipped - run_big_batch()).max() > 1e-3  # the bound is in effect
+    assert np.abs(clipped - run_big_batch()).max() > 1e-3  # Clipping has an effect.
     np.testing.assert_allclose(run_accumulated([5, 5, 2], clip), clipped, rtol=0, atol=1e-6)
 
 
-def test_weights_stand_still_between_updates() -> None:
-    """The original tf.estimator recipe fired after the first micro-batch."""
+def test_weights_do_not_change_between_updates() -> None:
+    """The original tf.estimator recipe applied an update after the first micro-batch."""
     toy, optimizer = Toy(), AccumulatingOptimizer(adamw())
     before = weights(toy)
     for cut in cuts([4, 4, 4]):
@@ -116,7 +116,7 @@ def accumulate(optimizer: AccumulatingOptimizer, toy: Toy, scale: float) -> None
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_one_bad_micro_step_drops_the_whole_window(bad: float, position: int) -> None:
+def test_nonfinite_micro_step_skips_the_whole_window(bad: float, position: int) -> None:
     toy, optimizer = Toy(), AccumulatingOptimizer(adamw())
     before = weights(toy)
     for step in range(3):
@@ -124,14 +124,14 @@ def test_one_bad_micro_step_drops_the_whole_window(bad: float, position: int) ->
     assert not optimizer.apply()
     assert optimizer.skipped_windows == 1
     np.testing.assert_array_equal(weights(toy), before)
-    # Nothing of it is left for the next window.
+    # The next window starts from zero.
     accumulate(optimizer, toy, 1.0)
     assert optimizer.apply()
     assert np.isfinite(weights(toy)).all()
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_a_report_travels_along_and_an_objection_changes_nothing(scale: bool) -> None:
+def test_report_is_summed_and_an_objection_discards_the_window(scale: bool) -> None:
     inner = tf_keras.mixed_precision.LossScaleOptimizer(adamw()) if scale else adamw()
     toy, optimizer = Toy(), AccumulatingOptimizer(inner)
     accumulate(optimizer, toy, 1.0)
@@ -139,7 +139,7 @@ def test_a_report_travels_along_and_an_objection_changes_nothing(scale: bool) ->
     assert applied
     assert total.numpy().tolist() == [0.0, 2.5, 7.0]
     before = weights(toy), [np.array(v) for v in optimizer.variables]
-    # A window that is not finite, too, is nobody's when somebody objects.
+    # An objection also discards a window that is not finite, without counting it as skipped.
     for gradient in (1.0, np.inf):
         accumulate(optimizer, toy, gradient)
         applied, total = optimizer.apply(report=[1.0, 2.5, 7.0])
@@ -154,7 +154,7 @@ def test_a_report_travels_along_and_an_objection_changes_nothing(scale: bool) ->
     assert optimizer.apply()
 
 
-def test_a_loss_scale_inside_changes_only_the_scale() -> None:
+def test_inner_loss_scale_does_not_change_the_update() -> None:
     plain_toy, plain = Toy(), AccumulatingOptimizer(adamw())
     toy = Toy()
     scaled = AccumulatingOptimizer(tf_keras.mixed_precision.LossScaleOptimizer(adamw()))
@@ -170,19 +170,19 @@ def test_a_loss_scale_inside_changes_only_the_scale() -> None:
     assert float(scaled.inner.loss_scale) == scale / 2
 
 
-# Windows of micro-steps, each of which trains the body and one head or both.
+# Windows of micro-steps; each micro-step trains the body and the left head, the right one or both.
 HEADS = ["l l", "r r", "l l", "lr lr", "l lr l", "r r"]
 
 
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_variables_without_gradient_in_a_window_are_left_alone(traced: bool, scaled: bool) -> None:
-    """No drift of moments by zero gradients."""
+def test_variables_without_gradient_in_a_window_do_not_change(traced: bool, scaled: bool) -> None:
+    """Zero gradients would change the moments."""
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(len(window.split()), 2, 2)) for window in HEADS]
 
     def setting() -> tuple[list[tf.Variable], tf_keras.optimizers.Optimizer]:
-        variables = [tf.Variable([1.0, 2.0]) for _ in range(4)]  # the last of which is unused
+        variables = [tf.Variable([1.0, 2.0]) for _ in range(4)]  # The last variable is unused.
         inner = adamw(use_ema=True, ema_momentum=0.9)
         inner.build(variables)
         return variables, inner
@@ -226,7 +226,7 @@ def test_variables_without_gradient_in_a_window_are_left_alone(traced: bool, sca
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_gradient_that_is_first_seen_after_apply_was_traced_is_not_lost() -> None:
+def test_gradient_of_a_new_variable_after_tracing_apply_is_applied() -> None:
     early, late = tf.Variable(1.0), tf.Variable(1.0)
     optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0))
     optimizer.build([early, late])
@@ -238,7 +238,7 @@ def test_a_gradient_that_is_first_seen_after_apply_was_traced_is_not_lost() -> N
 
 
 class OutOfMemory(tf_keras.optimizers.SGD):
-    """Fails like an allocation, at the second of its variables."""
+    """An SGD optimizer that runs out of memory at the second variable."""
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         if "second" in variable.name:
@@ -256,7 +256,7 @@ def failing(tensor: tf.Tensor) -> tf.Tensor:
 
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("when", ["accumulate", "update"])
-def test_an_update_that_was_cut_short_is_known(scaled: bool, when: str) -> None:
+def test_half_updated_is_set_if_an_update_fails_midway(scaled: bool, when: str) -> None:
     first, second = tf.Variable(1.0, name="first"), tf.Variable(1.0, name="second")
     inner = OutOfMemory(1.0) if when == "update" else tf_keras.optimizers.SGD(1.0)
     scale = tf_keras.mixed_precision.LossScaleOptimizer
@@ -281,7 +281,7 @@ def test_an_update_that_was_cut_short_is_known(scaled: bool, when: str) -> None:
         assert (float(first), float(second)) == (expected, expected)
 
 
-def test_a_checkpoint_in_mid_window_goes_on_where_it_was(tmp_path: object) -> None:
+def test_checkpoint_of_a_partial_window_gives_identical_weights(tmp_path: object) -> None:
     def start() -> tuple[Toy, AccumulatingOptimizer, tf.train.Checkpoint]:
         toy, optimizer = Toy(), AccumulatingOptimizer(adamw())
         accumulate(optimizer, toy, 1.0)
@@ -293,14 +293,14 @@ def test_a_checkpoint_in_mid_window_goes_on_where_it_was(tmp_path: object) -> No
     optimizer.apply()
 
     again, other, checkpoint = start()
-    accumulate(other, again, 7.0)  # to be forgotten
+    accumulate(other, again, 7.0)  # The checkpoint overwrites this.
     checkpoint.read(path).assert_consumed()
     accumulate(other, again, 2.0)
     other.apply()
     np.testing.assert_array_equal(weights(again), weights(toy))
 
 
-def test_misuse_says_what_to_do() -> None:
+def test_misuse_raises_with_a_hint() -> None:
     optimizer = AccumulatingOptimizer(adamw())
     with pytest.raises(ValueError, match="without accumulate"):
         optimizer.apply()

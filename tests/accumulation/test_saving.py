@@ -1,4 +1,4 @@
-"""A model that is saved in mid-window and loaded trains on as if it had never stopped."""
+"""Tests that a model saved in the middle of a window resumes with identical weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ CLASSES = {"AdamWeightDecay": AdamWeightDecay, "LAMB": LAMB, "LARS": LARS}
 
 
 def accumulating(face: str, optimizer: Any) -> tf_keras.Model:
-    """Run eagerly: tracing a step takes longer than all else. Nadam needs it traced."""
+    """Return a compiled accumulating model.
+
+    It runs eagerly, because tracing takes most of the time of these tests, except for Nadam,
+    which requires tracing.
+    """
     network = fitting.model()
     if face == "model":
         network = accumulate_gradients(network, STEPS)
@@ -58,7 +62,7 @@ def run(network: tf_keras.Model, micro_steps: range) -> None:
 def difference_after_loading(
     make: Callable[[], tf_keras.Model], stop: int, path: Path, **options: Any
 ) -> float:
-    """Train on from a saved model; return the largest difference to training without a stop."""
+    """Resume from a saved model; return the largest difference to uninterrupted training."""
     whole = make()
     start = [v.numpy() for v in whole.trainable_variables]
     run(whole, range(stop))
@@ -87,7 +91,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("name", "suffix", "face", "stop"), EVERY)
-def test_every_optimizer_is_saved(
+def test_optimizer_resumes_with_identical_weights(
     name: str, suffix: str, face: str, stop: int, tmp_path: Path
 ) -> None:
     def make() -> tf_keras.Model:
@@ -96,27 +100,29 @@ def test_every_optimizer_is_saved(
         return accumulating(face, optimizer)
 
     difference = difference_after_loading(make, stop, tmp_path / f"model{suffix}")
-    # tf_keras' Nadam also depends on how often its step was traced, which cannot be saved.
+    # Nadam in tf_keras depends on how often its step was traced, which cannot be saved.
     assert difference <= (1e-4 if name == "Nadam" else 0)
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5", pytest.param("", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("face", ["model", pytest.param("optimizer", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LEGACY)
-def test_every_legacy_optimizer_is_saved(name: str, face: str, suffix: str, tmp_path: Path) -> None:
+def test_legacy_optimizer_resumes_with_identical_weights(
+    name: str, face: str, suffix: str, tmp_path: Path
+) -> None:
     make = lambda: accumulating(face, LEGACY[name]())  # noqa: E731
     path = tmp_path / f"model{suffix}"
     assert difference_after_loading(make, 3, path, custom_objects=CLASSES) == 0
 
 
-def test_the_optimizer_of_tf_models_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
-    """Its warmup cannot be read from a model's file, accumulating or not."""
+def test_optimizer_of_tf_models_resumes_from_a_checkpoint(tmp_path: Path) -> None:
+    """Its warmup schedule cannot be loaded from a model file, with or without accumulation."""
     make = lambda: accumulating("optimizer", create_optimizer(0.05, 8, 2))  # noqa: E731
     assert difference_after_loading(make, 3, tmp_path / "checkpoint") == 0
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_a_gradient_transform_is_saved(suffix: str, tmp_path: Path) -> None:
+def test_gradient_transform_is_saved(suffix: str, tmp_path: Path) -> None:
     def make() -> tf_keras.Model:
         network = fitting.model()
         transform = ClipByGlobalNorm(0.1)
@@ -127,7 +133,7 @@ def test_a_gradient_transform_is_saved(suffix: str, tmp_path: Path) -> None:
     assert difference_after_loading(make, 3, tmp_path / f"model{suffix}") == 0
 
 
-def test_an_optimizer_can_be_given_by_its_config() -> None:
+def test_optimizer_can_be_passed_as_a_config() -> None:
     for kind in (tf_keras.optimizers.Lion, tf_keras.optimizers.Adam):
         config = tf_keras.optimizers.serialize(kind(0.5))
         assert type(AccumulatingOptimizer(config).inner) is kind

@@ -1,4 +1,4 @@
-"""The housing program: what it claims holds, and where it does not, it says so."""
+"""Tests of the housing example: its results are right, and it reports failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from figure_checks import check_texts
 
 EPOCHS = 2
-# 53 of the 66 rows are to train on: windows of 32 and 21 = 8 + 8 + 5.
+# 53 of the 66 rows are training rows, in windows of 32 and 21 = 8 + 8 + 5.
 ROWS, TRAINING, UPDATES = 66, 53, 2 * EPOCHS
 
 
@@ -44,7 +44,7 @@ def run(data: Path, figure: Path, *arguments: str) -> Result:
 def done(
     data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Result, dict[str, housing.Curve], Path]:
-    """What it said, the curves, and the figure."""
+    """Return the program's result, the curves, and the path of the figure."""
     figure = tmp_path_factory.mktemp("figures") / "new" / "housing.png"
     with mock.patch.object(housing, "show", wraps=housing.show) as show:
         result = run(data, figure, "--epochs", str(EPOCHS))
@@ -52,7 +52,7 @@ def done(
 
 
 def micro_batches(training: housing.Rows, epochs: int) -> list[housing.Rows]:
-    """In the order of the rows, epoch after epoch."""
+    """Return the micro-batches of all epochs, in the order of the rows."""
     cuts = range(8, TRAINING, 8)
     parts = [np.split(part, cuts) for part in training]
     return list(zip(*parts, strict=True)) * epochs
@@ -68,7 +68,7 @@ def flat(tensors: list[tf.Tensor]) -> np.ndarray:
     return np.concatenate([tf.reshape(t, [-1]).numpy() for t in tensors])
 
 
-def test_says_that_accumulation_is_the_big_batch(done) -> None:
+def test_reports_that_accumulation_matches_the_big_batch(done) -> None:
     result = done[0]
     assert result.exit_code == 0, result.output
     rows = {line[:22].strip(): line[22:].split() for line in result.stdout.splitlines()}
@@ -78,8 +78,8 @@ def test_says_that_accumulation_is_the_big_batch(done) -> None:
     assert "equal to 1e-06 after every update" in result.stdout
 
 
-def test_accumulation_is_a_plain_loop_over_windows(done, training: housing.Rows) -> None:
-    # Written anew, from the micro-batches in their order: windows of 32 and of what is left.
+def test_accumulation_equals_a_plain_loop_over_windows(done, training: housing.Rows) -> None:
+    # The micro-batches form windows of 32 and, at the end of each epoch, a partial window.
     model, small = housing.build(training), micro_batches(training, EPOCHS)
     assert [len(x) for x, _ in small] == [8, 8, 8, 8, 8, 8, 5] * EPOCHS
     windows = [small[start : start + size] for start, size in ((0, 4), (4, 3), (7, 4), (11, 3))]
@@ -92,15 +92,15 @@ def test_accumulation_is_a_plain_loop_over_windows(done, training: housing.Rows)
         np.testing.assert_allclose(weights, flat(model.trainable_variables), rtol=0, atol=1e-6)
 
 
-def test_the_old_train_op_applies_after_one_micro_batch(
+def test_old_train_op_applies_an_update_after_one_micro_batch(
     training: housing.Rows, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of plain SGD an update is the rate times what the rule takes for the mean.
+    # An update of plain SGD is the learning rate times the train_op's mean gradient.
     monkeypatch.setattr(tf_keras.optimizers, "Adam", lambda _: tf_keras.optimizers.SGD(1e-3))
     curve = housing.Curve(housing.split(housing.read(data))[1])
     housing.old_train_op(training, EPOCHS, curve)
     model, small = housing.build(training), micro_batches(training, EPOCHS)
-    windows = [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]  # The last, 13, is lost.
+    windows = [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]  # Micro-batch 13 is lost.
     assert len(small) == 14 and len(curve.weights) == len(windows)
     for window, weights in zip(windows, curve.weights, strict=True):
         summed = sum(flat(gradients(model, *small[number])) for number in window)
@@ -111,19 +111,19 @@ def test_the_old_train_op_applies_after_one_micro_batch(
             variable.assign(part.reshape(variable.shape))
 
 
-def test_draws_what_it_found(done) -> None:
+def test_figure_shows_the_results(done) -> None:
     picture = done[2].read_bytes()
-    assert picture.startswith(b"\x89PNG") and len(picture) > 20_000  # A blank one has 3 kB.
+    assert picture.startswith(b"\x89PNG") and len(picture) > 20_000  # A blank figure has 3 kB.
     figure = housing.draw(done[1])
     check_texts(figure)
     above, below = figure.axes
     drawn = [len(line.get_xdata()) for line in above.lines]
-    assert drawn == [4, 4, 3, 4]  # Of the 14 updates in batches of 8 every fourth.
+    assert drawn == [4, 4, 3, 4]  # Batches of 8 show every fourth of their 14 updates.
     assert max(below.lines[1].get_ydata()) <= 1e-6 < 1e-3 < min(below.lines[3].get_ydata())
 
 
 def made(*weights: float) -> Callable[[object, int, housing.Curve], None]:
-    """Instead of a training: these weights after its updates."""
+    """Return a fake training function that leaves these weights after its updates."""
 
     def fill(training: object, epochs: int, curve: housing.Curve) -> None:
         curve.rmse = [1.0 for _ in weights]
@@ -143,7 +143,7 @@ def made(*weights: float) -> Callable[[object, int, housing.Curve], None]:
         ((0, 0, 0, 0), "4 updates instead of 3"),
     ],
 )
-def test_fails_where_accumulation_is_not_the_big_batch(
+def test_fails_if_accumulation_does_not_match_the_big_batch(
     data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -159,7 +159,7 @@ def test_fails_where_accumulation_is_not_the_big_batch(
     else:
         assert result.exit_code == 1
         last = result.stderr.splitlines()[-1]
-        assert last == f"Error: 4 x 8 accumulated is not one batch of 32: {said}"
+        assert last == f"Error: 4 x 8 accumulated does not match one batch of 32: {said}"
 
 
 ROW = ",".join(["1.5"] * 14) + "\n"
@@ -180,8 +180,8 @@ ROW = ",".join(["1.5"] * 14) + "\n"
         ("\0\xff" * 99, "small.csv"),
     ],
 )
-@pytest.mark.filterwarnings("error")  # which would be more lines
-def test_says_what_is_wrong_with_the_data(tmp_path: Path, text: str | None, said: str) -> None:
+@pytest.mark.filterwarnings("error")  # A warning would print more than one line.
+def test_bad_data_gives_a_one_line_error(tmp_path: Path, text: str | None, said: str) -> None:
     data = tmp_path / "small.csv"
     if text is not None:
         data.write_text(text, encoding="latin-1")
@@ -194,15 +194,15 @@ def test_says_what_is_wrong_with_the_data(tmp_path: Path, text: str | None, said
 
 
 @pytest.mark.parametrize("name", ["small.csv/housing.png", ".", "housing.nonsense"])
-def test_says_that_the_figure_cannot_be_written(data: Path, name: str) -> None:
-    # Before it trains, of which it would say something.
+def test_unwritable_figure_gives_an_error_before_training(data: Path, name: str) -> None:
+    # Training would print more lines.
     result = run(data, data.parent / name.replace("small.csv", data.name))
     assert result.exit_code == 2
     (line,) = result.output.splitlines()
     assert line.startswith("Error: cannot write ") and "--figure" in line
 
 
-def test_holds_for_the_real_houses(shared: Path) -> None:
+def test_accumulation_matches_the_big_batch_on_real_data(shared: Path) -> None:
     path = shared / "data/housing/housingdata.csv"
     if not path.is_file():
         pytest.skip(f"no housing data at {path}")

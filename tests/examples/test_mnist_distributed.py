@@ -1,4 +1,4 @@
-"""Four ways to the same updates: processes of their own, on images made here and real ones."""
+"""Tests of the MNIST example on generated and real images, with worker processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images in the layout of the original files."""
+    """Return a folder with random images in the format of the original files."""
     folder = tmp_path_factory.mktemp("mnist")
     rng = np.random.default_rng(0)
     for name, count in (("train", EXAMPLES), ("t10k", module.TEST_BATCH)):
@@ -46,10 +46,10 @@ def run(*arguments: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_two_workers_that_accumulate_make_the_updates_of_one_batch(
+def test_two_accumulating_workers_make_the_same_updates_as_one_batch(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With several threads a peak depends on what else the machine does.
+    # With several threads, peak memory depends on the load of the machine.
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
     arguments = ["--data", str(folder), "--epochs", "2", "--examples", str(EXAMPLES)]
     results = {n: module.start(n, tmp_path / str(n), arguments) for n in (1, 4)}
@@ -60,13 +60,14 @@ def test_two_workers_that_accumulate_make_the_updates_of_one_batch(
     np.testing.assert_allclose(four["losses"], one["losses"], rtol=1e-6)
     assert float(four["accuracy"]) == float(one["accuracy"])
     assert len(one["peak_bytes"]) == 1 and len(four["peak_bytes"]) == 2
-    # A quarter of the examples at once; how much a convolution needs besides is the processor's.
+    # Each micro-batch has a quarter of the examples, but the memory that a convolution needs in
+    # addition depends on the processor.
     assert max(four["peak_bytes"]) < 0.75 * min(one["peak_bytes"])
     assert four["losses"][1] == pytest.approx(second_loss(folder, one["weights"][0]), rel=1e-5)
 
 
 def second_loss(folder: Path, weights: np.ndarray) -> float:
-    """Of the second 200 examples in the order of the seed, with the weights of one update."""
+    """Return the loss of the second 200 examples in seeded order, with the given weights."""
     model = module.make_model()
     ends = np.cumsum([w.size for w in model.get_weights()])[:-1]
     parts = zip(np.split(weights, ends), model.get_weights(), strict=True)
@@ -91,13 +92,13 @@ def test_all_four_runs_on_real_images(shared: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_workers_end_with_it(folder: Path) -> None:
+def test_workers_end_when_the_program_is_terminated(folder: Path) -> None:
     program = [sys.executable, module.__file__, "--run", "4", "--epochs", "10000"]
     command = [*program, "--examples", str(EXAMPLES), "--data", str(folder)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert any("epoch 1:" in line for line in process.stderr)
-    # The launcher and two workers.
+    # The children are the launcher and two workers.
     started = psutil.Process(process.pid).children(recursive=True)
     assert len(started) == 3
     process.terminate()
@@ -108,7 +109,7 @@ def test_its_workers_end_with_it(folder: Path) -> None:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Results:
-    """What runs are said to have come to."""
+    """Return fake results of all runs, which replace the real runs."""
     results = {
         n: {
             "losses": np.linspace(2, 1, 3),
@@ -123,7 +124,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Results:
     return results
 
 
-def test_what_they_came_to_is_shown(measured: Results, folder: Path, tmp_path: Path) -> None:
+def test_prints_a_table_of_the_results(measured: Results, folder: Path, tmp_path: Path) -> None:
     figure = tmp_path / "new" / "mnist.png"
     measured[4]["weights"][1, 2] = 4e-6
     done = run("--data", folder, "--examples", EXAMPLES, "--figure", figure)
@@ -133,16 +134,16 @@ def test_what_they_came_to_is_shown(measured: Results, folder: Path, tmp_path: P
     assert figure.is_file()
 
 
-def test_weights_apart_in_a_single_update_fail_the_program(
+def test_fails_if_weights_differ_after_any_update(
     measured: Results, folder: Path, tmp_path: Path
 ) -> None:
     measured[3]["weights"][1, 2] = 2e-5
     done = run("--data", folder, "--examples", EXAMPLES, "--figure", tmp_path / "mnist.png")
     assert done.exit_code == 1
-    assert done.stderr.strip() == "Error: weights are 2.0e-05 apart, which is no rounding"
+    assert done.stderr.strip() == "Error: weights differ by 2.0e-05, more than rounding explains"
 
 
-def test_a_run_that_fails_fails_the_program(
+def test_fails_if_a_run_fails(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "__file__", str(tmp_path / "none.py"))
@@ -151,9 +152,7 @@ def test_a_run_that_fails_fails_the_program(
     assert done.stderr == "run 1\nError: run 1 ended with exit code 2\n"
 
 
-def test_without_a_folder_they_are_downloaded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_downloads_mnist_without_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "SHARED", tmp_path)
     images, labels = np.zeros((3, 28, 28, 1), np.uint8), np.arange(3)
     asked = []
@@ -169,18 +168,16 @@ def test_without_a_folder_they_are_downloaded(
     assert asked == [("mnist", "train"), ("mnist", "test")]
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise ConnectionError("nobody answers")
+        raise ConnectionError("no connection")
 
     monkeypatch.setattr("tensorflow_datasets.load", refuse)
     done = run("--figure", tmp_path / "mnist.png")
     assert done.exit_code == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("Error: MNIST cannot be downloaded (ConnectionError); name a folder")
+    assert last.startswith("Error: MNIST cannot be downloaded (ConnectionError); pass a folder")
 
 
-def test_workers_are_started_by_the_program_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refuses_to_start_with_tf_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{}")
     done = run("--data", folder, "--examples", EXAMPLES)
     assert done.exit_code == 2
@@ -188,7 +185,7 @@ def test_workers_are_started_by_the_program_alone(
     assert "TF_CONFIG" not in module.environment()
 
 
-def test_bad_input_is_one_line(
+def test_bad_input_gives_a_one_line_error(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken"
@@ -205,8 +202,8 @@ def test_bad_input_is_one_line(
     for arguments, message in (
         (["--data", tmp_path], "train-images-idx3-ubyte.gz cannot be read"),
         (["--data", broken], "train-images-idx3-ubyte.gz cannot be read"),
-        (["--data", labels], "it has arrays of 0 axes"),
-        (["--data", folder, "--examples", 300], "--examples 300 has to be a multiple of 200"),
+        (["--data", labels], "unexpected arrays with 0 axes"),
+        (["--data", folder, "--examples", 300], "--examples 300 must be a multiple of 200"),
         (["--data", folder, "--examples", 1000], "up to 800"),
         (["--data", folder, "--examples", 800, "--figure", tmp_path / "file/a.png"], "--figure"),
         (["--data", folder, "--examples", 800, "--figure", tmp_path / "a.none"], "end in one of"),
@@ -217,7 +214,7 @@ def test_bad_input_is_one_line(
         assert message in done.stderr
 
 
-def test_the_figure_shows_four_runs_that_are_the_same() -> None:
+def test_figure_shows_four_runs_with_equal_losses() -> None:
     losses = 2 / (1 + np.arange(300) / 50)
     results = {
         number: {"losses": losses, "weights": np.full((300, 5), 1e-8 * (number > 1))}
