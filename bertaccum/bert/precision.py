@@ -1,4 +1,4 @@
-"""The arithmetic that `precision` means on the device that is here."""
+"""The Keras policy for the option `precision` on this machine's devices."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import tensorflow as tf
 
 from bertaccum.settings import AUTO
 
-# From this compute capability on, GPUs have bfloat16, which needs no loss scale.
+# GPUs support bfloat16, which needs no loss scale, from this compute capability on.
 _BFLOAT16 = (8, 0)
 
 
 def resolved_precision(name: str) -> str:
-    """A Keras policy's name: the one given, or for `auto` the fastest that the device has.
+    """Return a Keras policy's name: the given one, or for `auto` the fastest on every device.
 
-    A GPU's float32 products are made in TF32 where it has that, which is TensorFlow's own
-    default. A CPU keeps to float32: only some of them are faster in bfloat16.
+    With float32, GPUs that support TF32 use it for matrix products, which is TensorFlow's
+    default. On CPUs, `auto` is float32, because only some CPUs are faster in bfloat16.
     """
     if name != AUTO:
         return name
