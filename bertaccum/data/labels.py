@@ -38,7 +38,8 @@ def labels_of(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
     if "label" not in table:
         raise InputError(
             "has no labels",
-            "predict it, or prepare the data with `layout` plain (a cola test.tsv has no labels)",
+            "run `bertaccum predict` on it, or prepare the data with `layout` plain (in the cola"
+            " layout, test.tsv has no labels)",
             path=tsv,
         )
     return table["label"]
