@@ -1,4 +1,4 @@
-"""Read, check and write `bert_config.json`, without importing TensorFlow."""
+"""Reader and writer of `bert_config.json`. This module does not import TensorFlow."""
 
 from __future__ import annotations
 

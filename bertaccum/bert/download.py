@@ -1,7 +1,8 @@
-"""Download and unpack Google's released checkpoints, without importing TensorFlow.
+"""Google's released checkpoints: download, verification and unpacking.
 
 An interrupted download resumes where it stopped. A checkpoint appears in the cache only after its
-length, digest, zip checksums and members have been checked.
+length, digest, zip checksums and members have been verified. This module does not import
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MEMBERS = (
     "bert_model.ckpt.index",
     "bert_model.ckpt.data-00000-of-00001",
 )
-# A damaged zip makes zipfile seek to, decode or decompress garbage, which raises any of these.
+# A damaged zip makes zipfile read the wrong bytes, which raises any of these errors.
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -150,7 +151,7 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
     with requests.get(url, headers=wanted, stream=True, timeout=_TIMEOUT_SECONDS) as response:
         if response.status_code == requests.codes.range_not_satisfiable:
             if response.headers.get("Content-Range", "").endswith(f"/{done}"):
-                return None  # The earlier attempt got the whole file.
+                return None  # An earlier attempt got the whole file.
             part.unlink()
             return _fetch(url, part, progress)
         response.raise_for_status()

@@ -1,7 +1,7 @@
-"""Load checkpoints in Google's format into an encoder.
+"""Loader of checkpoints in Google's format.
 
-The table of tf-models-official translates the original (TF1) names. This module also makes sure
-that every variable of the encoder is found.
+The table of tf-models-official translates the original (TF1) names. In addition, this module
+checks that the checkpoint has every variable of the encoder.
 """
 
 from __future__ import annotations

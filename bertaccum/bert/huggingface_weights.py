@@ -1,4 +1,4 @@
-"""Load and save `model.safetensors` files, under the names of transformers' BERT.
+"""Loader and writer of `model.safetensors`, under the tensor names of transformers' BERT.
 
 PyTorch's kernels have shape [outputs, inputs] and no separate axis for attention heads.
 """

@@ -1,4 +1,4 @@
-"""Find the encoder, weights and vocabulary that options name, without importing TensorFlow."""
+"""The encoder, weights and vocabulary that options select, found without importing TensorFlow."""
 
 from __future__ import annotations
 

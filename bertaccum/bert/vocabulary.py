@@ -1,4 +1,4 @@
-"""Read, check and learn WordPiece vocabularies."""
+"""WordPiece vocabularies: reading, checking and learning from texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read data folders without importing TensorFlow, which takes seconds."""
+"""Contents of data folders, read without importing TensorFlow, which takes seconds."""
 
 from __future__ import annotations
 

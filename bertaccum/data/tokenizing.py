@@ -1,4 +1,4 @@
-"""Tokenize TSVs and texts into token stores."""
+"""Tokenization of TSVs and texts into token stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cut windows into micro-batches, either of equal size or at the lowest cost.
+"""Cuts of windows into micro-batches, either of equal size or at the lowest cost.
 
 Every example is padded to the longest of its micro-batch, so short examples should not share a
 micro-batch with long ones. However, each micro-step also has a fixed cost.

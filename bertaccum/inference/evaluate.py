@@ -1,4 +1,4 @@
-"""Evaluate a run's best model on a labelled TSV."""
+"""Evaluation of a run's best model on a labelled TSV."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def predictions(
     """Return the predictions of a run's best model for a labelled TSV.
 
     Args:
-      config: Options, which name the run.
+      config: Options, among them the run.
       tsv: Path that `evaluated_table` returned.
       progress: Called with the current activity, the number of examples done and the total.
       note: Called with a sentence on how `config.file` is read.
 
     Raises:
-      InputError: The run does not exist, or the TSV is unusable or has no or unknown labels.
+      InputError: The run does not exist, or the TSV is unusable or lacks known labels.
     """
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
@@ -92,7 +92,7 @@ def evaluation(found: Predictions) -> EvalResult:
 
 
 def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
-    """Return the misclassified examples to whose label the model gives the lowest probability.
+    """Return the misclassified examples whose labels have the lowest probabilities.
 
     Returns:
       At most `count` examples, worst first, each with its `row` in the TSV, `text`, `label`,

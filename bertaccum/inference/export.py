@@ -1,4 +1,4 @@
-"""Export a run's best model in a format that other tools load."""
+"""Export of a run's best model to formats that other tools load."""
 
 from __future__ import annotations
 

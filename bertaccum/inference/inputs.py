@@ -1,4 +1,4 @@
-"""Check the inputs of evaluation, prediction and export before TensorFlow is imported."""
+"""Checks of evaluation, prediction and export that run before TensorFlow is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predict texts as they arrive."""
+"""Prediction of texts as they arrive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
     The texts may come from a pipe: those that have arrived are predicted while more are read.
 
     Args:
-      config: Options, which name the run.
+      config: Options, among them the run.
       texts: Any number of texts; another thread reads them.
 
     Yields:

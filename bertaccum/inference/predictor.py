@@ -1,4 +1,4 @@
-"""Predict whole token stores, sorted by length, on all replicas, in batches that fit."""
+"""Prediction of whole token stores on all replicas, in batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bertaccum.tasks.task import Task
 
 
 class Predictor:
-    """A function that returns a model's logits for token stores.
+    """A callable that returns a model's logits for token stores.
 
     If a batch runs out of memory, this and all later calls use smaller batches.
 

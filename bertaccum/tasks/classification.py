@@ -61,7 +61,7 @@ class ClassificationHead(tf_keras.layers.Layer):
 
 def classify(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
     """Return the logits [batch, classes] float32 of `tokens` [batch, (length)]."""
-    token_ids = tokens.to_tensor()  # [batch, longest]; 0 is [PAD], and masked anyway
+    token_ids = tokens.to_tensor()  # [batch, longest]; padded with 0, which is masked
     padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
     logits = model(encoder_inputs(token_ids, padding_mask), training=training)
     return tf.cast(logits, tf.float32)
@@ -88,7 +88,7 @@ def matthews(logits: np.ndarray, labels: np.ndarray) -> float:
     from sklearn import metrics
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # Only one class occurs.
+        warnings.simplefilter("ignore", UserWarning)  # sklearn warns if only one class occurs.
         return float(metrics.matthews_corrcoef(labels, np.argmax(logits, axis=1)))
 
 
@@ -166,7 +166,7 @@ class Classification:
     """A `Task` that assigns one class to each text, with softmax cross-entropy."""
 
     def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-        """Return the result of `classify`."""
+        """Return the logits that `classify` computes."""
         return classify(model, tokens, training)
 
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -174,7 +174,7 @@ class Classification:
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
     def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-        """Return the result of the function `scores`."""
+        """Return the scores that the function `scores` computes."""
         return scores(logits, labels, names)
 
 

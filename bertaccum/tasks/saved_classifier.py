@@ -1,4 +1,4 @@
-"""Load a classifier from a run's best checkpoint."""
+"""Loader of the classifier in a run's best checkpoint."""
 
 from __future__ import annotations
 

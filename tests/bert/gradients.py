@@ -1,4 +1,4 @@
-"""Compute the outputs and gradients that a faster layer must share with the original."""
+"""Outputs and gradients, for comparing a faster layer with the original."""
 
 from __future__ import annotations
 

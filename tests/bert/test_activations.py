@@ -1,4 +1,4 @@
-"""Compare both GELUs with their formulas."""
+"""Tests that both GELUs match their formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare attention with tf_keras, with the same weights and dropout."""
+"""Tests that attention matches tf_keras, with the same weights and dropout."""
 
 from __future__ import annotations
 

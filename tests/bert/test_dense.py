@@ -1,4 +1,4 @@
-"""Compare projections by matrix products with those of tf_keras by einsum."""
+"""Tests that projections by matrix products match tf_keras' einsum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare layer normalization with tf_keras."""
+"""Tests that layer normalization matches tf_keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare our transformer layer and encoder with those of tf-models."""
+"""Tests that our transformer layer and encoder match those of tf-models."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_shares_add_up_to_the_window(store: TokenStore, replicas: int, examples:
 
 
 def test_shares_have_similar_numbers_of_tokens(store: TokenStore) -> None:
-    """Dealing back and forth avoids that one replica always gets the longer examples."""
+    """Dealing back and forth prevents one replica from always getting the longer examples."""
     rows = permutation(3, 0, len(store))[:32]
     tokens = [len(make_window(store, rows, 8, replica=r, replicas=4).token_ids) for r in range(4)]
     longest = int(store.lengths(rows).max())

@@ -1,4 +1,4 @@
-"""Compare scores with values computed by hand."""
+"""Tests of scores against values computed by hand."""
 
 from __future__ import annotations
 
