@@ -94,7 +94,7 @@ class ExampleDropout(tf_keras.layers.Dropout):
         return _dropped(inputs, keep, scale)
 
     def keep(self, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor | None, float]:
-        """Return the mask and scale of training, for code that applies them itself.
+        """Return the mask and the scale of kept values, for code that applies them itself.
 
         Args:
           shape: Shape [examples, ..., width] of the values, as a tensor [rank] int32.

@@ -34,7 +34,7 @@ class EncoderConfig:
 
 
 def _preset(layers: int, hidden: int) -> EncoderConfig:
-    """Return the dimensions of a released model: heads of size 64, feed-forward width 4 hidden."""
+    """Return a released model's dimensions: heads of size 64, feed-forward 4 times as wide."""
     return EncoderConfig(
         hidden_size=hidden,
         num_hidden_layers=layers,

@@ -67,7 +67,7 @@ def safetensors() -> ModuleType:
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Return whether a folder has files in this format and no checkpoint in Google's."""
+    """Return whether a folder has files in this format and no Google checkpoint."""
     if (folder / "bert_model.ckpt.index").is_file():
         return False
     return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, "pytorch_model.bin"))
@@ -141,7 +141,7 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
     named = values.get("model_type", "bert")  # Early files have no model_type.
     if named != "bert":
         raise InputError(
-            f"describes a {named} model, not BERT", "use a model of model_type bert", path=path
+            f"describes a {named} model, not BERT", "use a model with model_type bert", path=path
         )
     for key, usual in {**_USUAL, "layer_norm_eps": _LAYER_NORM_EPSILON}.items():
         value = values.get(key, usual)

@@ -79,7 +79,7 @@ def save_huggingface(model: tf_keras.Model, folder: Path) -> None:
         name = _their_name(variable)
         flat = variable.numpy().reshape(original_shape(variable))
         key = name if name.startswith(_HEAD) else PREFIX + name
-        # safetensors writes memory as is, which is in the wrong order for a transposed view.
+        # safetensors writes the memory as laid out, the wrong order for a transposed view.
         tensors[key] = np.ascontiguousarray(_turned(flat, variable))
     path = folder / WEIGHTS
     # transformers requires this metadata, which stands for PyTorch's names and shapes.

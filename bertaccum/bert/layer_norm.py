@@ -75,7 +75,7 @@ class LayerNorm(tf_keras.layers.LayerNormalization):
         self._normalize = normalize
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Normalize `inputs` [..., width] in float32 or float64; return the compute type."""
+        """Return `inputs` [..., width], normalized in at least float32, in the compute type."""
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         scale, offset = (tf.cast(v, x.dtype) for v in (self.gamma, self.beta))
         return tf.cast(self._normalize(x, scale, offset, self.epsilon), self.compute_dtype)

@@ -65,7 +65,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
 
 
 def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
-    """Return what `find_model` returns, without downloading anything.
+    """Return a model as `find_model` does, without downloading anything.
 
     For a preset that is not in the cache, and for random weights without a vocabulary file, the
     result has the preset's dimensions and an empty vocabulary.

@@ -11,10 +11,11 @@ _BFLOAT16 = (8, 0)
 
 
 def resolved_precision(name: str) -> str:
-    """Return a Keras policy's name: the given one, or for `auto` the fastest on every device.
+    """Return the name of the Keras policy for the option `precision`.
 
-    With float32, GPUs that support TF32 use it for matrix products, which is TensorFlow's
-    default. On CPUs, `auto` is float32, because only some CPUs are faster in bfloat16.
+    For `auto`, this is the fastest policy that every GPU supports, and float32 on CPUs, because
+    only some CPUs are faster in bfloat16. In float32, GPUs that support TF32 use it for matrix
+    products, which is TensorFlow's default.
     """
     if name != AUTO:
         return name

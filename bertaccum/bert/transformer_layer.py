@@ -110,7 +110,7 @@ class TransformerLayer(tf_keras.layers.Layer):
           Hidden states [batch, length or output_range, hidden] float32.
 
         Raises:
-          RuntimeError: Dropout must be applied outside of a `dropout_masks` context.
+          RuntimeError: Dropout is applied outside of a `dropout_masks` context.
         """
         hidden, mask = inputs
         if not self.recompute:

@@ -20,8 +20,8 @@ Cut: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 # of operations. `python benchmarks/speed.py cuts` measures 44.
 _STEP_TOKENS = 50.0
 # Cost of a token's attention to one other token, relative to the cost of its dense layers. The
-# multiplications are 4 h to 24 h**2, but the softmax is slower than its count of operations. The
-# same benchmark measures this value.
+# ratio of multiplications is 4 h to 24 h**2 for hidden size h, but the softmax is slower than its
+# operation count. The same benchmark measures this value.
 _ATTENTION = 1 / 2700
 
 

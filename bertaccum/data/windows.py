@@ -1,7 +1,7 @@
 """The examples of each update, as a pure function of its position in the run.
 
 The order of an epoch depends only on the seed and the epoch's number, and a window only on its
-position in the epoch. Any update can therefore be found again without running those before it.
+position in the epoch. Any update can therefore be reconstructed without those before it.
 """
 
 from __future__ import annotations
