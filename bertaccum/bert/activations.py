@@ -1,4 +1,4 @@
-"""BERT's activation functions, in the form that costs least in training."""
+"""BERT's activation functions, with gradients that keep a single tensor in memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-# 0.5 (1 + tanh(u)) is sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x**3).
+# 0.5 (1 + tanh(u)) equals sigmoid(2 u), where u = sqrt(2 / pi) (x + 0.044715 x**3).
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
-# Of the normal distribution.
+# The normal distribution: the scale of x in erf, and the peak of the density.
 _ROOT_HALF, _PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
-# For callers, `tf.custom_gradient` leaves the first.
+# A value and its gradient function; `tf.custom_gradient` returns only the value to callers.
 _WithGradient = tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]
 
 
@@ -22,22 +22,22 @@ _WithGradient = tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]
 def gelu(given: tf.Tensor) -> _WithGradient:
     """Apply the tanh approximation of the Gaussian error linear unit.
 
-    BERT was pretrained with it. The values are those of `tf.nn.gelu(x, approximate=True)`, whose
-    gradient keeps every step of the formula in memory; this one keeps the derivative only. It
-    computes in float32 at least.
+    BERT was pretrained with this approximation. The values equal those of
+    `tf.nn.gelu(x, approximate=True)`, whose gradient keeps every intermediate result in memory;
+    this one keeps only the derivative. Inputs of lower precision are computed in float32.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
     Args:
-      given: x, of any shape and float type.
+      given: Tensor x of any shape and float type.
 
     Returns:
-      A tensor of the shape and type of x.
+      A tensor with the shape and type of x.
     """
     x = _precise(given)
     inner = x * (_LINEAR + _CUBIC * tf.square(x))
     gate = tf.sigmoid(inner)
-    # x times the derivative of `inner` is 3 inner - 2 linear x; each line is one pass.
+    # x times the derivative of `inner` equals 3 inner - 2 linear x. Each line is one pass.
     times_x = tf.add_n([inner, inner, inner, x * (-2 * _LINEAR)])
     derivative = gate + tf.raw_ops.SigmoidGrad(y=gate, dy=times_x)
     derivative = tf.cast(derivative, given.dtype)
@@ -47,18 +47,18 @@ def gelu(given: tf.Tensor) -> _WithGradient:
 @tf.autograph.experimental.do_not_convert
 @tf.custom_gradient
 def gelu_erf(given: tf.Tensor) -> _WithGradient:
-    """Apply the Gaussian error linear unit: x times the normal distribution's share below x.
+    """Apply the exact Gaussian error linear unit: x times the normal CDF at x.
 
-    Hugging Face's configurations call it `gelu`. Like `gelu` here, it keeps the derivative only
-    and computes in float32 at least.
+    Hugging Face's configurations call it `gelu`. Like `gelu` here, it keeps only the derivative
+    in memory and computes inputs of lower precision in float32.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
     Args:
-      given: x, of any shape and float type.
+      given: Tensor x of any shape and float type.
 
     Returns:
-      A tensor of the shape and type of x.
+      A tensor with the shape and type of x.
     """
     x = _precise(given)
     below = 0.5 + 0.5 * tf.math.erf(x * _ROOT_HALF)

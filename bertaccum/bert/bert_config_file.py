@@ -1,4 +1,4 @@
-"""The encoder's dimensions: the presets and `bert_config.json`. No tensorflow here."""
+"""Reader and writer of `bert_config.json`. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,71 +11,81 @@ from bertaccum.bert.encoder_config import ACTIVATIONS, EncoderConfig
 from bertaccum.errors import InputError
 from bertaccum.files import read_text
 
-# Twenty times BERT-Large: beyond it, a dimension was mistyped.
+# Twenty times the size of BERT-Large; a larger model means that a dimension was mistyped.
 _MOST_PARAMETERS = 7_000_000_000
 
 
 def read_bert_config(path: Path) -> EncoderConfig:
-    """Reads a `bert_config.json`; keys that do not shape the encoder are passed over.
+    """Return the encoder's dimensions from a `bert_config.json`, ignoring its other keys.
 
     Raises:
-      InputError: the file is missing, not JSON, or a dimension is absent or impossible.
+      InputError: The file is missing or is not JSON, or a dimension is missing or invalid.
     """
     return checked_config(read_object(path), path)
 
 
 def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
-    """The dimensions that `path` holds as `values`, if they make sense.
+    """Return the encoder's dimensions from the contents of a configuration file.
+
+    Args:
+      values: Contents of the file; other keys are ignored.
+      path: Path of the file, for error messages.
 
     Raises:
-      InputError: a dimension is absent or impossible.
+      InputError: A dimension is missing or invalid.
     """
     known = {}
     for field in dataclasses.fields(EncoderConfig):
         if field.name not in values:
-            raise InputError(f"has no {field.name}", "it is not a BERT configuration", path=path)
+            raise InputError(
+                f"has no {field.name}", "use the file that came with the model", path=path
+            )
         known[field.name] = _checked(path, field.name, values[field.name], field.default)
     config = EncoderConfig(**known)
     if config.parameters > _MOST_PARAMETERS:
         raise InputError(
-            f"describes a model of {config.parameters:,} parameters", "correct it", path=path
+            f"describes a model of {config.parameters:,} parameters, more than any BERT has",
+            "correct its dimensions",
+            path=path,
         )
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
             f"hidden_size {config.hidden_size} is not a multiple of"
             f" num_attention_heads {config.num_attention_heads}",
-            "correct one of them",
+            "correct one of the two",
             path=path,
         )
     return config
 
 
 def write_bert_config(path: Path, config: EncoderConfig) -> None:
-    """Writes `config` as a `bert_config.json` that Google's own code reads, too."""
+    """Write `config` as a `bert_config.json`, which Google's own code can also read."""
     path.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that a configuration file holds.
+    """Return the JSON object in a configuration file.
 
     Raises:
-      InputError: it is missing, or holds none.
+      InputError: The file is missing or does not contain a JSON object.
     """
     try:
         values = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is not readable JSON ({error})", path=path) from None
+        raise InputError(f"is not valid JSON ({error})", path=path) from None
     if not isinstance(values, dict):
-        raise InputError("holds no JSON object", "it is not a BERT configuration", path=path)
+        raise InputError(
+            "does not contain a JSON object", "use the file that came with the model", path=path
+        )
     return values
 
 
 def _checked(path: Path, name: str, value: Any, default: Any) -> Any:
-    """`value` if it has the type of `default` and makes sense, else an error."""
+    """Return `value`, or raise InputError unless it has the type of `default` and is valid."""
     if isinstance(default, str):
         if value not in ACTIVATIONS:
             raise InputError(
-                f"{name} is {value!r}", f"known are {', '.join(ACTIVATIONS)}", path=path
+                f"{name} is {value!r}", f"use one of {', '.join(ACTIVATIONS)}", path=path
             )
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Projections of the last axes, as plain matrix products: faster than einsum's."""
+"""Dense layers over several axes, computed as matrix products, which are faster than einsum."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def dense(
     """Multiply by a matrix and add a bias.
 
     Args:
-      rows: [rows, inputs] floats.
-      kernel: [inputs, outputs], of the same type.
-      bias: [outputs], of the same type.
+      rows: Floats [rows, inputs].
+      kernel: Floats [inputs, outputs] of the same type.
+      bias: Floats [outputs] of the same type.
 
     Returns:
-      [rows, outputs], of the same type; callers do not see the gradient beside it.
+      Floats [rows, outputs] of the same type. `tf.custom_gradient` hides the gradient function
+      from callers.
     """
 
     def gradient(upstream: tf.Tensor) -> _Gradients:
         return (
-            # A third faster than a product with the kernel transposed, on CPUs in float32.
+            # In float32 on CPUs, einsum is a third faster than matmul with a transposed kernel.
             tf.einsum("ab,cb->ac", upstream, kernel),
             tf.matmul(rows, upstream, transpose_a=True),
             tf.raw_ops.BiasAddGrad(out_backprop=upstream),
@@ -41,17 +42,17 @@ def dense(
 
 
 class Projection(tf_keras.layers.Layer):
-    """A dense layer from the last axes of its input to any number of axes.
+    """A dense layer that maps the last axes of its input to any number of axes.
 
-    It has the weights of an `EinsumDense` layer: a kernel of the input's axes and the output's,
-    and a bias of the output's.
+    It has the weights of an `EinsumDense` layer: a kernel [*input axes, *output axes] and a bias
+    [*output axes].
 
     Args:
-      output_shape: the sizes of the output's axes.
-      input_axes: how many of the input's last axes are summed over.
-      kernel_initializer: makes the kernel's first values; the bias begins as zeros.
-      dense: the product, a function of rows, kernel and bias as `dense`.
-      **kwargs: name and dtype, as of any Keras layer.
+      output_shape: Sizes of the output axes.
+      input_axes: Number of last axes of the input to sum over.
+      kernel_initializer: Initializer of the kernel; the bias starts at zero.
+      dense: Function with the signature of `dense`, which computes the product.
+      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Projection(tf_keras.layers.Layer):
         self._kernel_initializer = tf_keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Create kernel and bias for inputs of this shape."""
+        """Create the kernel and the bias for inputs of this shape."""
         inner = input_shape[-self._input_axes :]
         self.kernel = self.add_weight(
             "kernel", [*inner, *self._outer], initializer=self._kernel_initializer
@@ -76,9 +77,9 @@ class Projection(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the projection of `inputs` [batch, ..., *input axes]: [batch, ..., *outputs]."""
+        """Return the product [batch, ..., *output axes] of `inputs` [batch, ..., *input axes]."""
         batch_axes, width = inputs.shape.rank - self._input_axes, prod(self._outer)
-        # The variables are converted to the compute type when they are read.
+        # Keras casts the variables to the compute type when they are read.
         kernel = tf.reshape(self.kernel, [-1, width])
         rows = tf.reshape(inputs, [-1, kernel.shape[0]])
         outputs = self._dense(rows, kernel, tf.reshape(self.bias, [width]))

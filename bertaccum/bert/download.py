@@ -1,7 +1,8 @@
-"""Google's released checkpoints: their addresses, downloading and unpacking them.
+"""Google's released checkpoints: download, verification and unpacking.
 
-A download continues where it was cut off, and what is unpacked is whole (length, digest, zip
-checksums, expected members) before it appears in the cache. No TensorFlow here.
+An interrupted download resumes where it stopped. A checkpoint appears in the cache only after its
+length, digest, zip checksums and members have been verified. This module does not import
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MEMBERS = (
     "bert_model.ckpt.index",
     "bert_model.ckpt.data-00000-of-00001",
 )
-# What zipfile raises: it seeks, decodes and unpacks wherever a damaged zip tells it to.
+# A damaged zip makes zipfile read the wrong bytes, which raises any of these errors.
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -48,9 +49,9 @@ _TIMEOUT_SECONDS = 30
 
 
 def checkpoint_url(preset: str) -> str:
-    """The address of a preset's zip; `BERTACCUM_CHECKPOINT_URL` overrides the base."""
+    """Return the URL of a preset's zip; `BERTACCUM_CHECKPOINT_URL` overrides its base."""
     config = PRESET_CONFIGS[preset]
-    # The release of 2020 holds 24 sizes, but not BERT-Large.
+    # The 2020 release has 24 sizes, but not BERT-Large.
     release = "2018_10_18" if preset == "bert-large" else "2020_02_20"
     name = (
         f"uncased_L-{config.num_hidden_layers}_H-{config.hidden_size}"
@@ -60,10 +61,10 @@ def checkpoint_url(preset: str) -> str:
 
 
 def fetch_preset(preset: str, progress: Progress) -> Path:
-    """The folder with a preset's checkpoint, downloaded into the cache if it is not there.
+    """Return the folder of a preset's checkpoint, downloading it unless it is in the cache.
 
     Raises:
-      InputError: no network, no such file at the address, or the file is damaged.
+      InputError: The network is down, the URL has no such file, or the file is damaged.
     """
     folder = _folder_of(preset)
     if preset_folder(preset) is None:
@@ -76,7 +77,7 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
 
 
 def preset_folder(preset: str) -> Path | None:
-    """The folder of a preset that has been downloaded before."""
+    """Return the folder of a preset in the cache, or None if it has not been downloaded."""
     folder = _folder_of(preset)
     return folder if folder.is_dir() else None
 
@@ -86,27 +87,27 @@ def _folder_of(preset: str) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks a zip of Google's format into `folder`, which appears whole or not at all.
+    """Unpack a zip in Google's format into `folder`, which appears complete or not at all.
 
-    Only the four known files are taken, by their base names: nothing in the zip can
-    write anywhere else.
+    Only the four known files are extracted, by their base names, so no path in the zip can write
+    outside of `folder`.
 
     Raises:
-      InputError: the zip is damaged or lacks one of the files.
+      InputError: The zip is damaged or lacks one of the files.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as whole:
         try:
             with zipfile.ZipFile(archive) as bundle:
                 for member, entry in _members(bundle, archive).items():
-                    # Reading to the end checks the member's CRC.
+                    # Reading a member to its end checks its CRC.
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)
         except _DAMAGED as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise InputError(
-                f"is not a whole zip file ({error})", "download it again", path=archive
+                f"is not a complete zip file ({error})", "download it again", path=archive
             ) from None
 
 
@@ -115,13 +116,13 @@ def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInf
     missing = [member for member in MEMBERS if member not in entries]
     if missing:
         raise InputError(
-            f"has no {', '.join(missing)}", "it is not one of Google's BERT zips", path=archive
+            f"has no {', '.join(missing)}", "use one of Google's BERT zips", path=archive
         )
     return {member: entries[member] for member in MEMBERS}
 
 
 def _download(url: str, folder: Path, progress: Progress) -> Path:
-    """Fetch `url` into `folder`, continuing what an earlier try left there."""
+    """Download `url` into `folder`, resuming an earlier attempt, and return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / (url.rsplit("/", 1)[-1] + ".part")
     try:
@@ -129,15 +130,15 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
     except (OSError, requests.RequestException) as error:
         raise InputError(
             f"cannot download {url} ({_cause(error)})",
-            "try again (it goes on where it stopped), name a folder or zip with"
+            "try again (the download resumes where it stopped), name a folder or zip with"
             " `init_checkpoint`, or start from random weights with `init_checkpoint` none and,"
-            " where the data has no vocab.txt, `vocab` FILE",
+            " if the data folder has no vocab.txt, `vocab` FILE",
         ) from None
     return part
 
 
 def _cause(error: Exception) -> str:
-    """Return what the system says, which requests and urllib3 wrap several times."""
+    """Return the system's error message, which requests and urllib3 wrap several times."""
     found: Any = error
     while found.args and isinstance(found.args[0], Exception):
         found = found.args[0]
@@ -150,7 +151,7 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
     with requests.get(url, headers=wanted, stream=True, timeout=_TIMEOUT_SECONDS) as response:
         if response.status_code == requests.codes.range_not_satisfiable:
             if response.headers.get("Content-Range", "").endswith(f"/{done}"):
-                return None  # What an earlier try left is all there is.
+                return None  # An earlier attempt got the whole file.
             part.unlink()
             return _fetch(url, part, progress)
         response.raise_for_status()
@@ -169,7 +170,7 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
 
 
 def _check_digest(part: Path, hashes: str) -> None:
-    """Compare a download with the MD5 digest that Google's storage sends with it, if it does."""
+    """Raise OSError if a download differs from the MD5 digest in the server's headers, if any."""
     found = re.search(r"md5=([\w+/]+=*)", hashes)
     if found is None:
         return
@@ -179,4 +180,4 @@ def _check_digest(part: Path, hashes: str) -> None:
             digest.update(block)
     if base64.b64encode(digest.digest()).decode() != found[1]:
         part.unlink()
-        raise OSError("what arrived is not what was sent: its MD5 digest differs")
+        raise OSError("the downloaded file is damaged: its MD5 digest differs")

@@ -1,9 +1,9 @@
-"""Dropout whose masks belong to the examples of an update, whatever its micro-batches are.
+"""Dropout with one mask per example, independent of how a window is cut into micro-batches.
 
-For each update a pool of mask rows is drawn from the seed. The row of an example's token, at
-each site in the model, follows from the example's position in the window. So the masks stay the
-same when a window is cut anywhere, padded to any length, run again after running out of memory,
-or computed a second time by recomputation. Looking rows up is also faster than drawing them.
+For each update, a pool of mask rows is drawn from the seed. The row for an example's token at a
+site of the model depends only on the seed and the example's position in the window. The masks
+therefore stay the same if a window is cut differently, padded to another length, run again after
+running out of memory, or recomputed. Looking up rows is also faster than drawing them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-# Rows in the pool: a power of two. In a window of 32 reviews of 128 tokens, each row serves one
-# token at each site, on average.
+# Number of rows in the pool, a power of two. In a window of 32 reviews of 128 tokens each, every
+# row serves one token per site on average.
 _ROWS = 4096
-# Masks are drawn as 16-bit numbers, so rates are right to 1e-5.
+# Masks are drawn as 16-bit numbers, so rates are accurate to 1e-5.
 _LEVELS = 2**16
 
 
@@ -30,12 +30,12 @@ class Masks:
     """The masks of one update.
 
     Args:
-      seed: [2] integers; all the rest follows from them.
-      pools: for each rate, [rows, width] booleans, true where a value is kept.
-      positions: [examples] int32, where examples stand in the window.
-      examples: [examples] int32, each example's own offset into the rows.
-      first: the number of the micro-batch's first example among these.
-      stream: "example", or "micro-batch" for masks that belong to micro-batches instead.
+      seed: Integers [2] from which everything else is drawn.
+      pools: Booleans [rows, width] for each rate, true for values to keep.
+      positions: Positions of the examples in the window, [examples] int32.
+      examples: Offset of each example into the rows, [examples] int32.
+      first: Index of the micro-batch's first example in `examples`.
+      stream: "example" for one mask per example, "micro-batch" for fresh masks per micro-batch.
     """
 
     seed: tf.Tensor
@@ -46,7 +46,7 @@ class Masks:
     stream: str = "example"
 
     def of_micro_batch(self, first: Any) -> Masks:
-        """Return the masks of the micro-batch that begins with example `first`."""
+        """Return the masks of the micro-batch that starts at example `first`."""
         seed = self.seed
         if self.stream == "micro-batch":
             seed = tf.random.experimental.stateless_fold_in(seed, self.positions[first])
@@ -58,7 +58,7 @@ _MASKS: ContextVar[Masks | None] = ContextVar("masks", default=None)
 
 @contextmanager
 def dropout_masks(masks: Masks | None) -> Iterator[None]:
-    """Let every `ExampleDropout` inside drop by these masks."""
+    """Make every `ExampleDropout` called in this context use these masks."""
     token = _MASKS.set(masks)
     try:
         yield
@@ -67,18 +67,18 @@ def dropout_masks(masks: Masks | None) -> Iterator[None]:
 
 
 def present_masks() -> Masks | None:
-    """Return the masks of the innermost `dropout_masks`."""
+    """Return the masks of the innermost `dropout_masks` context, or None outside of any."""
     return _MASKS.get()
 
 
 class ExampleDropout(tf_keras.layers.Dropout):
-    """Dropout by the masks of `dropout_masks`.
+    """A dropout layer that uses the masks of the `dropout_masks` context.
 
     Args:
-      rate: share of values that are dropped.
-      site: number of the layer in its model; each has rows of its own.
-      width: the largest size that an axis of the inputs, the first aside, can have.
-      **kwargs: name and dtype, as of any Keras layer.
+      rate: Fraction of values to drop.
+      site: Number of the layer in its model; sites use different rows.
+      width: Largest possible size of any axis of the inputs except the first.
+      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(self, rate: float, site: int, width: int, **kwargs: Any) -> None:
@@ -86,7 +86,7 @@ class ExampleDropout(tf_keras.layers.Dropout):
         self.site, self.width = site, width
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Drop from `inputs` [examples, ..., width] in training."""
+        """Return `inputs` [examples, ..., width], with dropout applied in training."""
         if not self.rate or not training:
             return tf.identity(inputs)
         keep, scale = self.keep(tf.shape(inputs), inputs.shape.rank)
@@ -94,18 +94,18 @@ class ExampleDropout(tf_keras.layers.Dropout):
         return _dropped(inputs, keep, scale)
 
     def keep(self, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor | None, float]:
-        """Return which values are kept in training, for code that applies the mask itself.
+        """Return the mask and the scale of kept values, for code that applies them itself.
 
         Args:
-          shape: [rank] int32, the shape [examples, ..., width] of what is dropped from.
-          rank: its length.
+          shape: Shape [examples, ..., width] of the values, as a tensor [rank] int32.
+          rank: Number of axes in `shape`.
 
         Returns:
-          Booleans of that shape, or None if the rate is 0; and the factor of values that are
-          kept.
+          Booleans of that shape, true for values to keep, or None if the rate is 0; and the
+          factor that multiplies the kept values.
 
         Raises:
-          RuntimeError: there are no `dropout_masks`.
+          RuntimeError: The call is outside of a `dropout_masks` context.
         """
         if not self.rate:
             return None, 1.0
@@ -117,9 +117,9 @@ class ExampleDropout(tf_keras.layers.Dropout):
         return keep, 1 / (1 - round(self.rate * _LEVELS) / _LEVELS)
 
     def _rows(self, masks: Masks, shape: tf.Tensor, rank: int) -> tf.Tensor:
-        """Return [examples, ...] int32, the pool's row for each: sums of random offsets."""
+        """Return the pool's row for each token, [examples, ...] int32: a sum of random offsets."""
         own = tf.random.experimental.stateless_fold_in(masks.seed, self.site)
-        # As many as there can ever be, so that they do not depend on the padding.
+        # Drawing the maximum number of offsets makes them independent of the padding.
         offsets = tf.random.stateless_uniform([rank, self.width], own, 0, _ROWS, tf.int32)
         rows = masks.examples[masks.first : masks.first + shape[0]] + offsets[0, 0]
         for axis in range(1, rank - 1):
@@ -137,11 +137,11 @@ def draw_masks(
     """Draw the masks of an update.
 
     Args:
-      model: a model whose dropout layers are `ExampleDropout`.
-      seed: [2] integers.
-      examples: the number of examples in the window.
-      positions: [share] int32, of the examples that are computed here; by default all.
-      stream: what a mask belongs to, "example" or "micro-batch".
+      model: Model whose dropout layers are `ExampleDropout`.
+      seed: Integers [2].
+      examples: Number of examples in the window.
+      positions: Positions of the examples computed here, [share] int32; None for all.
+      stream: "example" or "micro-batch", as in `Masks`.
 
     Returns:
       The masks of the examples at `positions`.
@@ -160,7 +160,7 @@ def draw_masks(
 
 
 def _pool(seed: tf.Tensor, rate: float, width: int) -> tf.Tensor:
-    """Return [rows, width] booleans, of which a share of `rate` is false."""
+    """Return booleans [rows, width]; a fraction `rate` of them is false."""
     halves = tf.random.stateless_uniform([_ROWS, (width + 1) // 2], seed, None, None, tf.uint32)
     numbers = tf.reshape(tf.bitcast(halves, tf.uint16), [_ROWS, -1])[:, :width]
     return tf.cast(numbers, tf.int32) >= round(rate * _LEVELS)
@@ -168,12 +168,12 @@ def _pool(seed: tf.Tensor, rate: float, width: int) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def _dropped(inputs: tf.Tensor, keep: tf.Tensor, scale: float) -> tf.Tensor:
-    """Apply a mask; the backward pass keeps its booleans only."""
+    """Apply a mask, keeping only its booleans for the backward pass."""
 
     @tf.custom_gradient
     def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def scaled(x: tf.Tensor) -> tf.Tensor:
-            # A product, as selecting is slow in bfloat16.
+            # Multiplication is faster than selection in bfloat16.
             return x * (tf.cast(keep, x.dtype) * tf.constant(scale, x.dtype))
 
         return scaled(inputs), scaled

@@ -1,4 +1,4 @@
-"""BERT's encoder: tf-models' scaffold around our embeddings and transformer layers."""
+"""BERT's encoder: the scaffold of tf-models with our embeddings and transformer layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "tanh": tf.tanh,
     "linear": tf.identity,
 }
-# Dropout sites of a classifier. Masks follow from the sites, so their numbers never change.
+# Dropout sites of a classifier. Masks depend on these numbers, so they must never change.
 _EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 1, 2, 4
 
 
@@ -33,13 +33,13 @@ def build_encoder(
     """Build a BERT encoder with random weights (truncated normal, drawn from the global seed).
 
     Args:
-      config: its dimensions.
-      dropout: rate for embeddings, attention and layer outputs alike.
-      first_token_only: whether the last layer computes the first token only, which is all that
-        the pooled output needs; it still attends to the other tokens.
+      config: Dimensions of the encoder.
+      dropout: Dropout rate of embeddings, attention weights and layer outputs.
+      first_token_only: Whether the last layer computes only the first token, which is all that
+        the pooled output needs. The first token still attends to the other tokens.
 
     Returns:
-      A model of `encoder_inputs` with `sequence_output` [batch, length or 1, hidden] and
+      A model that maps `encoder_inputs` to `sequence_output` [batch, length or 1, hidden] and
       `pooled_output` [batch, hidden].
     """
     last = config.num_hidden_layers - 1
@@ -69,22 +69,22 @@ def build_encoder(
 
 
 def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
-    """Turn recomputation on or off, for functions that are traced from now on.
+    """Turn recomputation on or off for functions traced after this call.
 
     Args:
-      encoder: as `build_encoder` returns it.
-      recompute: whether every transformer layer recomputes; see `TransformerLayer`.
+      encoder: Encoder that `build_encoder` returned.
+      recompute: Whether every transformer layer recomputes; see `TransformerLayer`.
     """
     for layer in encoder.hidden_layers:
         layer.recompute = recompute
 
 
 def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, Any]:
-    """Return the encoder's inputs for single texts: every token in segment 0.
+    """Return the encoder's inputs for single texts, with every token in segment 0.
 
     Args:
-      token_ids: [batch, length] int32.
-      padding_mask: [batch, length] int32, 1 for tokens and 0 for padding.
+      token_ids: Token ids [batch, length] int32.
+      padding_mask: Mask [batch, length] int32, 1 for tokens and 0 for padding.
     """
     return {
         "input_word_ids": token_ids,
@@ -94,12 +94,12 @@ def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, A
 
 
 def initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
-    """Return a new initializer of kernels and embeddings, which draws its own values."""
+    """Return a new initializer for a kernel or an embedding table."""
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
 
 def head_dropouts(config: EncoderConfig, rate: float) -> list[ExampleDropout]:
-    """Return the two dropout layers of a classifier's head, in the order of their use."""
+    """Return the two dropout layers of a classifier's head, in order of use."""
     last = _FIRST_LAYER_SITE + _SITES_OF_LAYER * config.num_hidden_layers
     return [ExampleDropout(rate, site, _mask_width(config)) for site in (0, last)]
 
@@ -107,29 +107,30 @@ def head_dropouts(config: EncoderConfig, rate: float) -> list[ExampleDropout]:
 def checkpoint_name(name: str) -> str:
     """Return a variable's name in checkpoints.
 
-    It differs for the pooler only: tf-models calls it `cls_transform` in `EncoderScaffold`, and
-    `pooler_transform` in `BertEncoder`, in its checkpoint converters and in our checkpoints.
+    Only the pooler's name differs: tf-models calls the pooler `cls_transform` in
+    `EncoderScaffold`, but `pooler_transform` in `BertEncoder` and its checkpoint converters. Our
+    checkpoints use the second name.
 
     Args:
-      name: a variable's name, such as "cls_transform/kernel:0".
+      name: Name of a variable, such as "cls_transform/kernel:0".
     """
     return name.replace("cls_transform", "pooler_transform")
 
 
 def _mask_width(config: EncoderConfig) -> int:
-    """Return the largest size of an axis with dropout, which holds hidden units or tokens."""
+    """Return the largest possible size of an axis with dropout: hidden units or tokens."""
     return max(config.hidden_size, config.max_position_embeddings)
 
 
 class _Embeddings:
-    """The embeddings of BERT, as `EncoderScaffold` takes them for `embedding_cls`.
+    """BERT's embeddings, in the form that `EncoderScaffold` accepts as `embedding_cls`.
 
-    It is not a Keras layer: the layers that it makes become layers of the encoder itself, so a
-    checkpoint finds them where it finds those of tf-models' `BertEncoder`.
+    This class is not a Keras layer: the layers that it creates become layers of the encoder
+    itself, so they have the same place in checkpoints as those of tf-models' `BertEncoder`.
 
     Args:
-      config: the encoder's dimensions.
-      dropout: rate for the sum of the embeddings.
+      config: Dimensions of the encoder.
+      dropout: Dropout rate of the sum of the embeddings.
     """
 
     def __init__(self, config: EncoderConfig, dropout: float) -> None:
@@ -140,10 +141,10 @@ class _Embeddings:
         ]
 
     def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return embeddings [batch, length, hidden] and mask [batch, length, length].
+        """Return embeddings [batch, length, hidden] and attention mask [batch, length, length].
 
         Args:
-          inputs: word ids, padding mask and segment ids, each [batch, length] int32.
+          inputs: Word ids, padding mask and segment ids, each [batch, length] int32.
         """
         word_ids, padding_mask, segment_ids = inputs
         config, width = self._config, self._config.hidden_size
@@ -170,18 +171,18 @@ class _Embeddings:
 
 
 class WordEmbedding(tf_keras.layers.Layer):
-    """Word embeddings, with the weights and outputs of tf-models' `OnDeviceEmbedding`.
+    """An embedding layer with the weights and outputs of tf-models' `OnDeviceEmbedding`.
 
-    A lookup straight from a variable tells TensorFlow that the variable is sparse: from then
-    on every dense read and every optimizer step copies all of it, the largest of BERT's
-    variables. Reading it first and looking up in the result copies nothing, and the gradient
-    still holds the rows in use only (IndexedSlices).
+    A lookup directly in a variable marks the variable as sparse: from then on, TensorFlow copies
+    all of it, the largest variable of BERT, for every dense read and every optimizer step.
+    Reading the variable first and looking up rows in the result copies nothing. The gradient
+    still contains only the rows in use (IndexedSlices).
 
     Args:
-      words: size of the vocabulary.
-      width: size of an embedding.
-      initializer: makes the first values.
-      **kwargs: name and dtype, as of any Keras layer.
+      words: Size of the vocabulary.
+      width: Size of an embedding.
+      initializer: Initializer of the embedding table.
+      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class WordEmbedding(tf_keras.layers.Layer):
         self._shape, self._initializer = (words, width), initializer
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Create the table, without autocast: `call` casts only the rows in use."""
+        """Create the table without autocasting, because `call` casts only the rows in use."""
         self.embeddings = self.add_weight(
             "embeddings", self._shape, initializer=self._initializer, experimental_autocast=False
         )

@@ -1,10 +1,10 @@
-"""Dimensions of BERT encoders, and those of the released models."""
+"""Dimensions of BERT encoders, including those of the released models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# As in Google's files, `gelu` is the tanh approximation, with which BERT was pretrained.
+# As in Google's files, `gelu` means the tanh approximation that BERT was pretrained with.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 
@@ -12,7 +12,7 @@ ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 class EncoderConfig:
     """The dimensions of a BERT encoder, under the names of Google's `bert_config.json`.
 
-    Dropout is not here: it belongs to the training recipe, not to the weights.
+    Dropout is not a field, because it belongs to the training recipe and not to the weights.
     """
 
     hidden_size: int = 512
@@ -27,14 +27,14 @@ class EncoderConfig:
 
     @property
     def parameters(self) -> int:
-        """Weights of embeddings, layers and pooler, but for biases and norms."""
+        """Return the number of weights, without biases and layer normalization."""
         entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         layer = 4 * self.hidden_size + 2 * self.intermediate_size
         return (entries + self.num_hidden_layers * layer + self.hidden_size) * self.hidden_size
 
 
 def _preset(layers: int, hidden: int) -> EncoderConfig:
-    """A released uncased model: heads of 64, a feed-forward part four times as wide."""
+    """Return a released model's dimensions: heads of size 64, feed-forward 4 times as wide."""
     return EncoderConfig(
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -43,7 +43,8 @@ def _preset(layers: int, hidden: int) -> EncoderConfig:
     )
 
 
-# Turc et al. 2019, "Well-Read Students Learn Better"; base and large: Devlin et al. 2018.
+# Sources: Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018 for base and
+# large.
 PRESET_CONFIGS = {
     "bert-tiny": _preset(2, 128),
     "bert-mini": _preset(4, 256),
@@ -54,5 +55,5 @@ PRESET_CONFIGS = {
 }
 
 
-# The file of weights in Hugging Face's format.
+# Name of the weights file in Hugging Face's format.
 WEIGHTS = "model.safetensors"

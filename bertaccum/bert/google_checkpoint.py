@@ -1,7 +1,7 @@
-"""Weights from a checkpoint in Google's format into our encoder.
+"""Loader of checkpoints in Google's format.
 
-The original (TF1) names are translated by tf-models-official's table; what we add is
-that nothing may be left unmatched.
+The table of tf-models-official translates the original (TF1) names. In addition, this module
+checks that the checkpoint has every variable of the encoder.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_RE
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.errors import InputError, reason
 
-# Of the variables that do not match, this many are named.
+# Maximum number of mismatched variables that an error message names.
 _NAMED = 5
 
 
 def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) -> None:
-    """Loads `checkpoint` (a prefix such as `…/bert_model.ckpt`) into `encoder`.
+    """Load a checkpoint in Google's format into `encoder`.
 
-    Variables of the checkpoint that are not the encoder's (`cls/…`) are left aside.
+    Variables of the checkpoint that the encoder does not have (`cls/…`) are ignored.
+
+    Args:
+      encoder: Encoder whose weights are replaced.
+      checkpoint: Prefix of the checkpoint's files, such as `…/bert_model.ckpt`.
 
     Raises:
-      InputError: the files cannot be read, or do not hold every variable of the encoder in
-        its shape.
+      InputError: The files cannot be read, or a variable of the encoder is missing or has another
+        shape.
     """
     try:
         reader = tf.train.load_checkpoint(str(checkpoint))
@@ -40,7 +44,7 @@ def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) 
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
             f"is not a readable BERT checkpoint ({reason(error)})",
-            "download it again or name another",
+            "download it again or name another checkpoint",
             path=checkpoint,
         ) from None
 
@@ -64,12 +68,12 @@ def _require_every_variable(
         if original is None:
             problems.append(f"{_name(variable)} is missing")
         elif shapes[original] != expected:
-            problems.append(f"{original} is {shapes[original]}, the model needs {expected}")
-    refuse_misfit(problems, "use the bert_config.json that came with it", checkpoint)
+            problems.append(f"{original} has shape {shapes[original]}, expected {expected}")
+    refuse_misfit(problems, "use the bert_config.json that came with the checkpoint", checkpoint)
 
 
 def refuse_misfit(problems: list[str], hint: str, path: Path) -> None:
-    """Raises InputError if weights do not fit the model, with the first of the `problems`."""
+    """Raise InputError if there are `problems` with the weights, naming the first of them."""
     if problems:
         more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
         raise InputError(
@@ -78,7 +82,7 @@ def refuse_misfit(problems: list[str], hint: str, path: Path) -> None:
 
 
 def original_shape(variable: tf.Variable) -> list[int]:
-    """The shape in the original, where attention heads are not cut apart."""
+    """Return a variable's shape in the original code, which has no separate axis for heads."""
     shape: Any = list(variable.shape)
     if "self_attention/" not in variable.name:
         return shape

@@ -1,7 +1,7 @@
-"""Folders in Hugging Face's format, but for the weights: dimensions, words, labels.
+"""Model folders in Hugging Face's format: their configuration, vocabulary and labels.
 
-Only BERT as it was published is read: what would compute something else is refused by the
-key that says so. No tensorflow here.
+`huggingface_weights` reads and writes the weights. Only BERT as published can be read; for any
+other model, an error names the key that differs. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import json_text
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-# Of names in a file that holds more than the encoder; and of the part that it may lack.
+# Prefixes of tensor names: the encoder's in a file with a head, and the optional pooler's.
 PREFIX, POOLER = "bert.", "pooler.dense."
 _LAYER_NORM_EPSILON = 1e-12
-# Of the tokenizers' settings, those that are on, or left out, for uncased models.
+# Tokenizer settings that uncased models turn on or leave out.
 _CLEANING = (
     *("do_lower_case", "lowercase", "strip_accents"),
     *("tokenize_chinese_chars", "handle_chinese_chars"),
 )
-# Their names of our activations; the first of each is the one to write.
+# Hugging Face's names for our activations; exports use the first one.
 _ACTIVATIONS = {
     "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate"),
     "gelu_erf": ("gelu", "gelu_python"),
@@ -38,7 +38,7 @@ _ACTIVATIONS = {
     "tanh": ("tanh",),
     "linear": ("linear",),
 }
-# Keys that make a BERT another one, with the value that they have in that of the paper.
+# Keys that change what the model computes, with their values for BERT as published.
 _USUAL: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -51,38 +51,42 @@ WORDS = "vocab.txt"
 
 
 def safetensors() -> ModuleType:
-    """The package that reads and writes the weights.
+    """Return the package that reads and writes the weights.
 
     Raises:
-      ConfigError: it is not installed.
+      ConfigError: The package is not installed.
     """
     try:
         import safetensors.numpy
     except ImportError:
         raise ConfigError(
             "Hugging Face's format needs the package safetensors",
-            "pip install 'bertaccum[huggingface]'",
+            "run pip install 'bertaccum[huggingface]'",
         ) from None
     return safetensors
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Whether a folder has the configuration, or weights, of this format and not of Google's."""
+    """Return whether a folder has files in this format and no Google checkpoint."""
     if (folder / "bert_model.ckpt.index").is_file():
         return False
     return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, "pytorch_model.bin"))
 
 
 def check_folder(folder: Path) -> None:
-    """Raises InputError unless all files are there, and the words are cut out of text as ours."""
+    """Check that a folder has its configuration, weights and the tokenizer of an uncased model.
+
+    Raises:
+      InputError: A file is missing, or the tokenizer cleans text in another way.
+    """
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
     if not (folder / WEIGHTS).is_file():
         pickled = (folder / "pytorch_model.bin").is_file()
-        held = ", and a pickled pytorch_model.bin is not opened: it can run any code"
+        held = ", and pytorch_model.bin is not loaded because a pickle can run any code"
         raise InputError(
             f"has no {WEIGHTS}" + (held if pickled else ""),
-            "load it with transformers and save it again with save_pretrained, as one file",
+            "load the model with transformers and save it with save_pretrained, as one file",
             path=folder,
         )
     _check_text_cleaning(folder)
@@ -90,10 +94,13 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def open_weights(path: Path) -> Iterator[Any]:
-    """Opens a `model.safetensors`, of which nothing is read yet but what it holds.
+    """Open a `model.safetensors` without reading its tensors.
+
+    Yields:
+      The open file, whose tensors are read on demand.
 
     Raises:
-      InputError: it cannot be read.
+      InputError: The file cannot be read.
     """
     package = safetensors()
     try:
@@ -106,39 +113,41 @@ def open_weights(path: Path) -> Iterator[Any]:
 
 
 def held_names(weights: Any) -> dict[str, str]:
-    """The names in a file: as transformers writes them for an encoder today, to as they are."""
-    return {_today(name): name for name in weights.keys()}  # noqa: SIM118 (it is no mapping)
+    """Return a mapping from each tensor's current name in transformers to its name in the file."""
+    return {_today(name): name for name in weights.keys()}  # noqa: SIM118 (not a mapping)
 
 
 def _today(name: str) -> str:
-    """The first releases have the names of TensorFlow's layer normalization."""
+    """Return a tensor's current name; the first releases used TensorFlow's layer norm names."""
     name = name.removeprefix(PREFIX).replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def has_pooler(names: Container[str]) -> bool:
-    """Whether `held_names` are of a model with a pooler."""
+    """Return whether names that `held_names` returned include a pooler's."""
     return any(f"{POOLER}{part}" in names for part in ("weight", "bias"))
 
 
 def read_huggingface_config(path: Path) -> EncoderConfig:
-    """The dimensions in a `config.json`; what it leaves out is BERT-Base's, as in transformers.
+    """Return the encoder's dimensions from a `config.json`.
+
+    Missing keys have the values of BERT-Base, as in transformers.
 
     Raises:
-      InputError: it is missing or damaged, of another architecture, or of a BERT that computes
-        something else.
+      InputError: The file is missing or damaged, or describes another architecture or a BERT that
+        computes something else.
     """
     values = read_object(path)
-    named = values.get("model_type", "bert")  # Early files name none.
+    named = values.get("model_type", "bert")  # Early files have no model_type.
     if named != "bert":
         raise InputError(
-            f"is of a {named} model", "only BERT can be read (model_type bert)", path=path
+            f"describes a {named} model, not BERT", "use a model with model_type bert", path=path
         )
     for key, usual in {**_USUAL, "layer_norm_eps": _LAYER_NORM_EPSILON}.items():
         value = values.get(key, usual)
         if value != usual and not _is_close(value, usual):
             raise InputError(
-                f"{key} is {value!r}, known is {usual!r}", "name another model", path=path
+                f"{key} is {value!r}, expected {usual!r}", "use another model", path=path
             )
     base = dataclasses.asdict(PRESET_CONFIGS["bert-base"]) | {"hidden_act": "gelu"}
     return checked_config(base | values | {"hidden_act": _our_activation(values, path)}, path)
@@ -150,7 +159,7 @@ def _our_activation(values: dict[str, Any], path: Path) -> str:
         if named in theirs:
             return ours
     known = ", ".join(name for theirs in _ACTIVATIONS.values() for name in theirs)
-    raise InputError(f"hidden_act is {named!r}", f"known are {known}", path=path)
+    raise InputError(f"hidden_act is {named!r}", f"use a model with one of {known}", path=path)
 
 
 def _is_close(value: Any, other: Any) -> bool:
@@ -160,7 +169,7 @@ def _is_close(value: Any, other: Any) -> bool:
 
 
 def _check_text_cleaning(folder: Path) -> None:
-    """Raises InputError where text is not lower-cased, or not cut, as for uncased models."""
+    """Raise InputError if the tokenizer does not clean text as for uncased models."""
     for path in (folder / TOKENIZER_CONFIG, folder / TOKENIZER):
         settings: Any = read_object(path) if path.is_file() else {}
         if path.name == TOKENIZER:
@@ -168,17 +177,17 @@ def _check_text_cleaning(folder: Path) -> None:
         for key in _CLEANING if isinstance(settings, dict) else ():
             if settings.get(key) not in (True, None):
                 raise InputError(
-                    f"{key} is {settings[key]!r}, and text is cleaned as for uncased models here",
-                    "name an uncased model",
+                    f"{key} is {settings[key]!r}, expected True as in uncased models",
+                    "use an uncased model",
                     path=path,
                 )
 
 
 def read_words(path: Path) -> list[str]:
-    """A vocabulary from a `vocab.txt`, or from the `tokenizer.json` that newer folders have.
+    """Return the vocabulary in a `vocab.txt`, or in the `tokenizer.json` that newer folders have.
 
     Raises:
-      InputError: it is missing or damaged, or no WordPiece vocabulary.
+      InputError: The file is missing or damaged, or contains no WordPiece vocabulary.
     """
     if path.name != TOKENIZER:
         return read_vocabulary(path)
@@ -188,7 +197,7 @@ def read_words(path: Path) -> list[str]:
     numbers = list(words.values())
     whole = numbers and all(type(number) is int for number in numbers)
     if not whole or sorted(numbers) != list(range(len(numbers))):
-        raise InputError("holds no WordPiece vocabulary", "add a vocab.txt", path=path)
+        raise InputError("contains no WordPiece vocabulary", "add a vocab.txt", path=path)
     vocabulary = sorted(words, key=words.__getitem__)
     check_vocabulary(vocabulary, path)
     return vocabulary
@@ -202,15 +211,15 @@ def write_description(
     max_seq_length: int,
     dropout: float,
 ) -> None:
-    """Writes all but the weights, as for transformers' BertForSequenceClassification.
+    """Write all files except the weights, as for transformers' BertForSequenceClassification.
 
     Args:
-      folder: that is there.
-      encoder: the dimensions.
-      vocabulary: the entries, by id.
-      names: of the classes, by number.
-      max_seq_length: tokens that texts are cut to.
-      dropout: rate that it was trained with.
+      folder: Existing folder to write to.
+      encoder: Dimensions of the encoder.
+      vocabulary: Entries of the vocabulary, in order of their ids.
+      names: Names of the classes, in order of their numbers.
+      max_seq_length: Number of tokens that texts are truncated to.
+      dropout: Dropout rate that the model was trained with.
     """
     config = {
         "architectures": ["BertForSequenceClassification"],
@@ -237,7 +246,7 @@ def write_description(
         "do_lower_case": True,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
-        # `[SEP]` in a text is a bracket, three letters and a bracket, as it was in training.
+        # As in training, `[SEP]` in a text is five characters and not a special token.
         "split_special_tokens": True,
         "model_max_length": max_seq_length,
         **_SPECIAL,

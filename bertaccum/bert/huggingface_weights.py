@@ -1,6 +1,6 @@
-"""Weights from and to `model.safetensors`, under the names of transformers' BERT.
+"""Loader and writer of `model.safetensors`, under the tensor names of transformers' BERT.
 
-PyTorch's kernels are [outputs, inputs], and its attention heads are not cut apart.
+PyTorch's kernels have shape [outputs, inputs] and no separate axis for attention heads.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
-    """Loads a `model.safetensors` into `encoder`.
+    """Load a `model.safetensors` into `encoder`.
 
-    A pooler that it lacks stays as it is: one that only guessed masked words has none. What
-    the encoder does not have (`cls.…`, `classifier.…`) is left aside.
+    Masked language models have no pooler; for them, the encoder's pooler keeps its weights.
+    Tensors that the encoder does not have (`cls.…`, `classifier.…`) are ignored.
 
     Raises:
-      InputError: the file cannot be read, or does not hold every other variable of the encoder
-        in its shape.
+      InputError: The file cannot be read, or any other variable of the encoder is missing or has
+        another shape or type.
     """
     with open_weights(path) as weights:
         held = held_names(weights)
@@ -73,18 +73,18 @@ def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
 
 
 def save_huggingface(model: tf_keras.Model, folder: Path) -> None:
-    """Writes a classifier's weights into a folder that `write_description` wrote to."""
+    """Write a classifier's weights to a folder that `write_description` has written to."""
     tensors = {}
     for variable in model.weights:
         name = _their_name(variable)
         flat = variable.numpy().reshape(original_shape(variable))
         key = name if name.startswith(_HEAD) else PREFIX + name
-        # Of a transposed view safetensors would write the memory as it lies.
+        # safetensors writes the memory as laid out, the wrong order for a transposed view.
         tensors[key] = np.ascontiguousarray(_turned(flat, variable))
     path = folder / WEIGHTS
-    # transformers asks what wrote the file; PyTorch's names and shapes are what it means.
+    # transformers requires this metadata, which stands for PyTorch's names and shapes.
     safetensors().numpy.save_file(tensors, path, metadata={"format": "pt"})
-    # safetensors lets nobody else read it.
+    # safetensors makes the file readable by its owner only, unlike the other files.
     shutil.copymode(folder / CONFIG, path)
 
 
@@ -98,10 +98,10 @@ def _require_every_variable(
             continue
         tensor, shape = weights.get_slice(held[name]), _their_shape(variable)
         if tensor.get_shape() != shape:
-            problems.append(f"{name} is {tensor.get_shape()}, the model needs {shape}")
+            problems.append(f"{name} has shape {tensor.get_shape()}, expected {shape}")
         elif tensor.get_dtype() not in _FLOATS:
-            problems.append(f"{name} holds no floats but {tensor.get_dtype()}")
-    refuse_misfit(problems, "use the config.json that came with it", path)
+            problems.append(f"{name} has type {tensor.get_dtype()}, expected floats")
+    refuse_misfit(problems, "use the config.json that came with the weights", path)
 
 
 def _their_name(variable: tf.Variable) -> str:

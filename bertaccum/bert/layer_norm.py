@@ -1,4 +1,4 @@
-"""Layer normalization with a closed-form gradient: fewer passes, and less to keep."""
+"""Layer normalization with a closed-form gradient: fewer passes, and less memory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ Normalize = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, float], tf.Tensor]
 def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Normalize the last axis to zero mean and unit variance, then scale and shift it.
 
-    TensorFlow's own gradient keeps every intermediate step of moments and normalization.
+    The gradient keeps fewer tensors in memory than TensorFlow's own, which keeps every
+    intermediate result.
 
     Source: Ba, Kiros and Hinton 2016, "Layer Normalization".
 
     Args:
-      x: [..., width] floats.
-      scale: [width], of the same type.
-      offset: [width], of the same type.
-      epsilon: added to the variance.
+      x: Floats [..., width].
+      scale: Floats [width] of the same type.
+      offset: Floats [width] of the same type.
+      epsilon: Number added to the variance.
 
     Returns:
-      [..., width], of the same type.
+      Floats [..., width] of the same type.
     """
 
     @tf.custom_gradient
@@ -55,16 +56,18 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
 
 
 def _sum_of_rows(x: tf.Tensor) -> tf.Tensor:
-    """Sum [..., width] to [width]; twice as fast as `reduce_sum` on CPUs."""
+    """Return the sum [width] of rows [..., width], twice as fast as `reduce_sum` on CPUs."""
     return tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, x.shape[-1]]))
 
 
 class LayerNorm(tf_keras.layers.LayerNormalization):
-    """Keras' layer normalization over the last axis, with the same weights, by `layer_norm`.
+    """Keras' layer normalization over the last axis, computed by `layer_norm`.
+
+    It has the same weights as Keras' layer.
 
     Args:
-      normalize: a function of input, scale, offset and epsilon, as `layer_norm`.
-      **kwargs: as of Keras' layer, but `axis`, `center` and `scale`.
+      normalize: Function with the signature of `layer_norm`.
+      **kwargs: Arguments of Keras' layer except `axis`, `center` and `scale`.
     """
 
     def __init__(self, normalize: Normalize = layer_norm, **kwargs: Any) -> None:
@@ -72,7 +75,7 @@ class LayerNorm(tf_keras.layers.LayerNormalization):
         self._normalize = normalize
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Normalize `inputs` [..., width] in no less than float32; returns the compute type."""
+        """Return `inputs` [..., width], normalized in at least float32, in the compute type."""
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         scale, offset = (tf.cast(v, x.dtype) for v in (self.gamma, self.beta))
         return tf.cast(self._normalize(x, scale, offset, self.epsilon), self.compute_dtype)

@@ -1,4 +1,4 @@
-"""Which encoder, weights and vocabulary the options mean. No TensorFlow here."""
+"""The encoder, weights and vocabulary that options select, found without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
-# Prefix of the weights' files in Google's format.
+# Prefix of the weight files in Google's format.
 _PREFIX = "bert_model.ckpt"
 
 
 def checkpoint_home(named: str) -> str:
-    """The folder of a checkpoint that is named by its files' prefix, as TensorFlow names one."""
+    """Return the folder of a checkpoint, which may be named by its file prefix as in TensorFlow."""
     path = Path(named)
     return str(path.parent) if path.name == _PREFIX and not path.exists() else named
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
-    """Resolves `model`, `bert_config`, `init_checkpoint` and `vocab`.
+    """Return the model that `model`, `bert_config`, `init_checkpoint` and `vocab` name.
 
     Raises:
-      ConfigError: the options contradict each other.
-      InputError: a file is missing, damaged or does not fit the others.
+      ConfigError: The options contradict each other.
+      InputError: A file is missing, is damaged or does not fit the others.
     """
     folder = _checkpoint_folder(config, progress)
     encoder = _encoder(config, folder)
@@ -55,7 +55,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
     if len(vocabulary) != encoder.vocab_size:
         raise InputError(
-            f"has {len(vocabulary)} entries, the model's vocab_size is {encoder.vocab_size}",
+            f"has {len(vocabulary)} entries, but the model's vocab_size is {encoder.vocab_size}",
             "use the vocabulary that the model was pretrained with",
             path=vocabulary_path,
         )
@@ -65,10 +65,10 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
 
 
 def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
-    """As `find_model`, but nothing is downloaded, and the vocabulary may be unknown (empty).
+    """Return a model as `find_model` does, without downloading anything.
 
-    For a preset that is not in the cache, and for random weights without a vocabulary, the
-    preset's dimensions are the answer.
+    For a preset that is not in the cache, and for random weights without a vocabulary file, the
+    result has the preset's dimensions and an empty vocabulary.
     """
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
@@ -98,8 +98,8 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     named = config.init_checkpoint
     if named is None and config.bert_config is not None:
         raise ConfigError(
-            "`bert_config` has no weights of its own",
-            "add `init_checkpoint` with a folder or zip, or none for random weights",
+            "`bert_config` needs `init_checkpoint`, because a configuration has no weights",
+            "add `init_checkpoint` with a folder or zip, or with none for random weights",
         )
     named = named or config.model or DEFAULT_PRESET
     if named == NO_CHECKPOINT:
@@ -118,18 +118,19 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
         return folder
     raise InputError(
         "there is no such checkpoint",
-        f"`init_checkpoint` takes a folder, a zip, a run, none, or {', '.join(PRESET_CONFIGS)}",
+        "set `init_checkpoint` to a folder, a zip, a run, none, or one of"
+        f" {', '.join(PRESET_CONFIGS)}",
         path=path,
     )
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is one that `bertaccum train` made."""
+    """Return whether `bertaccum train` created a folder."""
     return (folder / "config.yaml").is_file()
 
 
 def _best_of_run(run: Path) -> Path:
-    # `runs/latest` is another run as soon as the new one begins.
+    # Resolve links now: `runs/latest` points to the new run as soon as that one starts.
     best = standing(run.resolve() / "best")
     if not (best / f"{RUN_PREFIX}.index").is_file():
         raise InputError(
@@ -141,7 +142,7 @@ def _best_of_run(run: Path) -> Path:
 
 
 def _pretrained(source: ModelSource, folder: Path) -> ModelSource:
-    """The same with the weights in a folder."""
+    """Return `source` with the weights in a folder."""
     pooler, labels, name = True, None, _PREFIX
     if is_huggingface(folder):
         name = WEIGHTS
@@ -160,14 +161,18 @@ def _whole_folder(folder: Path) -> Path:
         if not (folder / name).is_file():
             raise InputError(
                 f"has no {name}",
-                "name a folder in the format of Google's releases, or in Hugging Face's",
+                "name a folder in the format of Google's releases or of Hugging Face",
                 path=folder,
             )
     return folder
 
 
 def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
-    """The named dimensions, which must be the checkpoint's; its own where none are named."""
+    """Return the encoder's dimensions: those that the options name, else the checkpoint's.
+
+    Raises:
+      ConfigError: The options and the checkpoint differ.
+    """
     own = _own_encoder(folder) if folder else None
     if config.bert_config is not None:
         named, option = read_bert_config(Path(config.bert_config)), "bert_config"
@@ -177,9 +182,9 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
         return own
     if own is None:
         return named
-    # How weights were first drawn does not matter.
+    # Pretrained weights make `initializer_range` irrelevant; `find_model` checks `vocab_size`.
     differences = [
-        f"{name} {value} against {getattr(own, name)}"
+        f"{name} {value} versus {getattr(own, name)}"
         for name, value in dataclasses.asdict(named).items()
         if name not in ("initializer_range", "vocab_size") and value != getattr(own, name)
     ]
@@ -187,7 +192,7 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
         raise ConfigError(
             f"`{option}` {config.bert_config or config.model} and `init_checkpoint`"
             f" {config.init_checkpoint} differ: {', '.join(differences)}",
-            f"drop `{option}` to take the checkpoint's own",
+            f"drop `{option}` to use the checkpoint's dimensions",
         )
     return own
 
@@ -201,7 +206,7 @@ def _own_encoder(folder: Path) -> EncoderConfig:
 def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
-    # Other words than those of the pretraining would be other words under the same ids.
+    # Pretrained weights need the vocabulary of the pretraining: its ids select the embeddings.
     home = Path(config.data) if folder is None else folder
     if (home / WORDS).is_file():
         return home / WORDS

@@ -1,4 +1,4 @@
-"""Which encoder, weights and vocabulary a configuration means. No tensorflow here."""
+"""The encoder, weights and vocabulary to start from. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ RUN_PREFIX = "model.ckpt"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Everything that decides the untrained model.
+    """Everything that determines a model before training.
 
     Args:
-      name: what to call it in reports.
-      encoder: the encoder's dimensions.
-      vocabulary: the entries, by id.
-      checkpoint: prefix of the pretrained weights, or their `model.safetensors`; None for
-        random ones.
-      has_pooler: whether the pretrained weights include the pooler's.
-      labels: the classes of the checkpoint's head, as `labels.json` has them; None without one.
+      name: Name of the model in reports.
+      encoder: Dimensions of the encoder.
+      vocabulary: Entries of the vocabulary, in order of their ids.
+      checkpoint: Prefix of the pretrained weights, or their `model.safetensors`; None for random
+        weights.
+      has_pooler: Whether the pretrained weights include a pooler.
+      labels: Classes of the checkpoint's head, as in `labels.json`; None if it has no head.
     """
 
     name: str
@@ -34,13 +34,13 @@ class ModelSource:
 
     @property
     def of_run(self) -> bool:
-        """Whether the weights are the best checkpoint of a run of `bertaccum train`."""
+        """Return whether the weights are the best checkpoint of a `bertaccum train` run."""
         return self.checkpoint is not None and self.checkpoint.name == RUN_PREFIX
 
     @property
     def telling_file(self) -> Path | None:
-        """The file that is another one if the pretrained weights are."""
+        """Return the file whose contents identify the pretrained weights, or None."""
         if self.checkpoint is None or self.checkpoint.name == WEIGHTS:
             return self.checkpoint
-        # The index has checksums of all weights.
+        # The index contains checksums of all weights.
         return self.checkpoint.with_name(f"{self.checkpoint.name}.index")

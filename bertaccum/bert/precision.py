@@ -1,4 +1,4 @@
-"""The arithmetic that `precision` means on the device that is here."""
+"""The Keras policy for the option `precision` on this machine's devices."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import tensorflow as tf
 
 from bertaccum.settings import AUTO
 
-# From this compute capability on, GPUs have bfloat16, which needs no loss scale.
+# GPUs support bfloat16, which needs no loss scale, from this compute capability on.
 _BFLOAT16 = (8, 0)
 
 
 def resolved_precision(name: str) -> str:
-    """A Keras policy's name: the one given, or for `auto` the fastest that the device has.
+    """Return the name of the Keras policy for the option `precision`.
 
-    A GPU's float32 products are made in TF32 where it has that, which is TensorFlow's own
-    default. A CPU keeps to float32: only some of them are faster in bfloat16.
+    For `auto`, this is the fastest policy that every GPU supports, and float32 on CPUs, because
+    only some CPUs are faster in bfloat16. In float32, GPUs that support TF32 use it for matrix
+    products, which is TensorFlow's default.
     """
     if name != AUTO:
         return name

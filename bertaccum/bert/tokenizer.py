@@ -1,8 +1,9 @@
-"""Text to token ids, exactly as the tokenizer that BERT was pretrained with.
+"""A tokenizer with exactly the token ids of the one that BERT was pretrained with.
 
-tensorflow-text's own lower-casing is a compatibility case fold: it takes `…` for
-three periods and changes `™`, ligatures and `ß`. So the original's steps stand
-here one by one, as ops, before the fast WordPiece op.
+The lower-casing of tensorflow-text is a compatibility case fold: it turns `…` into three periods
+and changes `™`, ligatures and `ß`. This module therefore runs the original steps one by one as
+TensorFlow ops, before the fast WordPiece op.
+
 Source: google-research/bert `tokenization.py`, class BasicTokenizer.
 """
 
@@ -11,11 +12,11 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-# The original takes a word of more than 200 characters for [UNK]. The WordPiece op
-# counts bytes, so longer words are made too long for it, whatever their script.
+# The original maps a word of more than 200 characters to [UNK]. The WordPiece op counts bytes, so
+# `normalize` replaces such a word by one that exceeds the op's limit in any script.
 _MAX_WORD_BYTES = 4 * 200
 _LONG_WORD = r"[^ ]{201,}"
-# What ends a word besides a space: ASCII symbols, Unicode punctuation, CJK ideographs.
+# Characters that are words by themselves: ASCII symbols, Unicode punctuation, CJK ideographs.
 _WORD_OF_ITS_OWN = (
     r"([!-/:-@\[-`{-~\p{P}\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
     r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}])"
@@ -23,13 +24,13 @@ _WORD_OF_ITS_OWN = (
 
 
 def normalize(texts: tf.Tensor) -> tf.Tensor:
-    """Cleans, lower-cases, strips accents and parts words as the original does.
+    """Clean and lower-case texts, strip accents and separate words, as the original does.
 
     Args:
-      texts: [batch] strings; invalid UTF-8 is dropped.
+      texts: Strings [batch]; invalid UTF-8 is dropped.
 
     Returns:
-      [batch] strings.
+      Strings [batch] with words separated by spaces.
     """
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", replacement_char=0xFFFD)
     texts = tf.strings.regex_replace(texts, r"[\t\n\r\p{Z}]", " ")
@@ -42,7 +43,12 @@ def normalize(texts: tf.Tensor) -> tf.Tensor:
 
 
 class Tokenizer:
-    """Turns texts into `[CLS] … [SEP]` rows of at most `max_seq_length` ids."""
+    """A tokenizer that returns `[CLS] … [SEP]` rows of at most `max_seq_length` ids.
+
+    Args:
+      vocabulary: Entries of the vocabulary, in order of their ids.
+      max_seq_length: Number of tokens that texts are truncated to, with [CLS] and [SEP].
+    """
 
     def __init__(self, vocabulary: list[str], max_seq_length: int) -> None:
         self._wordpiece = tf_text.FastBertTokenizer(
@@ -55,15 +61,15 @@ class Tokenizer:
         self.max_seq_length = max_seq_length
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """[batch] strings to [batch, (length)] ids, uncut and without special tokens."""
+        """Return ids [batch, (length)] of strings [batch], whole and without special tokens."""
         return self._wordpiece.tokenize(normalize(texts))
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """[batch] strings to [batch, (length)] ids, cut, between [CLS] and [SEP]."""
+        """Return ids [batch, (length)] of strings [batch], truncated, with [CLS] and [SEP]."""
         return self.with_lengths(texts)[0]
 
     def with_lengths(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """The same ids, and [batch] how many each text would have without truncation."""
+        """Return the same ids, and each text's number of ids before truncation, [batch] int32."""
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
         cut = pieces[:, : self.max_seq_length - 2]

@@ -1,4 +1,4 @@
-"""A transformer layer, made of attention, projections and normalization with fast gradients."""
+"""A transformer layer of attention, projections and normalization with fast gradients."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from bertaccum.bert.dense import Dense, Projection, dense
 from bertaccum.bert.dropout import ExampleDropout, dropout_masks, present_masks
 from bertaccum.bert.layer_norm import LayerNorm, Normalize, layer_norm
 
-# Added to variances, as by BERT's original code.
+# Added to variances, as in BERT's original code.
 EPSILON = 1e-12
 
 
 class TransformerLayer(tf_keras.layers.Layer):
-    """A transformer layer that `EncoderScaffold` takes as `hidden_cls`.
+    """A transformer layer that `EncoderScaffold` accepts as `hidden_cls`.
 
     It has the weights of tf-models' `TransformerEncoderBlock`. The attributes that hold them have
-    the same names as there, because a checkpoint finds a weight by these names.
+    the same names too, because checkpoints identify weights by these names.
 
     The attribute `recompute` may be changed; a `tf.function` reads it when it is traced.
 
     Args:
-      hidden_size: width of inputs and outputs, a multiple of `num_attention_heads`.
-      num_attention_heads: number of attention heads.
-      intermediate_size: width of the feed-forward part.
-      dropout: rate for attention weights and the outputs of both parts.
-      first_site: number of the layer's first dropout site; the layer has four.
-      mask_width: the largest size of an axis with dropout; see `ExampleDropout`.
-      output_range: number of tokens, from the first, whose output is computed; None for all.
-      recompute: whether to keep only the input for the backward pass, which then computes the
+      hidden_size: Width of inputs and outputs, a multiple of `num_attention_heads`.
+      num_attention_heads: Number of attention heads.
+      intermediate_size: Width of the feed-forward part.
+      dropout: Dropout rate of the attention weights and the outputs of both parts.
+      first_site: Number of the layer's first dropout site; the layer has four.
+      mask_width: Largest possible size of an axis with dropout; see `ExampleDropout`.
+      output_range: Number of leading tokens whose output is computed; None for all tokens.
+      recompute: Whether to keep only the input for the backward pass, which then computes the
         layer a second time. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with
         Sublinear Memory Cost".
-      kernel_initializer: returns an initializer, once for each kernel.
-      activation: a function between the two products of the feed-forward part.
-      attention: a function as `bertaccum.bert.attention.attention`.
-      dense: a function as `bertaccum.bert.dense.dense`, for every product with a kernel.
-      normalize: a function as `bertaccum.bert.layer_norm.layer_norm`.
-      **kwargs: name and dtype, as of any Keras layer.
+      kernel_initializer: Function that returns an initializer; called once per kernel.
+      activation: Function to apply between the two products of the feed-forward part.
+      attention: Function with the signature of `bertaccum.bert.attention.attention`.
+      dense: Function with the signature of `bertaccum.bert.dense.dense`, used for every product
+        with a kernel.
+      normalize: Function with the signature of `bertaccum.bert.layer_norm.layer_norm`.
+      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class TransformerLayer(tf_keras.layers.Layer):
             return Projection((width,), 1, kernel_initializer(), dense, name=name)
 
         def norm(name: str) -> LayerNorm:
-            # In float32 whatever the precision, for numeric stability.
+            # Normalization always runs in float32, for numerical stability.
             return LayerNorm(normalize, name=name, epsilon=EPSILON, dtype=tf.float32)
 
-        # Masks follow from the sites, so their numbers never change. Site 1 is unused: it was a
+        # Masks depend on the site numbers, so these must never change. Site 1 is unused: it was a
         # dropout between the feed-forward products, which BERT does not have.
         self._attention_layer = SelfAttention(
             hidden_size,
@@ -98,18 +99,18 @@ class TransformerLayer(tf_keras.layers.Layer):
         self._output_layer_norm = norm("output_layer_norm")
 
     def call(self, inputs: list[tf.Tensor], training: bool | None = None) -> tf.Tensor:
-        """Compute the layer's output.
+        """Return the layer's output.
 
         Args:
-          inputs: hidden states [batch, length, hidden], floats, and mask [batch, length,
-            length], 0 for padding.
-          training: whether to apply dropout, by the masks of `dropout_masks`.
+          inputs: Hidden states, floats [batch, length, hidden], and mask [batch, length, length],
+            0 for padding.
+          training: Whether to apply dropout, with the masks of the `dropout_masks` context.
 
         Returns:
-          [batch, length or output_range, hidden] float32.
+          Hidden states [batch, length or output_range, hidden] float32.
 
         Raises:
-          RuntimeError: dropout is to be applied and there are no `dropout_masks`.
+          RuntimeError: Dropout is applied outside of a `dropout_masks` context.
         """
         hidden, mask = inputs
         if not self.recompute:
@@ -119,7 +120,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         # `recompute_grad` differentiates with respect to arguments and variables only.
         @tf.recompute_grad
         def output(hidden: tf.Tensor) -> tf.Tensor:
-            # The backward pass runs this again, where `dropout_masks` has been left.
+            # The backward pass runs this again, after the `dropout_masks` context has ended.
             with dropout_masks(masks):
                 return self._output(hidden, mask, training)
 

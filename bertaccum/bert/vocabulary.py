@@ -1,4 +1,4 @@
-"""WordPiece vocabularies: reading, checking, and learning one from text."""
+"""WordPiece vocabularies: reading, checking and learning from texts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Reads a vocabulary file, one entry a line; an entry's id is its line, from 0.
+    """Return the vocabulary in a file with one entry per line, in order of the ids.
 
     Raises:
-      InputError: the file is missing, not UTF-8, repeats an entry or lacks a special token.
+      InputError: The file is missing, is not UTF-8, repeats an entry or lacks a special token.
     """
     text = read_text(path).removesuffix("\n")
     vocabulary = [line.removesuffix("\r") for line in text.split("\n")]
@@ -24,32 +24,32 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def check_vocabulary(vocabulary: list[str], path: Path) -> None:
-    """Raises InputError unless every special token is there and no entry is there twice."""
+    """Raise InputError if a vocabulary lacks a special token or repeats an entry."""
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise InputError(
-            f"has no {' '.join(missing)}", "it is not a BERT vocabulary (vocab.txt)", path=path
+            f"has no {' '.join(missing)}", "use the vocab.txt of a BERT model", path=path
         )
     first_row: dict[str, int] = {}
     for row, entry in enumerate(vocabulary, start=1):
         if first_row.setdefault(entry, row) != row:
             raise InputError(
                 f"repeats {entry!r} of row {first_row[entry]}",
-                "every entry must be there once",
+                "list every entry only once",
                 path=path,
                 row=row,
             )
 
 
 def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
-    """Learns a WordPiece vocabulary from `texts` with tensorflow-text's own tool.
+    """Learn a WordPiece vocabulary from texts with the tool of tensorflow-text.
 
     Args:
-      texts: the training texts, as written; they are normalised as for tokenizing.
-      size: the most entries the vocabulary may have.
+      texts: Training texts as written; they are normalized as for tokenization.
+      size: Maximum number of entries.
 
     Returns:
-      The entries, the special tokens first (so `[PAD]` is 0).
+      The entries, starting with the special tokens, so that `[PAD]` has id 0.
     """
     import tensorflow as tf
     from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset

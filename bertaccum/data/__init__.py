@@ -1,1 +1,1 @@
-"""Prepared data as tokens, and the windows that updates are computed from."""
+"""Tokenized data, and the windows of examples that updates are computed from."""

@@ -1,4 +1,4 @@
-"""What a data folder has to train on, without TensorFlow, whose import takes seconds."""
+"""Contents of data folders, read without importing TensorFlow, which takes seconds."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from data_prep.tsv import read_tsv
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:
-    """The train.tsv and the dev.tsv of a data folder.
+    """Return the paths of train.tsv and dev.tsv in a data folder.
 
     Raises:
-      InputError: there is none.
+      InputError: One of them is missing.
     """
     tsvs = [folder / "train.tsv", folder / "dev.tsv"]
     for tsv in tsvs:
         if not tsv.exists():
-            hint = "run `bertaccum prepare` first, or name a folder with `data`"
+            hint = "run `bertaccum prepare` first, or name another folder with `data`"
             raise InputError("there is no such file", hint, path=tsv)
     return tsvs
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
-    """Return the TSVs of `data`; none if it is the default folder and not prepared yet.
+    """Return the TSVs in `data`, or none if it is the default folder and does not exist yet.
 
     Raises:
-      InputError: the folder was named, or is there, and lacks one of them.
+      InputError: A TSV is missing in a folder that exists or is not the default.
     """
     folder = Path(config.data)
     if config.data == PlanConfig.data and not folder.exists():
@@ -42,10 +42,10 @@ def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
 
 
 def read_labels(folder: Path) -> Labels:
-    """The classes of a data folder: those of its manifest, else those in its train.tsv.
+    """Return the classes of a data folder, from its manifest or else from its train.tsv.
 
     Raises:
-      InputError: there is no usable train.tsv, or it holds fewer than two classes.
+      InputError: train.tsv is missing, is unusable or has fewer than two classes.
     """
     names = label_names(folder)
     if names is not None:
@@ -55,8 +55,8 @@ def read_labels(folder: Path) -> Labels:
     values = sorted(set(found), key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
     if len(values) < 2:
         raise InputError(
-            f"holds one class only ({values[0]})",
-            "a classifier needs two or more; check the label column",
+            f"has only one class ({values[0]}), but a classifier needs at least two",
+            "check the label column",
             path=train,
         )
     return Labels(values, values)
@@ -65,16 +65,16 @@ def read_labels(folder: Path) -> Labels:
 def read_inputs(
     source: ModelSource, labels: Labels, tsvs: list[Path], max_seq_length: int
 ) -> RunInputs:
-    """Return a run's inputs, with digests of the data.
+    """Return a run's inputs, including digests of the data.
 
     Args:
-      source: the model to start from.
-      labels: the classes.
-      tsvs: train.tsv and dev.tsv, or none.
-      max_seq_length: number of tokens after which texts are truncated.
+      source: Model to start from.
+      labels: Classes.
+      tsvs: Paths of train.tsv and dev.tsv, or none.
+      max_seq_length: Number of tokens that texts are truncated to.
 
     Raises:
-      InputError: a TSV cannot be read.
+      InputError: A TSV cannot be read.
     """
     digests = [sha256(tsv) for tsv in tsvs]
     stores = [

@@ -1,4 +1,4 @@
-"""The classes of a data set."""
+"""The classes of a dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from bertaccum.errors import InputError
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of a task: how the TSV writes them and what people call them."""
+    """The classes of a task, in order of their numbers.
+
+    Args:
+      values: Label of each class in the TSV.
+      names: Name of each class for people.
+    """
 
     values: list[str]
     names: list[str]
@@ -23,13 +28,18 @@ class Labels:
 def labels_of(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
     """Return the label of each row of a TSV.
 
+    Args:
+      tsv: Path of the TSV, for error messages.
+      table: Rows of the TSV.
+
     Raises:
-      InputError: it has none.
+      InputError: The TSV has no labels.
     """
     if "label" not in table:
         raise InputError(
             "has no labels",
-            "a test.tsv in the cola layout has none: predict it, or prepare with `layout` plain",
+            "run `bertaccum predict` on it, or prepare the data with `layout` plain (in the cola"
+            " layout, test.tsv has no labels)",
             path=tsv,
         )
     return table["label"]
@@ -47,7 +57,7 @@ def _class_numbers(tsv: Path, table: Any, labels: Labels) -> np.ndarray:
         first = table[unknown].iloc[0]
         raise InputError(
             f"label {first['label']!r} is unknown",
-            f"known are {_known(labels)}",
+            f"use one of {_known(labels)}",
             path=tsv,
             row=int(first["row"]),
         )

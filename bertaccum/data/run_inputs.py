@@ -1,4 +1,4 @@
-"""The files that a run's updates follow from."""
+"""The inputs that determine a run's updates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bertaccum.data.labels import Labels
 
 @dataclass(frozen=True)
 class RunInputs:
-    """A model to start from, the classes, and the data.
+    """The inputs of a run: the model to start from, the classes and the data.
 
     Args:
-      source: dimensions, vocabulary and pretrained weights; the vocabulary is empty if unknown.
-      labels: the classes.
-      tsvs: train.tsv and dev.tsv; empty if there are no prepared data yet.
+      source: Dimensions, vocabulary and pretrained weights; the vocabulary is empty if unknown.
+      labels: Classes.
+      tsvs: Paths of train.tsv and dev.tsv; empty if the data have not been prepared yet.
       tsv_digests: SHA-256 of each TSV.
-      store_digests: name of each TSV's token store.
+      store_digests: Name of each TSV's token store.
     """
 
     source: ModelSource
@@ -30,5 +30,5 @@ class RunInputs:
 
     @property
     def takes_head(self) -> bool:
-        """Whether the pretrained weights include a head for exactly these classes."""
+        """Return whether the pretrained weights include a head for exactly these classes."""
         return self.source.labels == dataclasses.asdict(self.labels)

@@ -1,7 +1,7 @@
-"""Labels and tokens of a TSV: read once, tokenized once, then memory-mapped.
+"""Labels and tokens of a TSV, which is read and tokenized once and then memory-mapped.
 
-A token store is a folder in the cache, named by a digest of everything that decides
-its contents, so that it is never stale and never asked about.
+A token store is a folder in the cache. Its name is a digest of everything that determines its
+contents, so a store is never stale and needs no check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertaccum.data.labels import Labels
 from bertaccum.data.truncation import Truncation
 from data_prep.prepared_files import is_prepared
 
-# Raise when the same inputs would give another store.
+# Increment this number if the same inputs would result in a different store.
 _FORMAT = 2
 
 
@@ -27,10 +27,10 @@ class TokenStore:
     """Tokenized examples, memory-mapped.
 
     Args:
-      token_ids: [tokens] int32, all examples one after the other, with [CLS] and [SEP].
-      offsets: [examples + 1] int64, where each example starts.
-      labels: [examples] int32, class numbers.
-      truncation: what `max_seq_length` cut off; None if the texts come from no TSV.
+      token_ids: Token ids of all examples in sequence, with [CLS] and [SEP], [tokens] int32.
+      offsets: Start of each example, and the end of the last one, [examples + 1] int64.
+      labels: Class numbers, [examples] int32.
+      truncation: Statistics of the truncation; None if the texts do not come from a TSV.
     """
 
     token_ids: np.ndarray
@@ -43,25 +43,25 @@ class TokenStore:
 
     @functools.cached_property
     def longest(self) -> int:
-        """Tokens of the longest example."""
+        """Return the number of tokens of the longest example."""
         return int(np.diff(self.offsets).max())
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Token counts of `rows`."""
+        """Return the number of tokens of each of `rows`."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
 
 def store_digest(
     tsv: Path, contents: str, labels: Labels, vocabulary: list[str], max_seq_length: int
 ) -> str:
-    """Return a name for a token store, made of all that decides its contents.
+    """Return the name of a token store: a digest of everything that determines its contents.
 
     Args:
-      tsv: the TSV; it matters whether `prepare` wrote it.
-      contents: its SHA-256.
-      labels: the classes.
-      vocabulary: of the tokenizer.
-      max_seq_length: of the tokenizer.
+      tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently.
+      contents: SHA-256 of the TSV.
+      labels: Classes.
+      vocabulary: Vocabulary of the tokenizer.
+      max_seq_length: Number of tokens that the tokenizer truncates texts to.
     """
     table = [contents, is_prepared(tsv)]
     key = json.dumps([_FORMAT, table, labels.values, max_seq_length, vocabulary])

@@ -1,4 +1,4 @@
-"""Token stores of TSVs and of texts: read once, tokenized once, then memory-mapped."""
+"""Tokenization of TSVs and texts into token stores."""
 
 from __future__ import annotations
 
@@ -36,12 +36,18 @@ def open_store(
     progress: Progress,
     digest: str | None = None,
 ) -> TokenStore:
-    """Opens the token store of `tsv`, after making it if there is none yet.
+    """Return the token store of a TSV, creating it if it is not in the cache.
 
-    Its name, `store_digest`, is computed unless the caller has it already.
+    Args:
+      tsv: Path of the TSV.
+      labels: Classes.
+      vocabulary: Vocabulary of the tokenizer.
+      max_seq_length: Number of tokens that texts are truncated to.
+      progress: Called with the current activity, the texts done and the total.
+      digest: Name of the store; None to compute it with `store_digest`.
 
     Raises:
-      InputError: the TSV cannot be read, has no labels or one that is not in `labels`.
+      InputError: The TSV cannot be read, or has no labels or an unknown one.
     """
     digest = digest or store_digest(tsv, sha256(tsv), labels, vocabulary, max_seq_length)
     folder = cache_folder() / "tokens" / digest
@@ -56,7 +62,7 @@ def open_store(
 
 
 def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
-    """A store of texts without classes, in memory."""
+    """Return a token store of unlabelled texts, in memory; its labels are all 0."""
     tokens = tokenizer(tf.constant(texts, tf.string))
     return TokenStore(
         token_ids=tokens.flat_values.numpy(),
@@ -68,23 +74,23 @@ def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
 def store_of_table(
     table: pd.DataFrame, path: Path, labels: Labels, tokenizer: Tokenizer, note: Note
 ) -> TokenStore:
-    """Return a store, in memory, of a table of the user's own.
+    """Return a token store of a user's table, in memory.
 
     Args:
-      table: as `read_tsv` returns it.
-      path: where it was read, for messages.
-      labels: the classes. The table may have their names or their numbers.
-      tokenizer: of the model.
-      note: is told which of the two was taken if both are possible.
+      table: Table that `read_tsv` returned.
+      path: Path of the table, for messages.
+      labels: Classes. The table may contain their names or their numbers.
+      tokenizer: Tokenizer of the model.
+      note: Called with a sentence if the labels could be either names or numbers.
 
     Raises:
-      InputError: it has no labels, or one that is unknown.
+      InputError: The table has no labels, or an unknown one.
     """
     store = store_of(table["text"].tolist(), tokenizer)
     found = set(labels_of(path, table))
     by_name = found <= set(labels.names) and not is_prepared(path)
     if by_name and found <= set(labels.values) and labels.names != labels.values:
-        note(f"{path}: its labels are class names and could be class numbers; taken for names")
+        note(f"{path}: its labels could be class names or class numbers; they are read as names")
     known = Labels(labels.names, labels.names) if by_name else labels
     return dataclasses.replace(store, labels=_class_numbers(path, table, known))
 
@@ -123,7 +129,7 @@ def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
 def tokenized(
     texts: list[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
-    """Tokenize texts on all cores; yields what `Tokenizer.with_lengths` makes of each batch."""
+    """Tokenize texts in batches on all cores, and yield `Tokenizer.with_lengths` of each batch."""
 
     def batches() -> Iterator[list[str]]:
         for start in range(0, len(texts), _BATCH):

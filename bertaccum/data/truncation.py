@@ -1,4 +1,4 @@
-"""How many texts are longer than a model reads."""
+"""Statistics of the texts that are longer than a model reads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Truncation:
-    """The lengths of a TSV's texts, in tokens with [CLS] and [SEP], before truncation.
+    """The lengths of a TSV's texts before truncation, in tokens with [CLS] and [SEP].
 
     Args:
-      max_seq_length: tokens that a longer text is cut to.
-      texts: in the TSV.
-      longer: of them, those that are cut.
-      median: length.
-      longest: length.
+      max_seq_length: Number of tokens that longer texts are truncated to.
+      texts: Number of texts in the TSV.
+      longer: Number of texts that are truncated.
+      median: Median length.
+      longest: Length of the longest text.
     """
 
     max_seq_length: int

@@ -1,7 +1,7 @@
-"""Where a window is cut: into equal counts, or where it costs the least.
+"""Cuts of windows into micro-batches, either of equal size or at the lowest cost.
 
-Padding goes to the longest of a micro-batch, so that short examples should not be with long
-ones; but each micro-step has a price of its own, whatever is in it.
+Every example is padded to the longest of its micro-batch, so short examples should not share a
+micro-batch with long ones. However, each micro-step also has a fixed cost.
 """
 
 from __future__ import annotations
@@ -12,42 +12,44 @@ from typing import TypeAlias
 
 import numpy as np
 
-# From lengths [examples] in ascending order, and the micro-batch, to [micro_steps + 1]: where
-# micro-batches start, and the end.
+# Function of the lengths [examples] in ascending order and the micro-batch size. It returns the
+# start of each micro-batch, and the end of the last one, [micro_steps + 1].
 Cut: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
-# What a micro-step costs besides its tokens, in tokens: gradients are added to the sums, and
-# some hundred operations are started. MemoryPoint by `python benchmarks/speed.py cuts`: 44.
+# Fixed cost of a micro-step, in tokens: it adds gradients to the accumulators and starts hundreds
+# of operations. `python benchmarks/speed.py cuts` measures 44.
 _STEP_TOKENS = 50.0
-# A token's attention to one other against its dense layers: 4 h to 24 h**2 multiplications,
-# and the softmax between them, which is slower than its count. From the same measurement.
+# Cost of a token's attention to one other token, relative to the cost of its dense layers. The
+# ratio of multiplications is 4 h to 24 h**2 for hidden size h, but the softmax is slower than its
+# operation count. The same benchmark measures this value.
 _ATTENTION = 1 / 2700
 
 
 def make_cut(kind: str, longest: int) -> Cut:
-    """The function that `cut` means, for examples of at most `longest` tokens."""
+    """Return the `Cut` that the option `cut` names, for examples of at most `longest` tokens."""
     return functools.partial(cut_by_cost, longest=longest) if kind == "cost" else cut_by_count
 
 
 def cut_by_count(lengths: np.ndarray, micro_batch: int) -> np.ndarray:
-    """A `Cut` into micro-batches of so many examples each."""
+    """Cut a window into micro-batches of `micro_batch` examples each; see `Cut`."""
     return np.append(np.arange(0, len(lengths), micro_batch), len(lengths))
 
 
 def cut_by_cost(lengths: np.ndarray, micro_batch: int, longest: int) -> np.ndarray:
-    """The cheapest `Cut` that takes no more memory than that by count.
+    """Cut a window at the lowest cost, in no more memory than `cut_by_count` needs; see `Cut`.
 
     Args:
-      lengths: [examples] tokens of each, in ascending order.
-      micro_batch: examples of the longest kind that memory holds.
-      longest: tokens of these. No micro-batch gets more than `micro_batch * longest`, padding
-        included; with attention's quadratic part, shorter ones then take less.
+      lengths: Number of tokens of each example [examples], in ascending order.
+      micro_batch: Number of examples of length `longest` that fit into memory.
+      longest: Largest number of tokens of an example. A micro-batch gets at most
+        `micro_batch * longest` tokens, including padding. Since the memory of attention is
+        quadratic in the length, micro-batches of shorter examples need less memory.
 
     Returns:
-      [micro_steps + 1].
+      The start of each micro-batch, and the end of the last one, [micro_steps + 1].
     """
     examples, most_tokens = len(lengths), micro_batch * longest
-    # Of the first so many examples: the least cost, and where the last micro-batch starts.
+    # For the first n examples: the lowest cost, and the start of the last micro-batch.
     cost, start = np.zeros(examples + 1), np.zeros(examples + 1, int)
     for end in range(1, examples + 1):
         length = int(lengths[end - 1])

@@ -1,8 +1,7 @@
-"""Which examples make up each update, and how they are cut: a pure function of the position.
+"""The examples of each update, as a pure function of its position in the run.
 
-Nothing here is drawn as the run goes along: the order of an epoch follows from the
-seed and the epoch's number, a window from its place in the epoch. So any update can
-be found again without those before it.
+The order of an epoch depends only on the seed and the epoch's number, and a window only on its
+position in the epoch. Any update can therefore be reconstructed without those before it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from bertaccum.data.window_cuts import Cut, cut_by_count
 
 @dataclass(frozen=True)
 class Window:
-    """The examples of one update, or a replica's share of them, and where they are cut.
+    """The examples of one update, or a replica's share of them, cut into micro-batches.
 
     Args:
-      token_ids: [tokens] int32, the examples' tokens one after the other, shortest first.
-      row_splits: [examples + 1] int64, where each example's tokens start.
-      labels: [examples] int32.
-      cuts: [micro_steps + 1] int32, the first example of each micro-batch, and the end.
-      share: [examples] where they stand in the whole window; None if they are all of it.
-      whole: examples in the whole window; None if these are all.
+      token_ids: Token ids of the examples in sequence, shortest example first, [tokens] int32.
+      row_splits: Start of each example's tokens, and the end, [examples + 1] int64.
+      labels: Class numbers, [examples] int32.
+      cuts: First example of each micro-batch, and the end, [micro_steps + 1] int32.
+      share: Positions of the examples in the whole window, [examples] int32; None if the
+        examples are the whole window.
+      whole: Number of examples in the whole window; None if these are all of them.
     """
 
     token_ids: np.ndarray
@@ -49,46 +49,51 @@ class Window:
 
     @property
     def positions(self) -> np.ndarray:
-        """[examples] int32, where they stand in the whole window."""
+        """Return the positions of the examples in the whole window, [examples] int32."""
         return np.arange(self.examples, dtype=np.int32) if self.share is None else self.share
 
     @property
     def window_examples(self) -> int:
-        """Examples in the whole window, those of all replicas."""
+        """Return the number of examples in the whole window, over all replicas."""
         return self.examples if self.whole is None else self.whole
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens that are computed: each micro-batch is padded to its longest, its last."""
+        """Return the number of tokens, with each micro-batch padded to its last example."""
         lengths = np.diff(self.row_splits)
         return int((np.diff(self.cuts) * lengths[self.cuts[1:] - 1]).sum())
 
 
 @functools.lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, examples: int) -> np.ndarray:
-    """The order of an epoch: [examples] int64, the same on every machine and numpy.
+    """Return the order of an epoch, [examples] int64, the same on every machine.
 
-    Sorting raw random numbers, because numpy promises the bits of a bit generator but
-    not the order that `Generator.permutation` makes of them.
+    The order comes from sorting raw random numbers, because NumPy guarantees the stream of a bit
+    generator across versions, but not that of `Generator.permutation`.
     """
     raw = np.random.Philox(key=[seed, epoch]).random_raw(examples)
     return np.argsort(raw, kind="stable")
 
 
 def updates_per_epoch(examples: int, target_batch: int) -> int:
-    """Windows in an epoch; the last may be short, and is weighted exactly."""
+    """Return the number of windows in an epoch; the last may be short and is weighted exactly."""
     return math.ceil(examples / target_batch)
 
 
 def updates_between(every: int | float | None, per_epoch: int) -> int:
-    """The updates from one evaluation to the next: a number, or with a point, of epochs."""
+    """Return the evaluation interval in updates.
+
+    Args:
+      every: Number of updates if an int, number of epochs if a float; None for one epoch.
+      per_epoch: Number of updates in an epoch.
+    """
     if isinstance(every, int):
         return every
     return max(round((1.0 if every is None else every) * per_epoch), 1)
 
 
 def window_rows(update: int, examples: int, target_batch: int, seed: int) -> tuple[int, np.ndarray]:
-    """The epoch (from 0) and the rows of update number `update` (from 0)."""
+    """Return the epoch of an update and the rows of its window; both numbers start at 0."""
     epoch, position = divmod(update, updates_per_epoch(examples, target_batch))
     start = position * target_batch
     return epoch, permutation(seed, epoch, examples)[start : start + target_batch]
@@ -102,17 +107,18 @@ def make_window(
     replica: int = 0,
     replicas: int = 1,
 ) -> Window:
-    """Gathers `rows`, sorted by length so that each micro-batch pads to its own longest.
+    """Return a window, sorted by length so that each micro-batch is padded to its own longest.
 
-    The order inside a window does not matter to its update, so sorting costs nothing
-    in exactness and saves most of the padding.
+    The order within a window does not change its update, so sorting saves most of the padding at
+    no loss of exactness.
 
     Args:
-      store: the examples.
-      rows: of the window.
-      micro_batch: as `cut` takes it.
-      cut: a function of the sorted lengths and the micro-batch, to where micro-batches start.
-      replica, replicas: whose share of the rows to take, of how many.
+      store: Token store with the examples.
+      rows: Rows of the window's examples in the store.
+      micro_batch: Micro-batch size that is passed to `cut`.
+      cut: Function that cuts the sorted examples; see `Cut`.
+      replica: Number of the replica whose share to return.
+      replicas: Number of replicas that share the window.
     """
     whole, share = len(rows), shares(len(rows), replicas)[replica]
     rows = by_length(store, rows)[share]
@@ -130,10 +136,10 @@ def make_window(
 
 
 def shares(examples: int, replicas: int) -> list[np.ndarray]:
-    """Which examples of a window, sorted by length, each replica gets: [share] int32.
+    """Return each replica's examples of a window that is sorted by length, [share] int32.
 
-    Dealt out back and forth, so that all get about as many tokens; some get one example more
-    than others, or none.
+    Examples are dealt out back and forth, so that all replicas get about the same number of
+    tokens. Some replicas get one example more than others, or none.
     """
     turn = np.arange(examples) % (2 * replicas)
     dealt = np.minimum(turn, 2 * replicas - 1 - turn)
@@ -141,18 +147,18 @@ def shares(examples: int, replicas: int) -> list[np.ndarray]:
 
 
 def by_length(store: TokenStore, rows: np.ndarray) -> np.ndarray:
-    """The same rows, shortest examples first."""
+    """Return `rows` with the shortest examples first."""
     return rows[np.argsort(store.lengths(rows), kind="stable")]
 
 
 def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
-    """The rows of all examples, by length, so many at a time: for what needs no order."""
+    """Return all rows in batches of examples of similar length, for work that needs no order."""
     order = by_length(store, np.arange(len(store)))
     return [order[start : start + batch] for start in range(0, len(store), batch)]
 
 
-# [tokens], [examples + 1], [examples], [micro_steps + 1], [examples], []: what `fields` gives.
-# Every size is open, so that all windows share one trace.
+# The signature of `fields`: [tokens], [examples + 1], [examples], [micro_steps + 1], [examples],
+# []. All sizes are unknown, so that all windows share one trace.
 SIGNATURE = [
     tf.TensorSpec([None], tf.int32),
     tf.TensorSpec([None], tf.int64),
@@ -164,7 +170,7 @@ SIGNATURE = [
 
 
 def fields(window: Window) -> tuple[Any, ...]:
-    """What the update is given of a window: as in `SIGNATURE`."""
+    """Return the fields of a window that an update takes as input, in the order of `SIGNATURE`."""
     return (
         window.token_ids,
         window.row_splits,

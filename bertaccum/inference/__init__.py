@@ -1,1 +1,1 @@
-"""What a trained classifier is used for: prediction, evaluation, export."""
+"""Prediction, evaluation and export with a trained classifier."""

@@ -1,4 +1,4 @@
-"""How good a model is on a TSV: accuracy, loss, per-class scores, confusion, Matthews."""
+"""Evaluation of a run's best model on a labelled TSV."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from data_prep.tsv import read_tsv
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the best model of a run makes of a labelled TSV.
+    """The predictions of a run's best model for a labelled TSV.
 
     Args:
-      run: the run's name.
-      update: after which its best model was as it is; None where that is not known any more.
-      tsv: what was predicted.
-      store: its examples.
-      names: of the classes.
-      logits: [examples, classes], in the order of the TSV.
+      run: Name of the run.
+      update: Update at which the best checkpoint was saved, or None if unknown.
+      tsv: Path of the TSV.
+      store: Token store of the TSV.
+      names: Names of the classes.
+      logits: Logits [examples, classes], in the order of the TSV.
     """
 
     run: str
@@ -54,16 +54,16 @@ class Predictions:
 def predictions(
     config: EvalConfig, tsv: Path, progress: Progress, note: Note = unheard
 ) -> Predictions:
-    """Has the best model of a run predict a labelled TSV.
+    """Return the predictions of a run's best model for a labelled TSV.
 
     Args:
-      config: which run.
-      tsv: what `evaluated_table` returns.
-      progress: called with what is being done, how much is done, and the total.
-      note: is told how `config.file` is written.
+      config: Options, among them the run.
+      tsv: Path that `evaluated_table` returned.
+      progress: Called with the current activity, the number of examples done and the total.
+      note: Called with a sentence on how `config.file` is read.
 
     Raises:
-      InputError: no such run, or a TSV that is unusable, unlabelled, or has unknown labels.
+      InputError: The run does not exist, or the TSV is unusable or lacks known labels.
     """
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
@@ -92,11 +92,11 @@ def evaluation(found: Predictions) -> EvalResult:
 
 
 def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
-    """The examples whose own label the model holds least likely, of those that it got wrong.
+    """Return the misclassified examples whose labels have the lowest probabilities.
 
     Returns:
-      `row` of the TSV, `text`, `label`, `prediction`, and `probability`, which the model gave
-      its prediction; the worst first, at most `count`.
+      At most `count` examples, worst first, each with its `row` in the TSV, `text`, `label`,
+      `prediction`, and the `probability` of the prediction.
     """
     labels, guesses = found.store.labels, np.argmax(found.logits, axis=1)
     shifted = found.logits - found.logits.max(axis=1, keepdims=True)
@@ -118,7 +118,7 @@ def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
 
 
 def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
-    """Keeps the result as `eval-<split>.json`, or `eval-file-<name>.json`, and in the card."""
+    """Write the result to `eval-<split>.json` or `eval-file-<name>.json` and the model card."""
     name = f"file-{Path(config.file).stem}" if config.file else Path(result.data).stem
     folder = RunPaths(Path(config.run))
     write_text(folder.path / f"eval-{name}.json", json_text(dataclasses.asdict(result)))

@@ -1,4 +1,4 @@
-"""The best model of a run in a format that others load."""
+"""Export of a run's best model to formats that other tools load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertaccum.tasks.classification import classify
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.saved_classifier import load_best
 
-# Where SavedModel has room for what is not its own.
+# Folder in a SavedModel for additional files.
 _BESIDE = "assets.extra"
 _TENSORFLOW = """\
 ```python
@@ -43,17 +43,17 @@ classifier(["a text"], truncation=True)
 
 
 def export(config: ExportConfig) -> ExportResult:
-    """Write the best model of a run, whole or not at all.
+    """Export a run's best model, completely or not at all.
 
     Args:
-      config: as `preflight.check_export` accepts it.
+      config: Options that `check_export` has accepted.
 
     Returns:
-      What was written, and where.
+      The run, and the format, folder and size of the exported model.
 
     Raises:
-      InputError: the run's files are damaged.
-      RunError: it cannot be written.
+      InputError: The run's files are damaged.
+      RunError: The folder cannot be written.
     """
     run, path = RunPaths(Path(config.run)), Path(config.folder)
     trained = read_run_config(run.path)
@@ -73,7 +73,7 @@ def export(config: ExportConfig) -> ExportResult:
 def write_savedmodel(
     folder: Path, model: tf_keras.Model, files: ModelFiles, max_seq_length: int, card: str
 ) -> None:
-    """Writes a SavedModel, with model card, vocabulary, labels and dimensions beside it."""
+    """Write a SavedModel with its model card, vocabulary, labels and dimensions."""
     save_serving(model, Tokenizer(files.vocabulary, max_seq_length), files.labels.names, folder)
     (folder / _BESIDE).mkdir()
     files.write(folder / _BESIDE)
@@ -83,7 +83,7 @@ def write_savedmodel(
 def write_huggingface(
     folder: Path, model: tf_keras.Model, files: ModelFiles, trained: TrainConfig, card: str
 ) -> None:
-    """Writes what transformers loads as BertForSequenceClassification, and its model card."""
+    """Write a BertForSequenceClassification for transformers, with its model card."""
     write_description(
         folder,
         files.encoder,
@@ -98,7 +98,11 @@ def write_huggingface(
 
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
-    """A folder to write to, which then appears as `path`, whole, or not at all."""
+    """Yield a folder to write to, which then appears as `path`, complete or not at all.
+
+    Raises:
+      RunError: The folder cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(path) as folder:
@@ -114,18 +118,18 @@ def _written(path: Path) -> Iterator[Path]:
 def save_serving(
     model: tf_keras.Model, tokenizer: Tokenizer, names: list[str], folder: Path
 ) -> None:
-    """Writes a SavedModel that plain TensorFlow loads, with tensorflow-text for its ops.
+    """Write a SavedModel that needs only TensorFlow and the ops of tensorflow-text.
 
-    Its signature `serving_default` takes `text` [batch] strings and gives `logits` and
-    `probabilities` [batch, classes] float32, and `label` [batch] strings.
+    Its signature `serving_default` maps `text`, strings [batch], to `logits` and `probabilities`,
+    [batch, classes] float32, and `label`, strings [batch].
 
     Args:
-      model: a classifier of `encoder_inputs`.
-      tokenizer: what it was trained with.
-      names: of the classes, by number.
-      folder: where to write.
+      model: Classifier of `encoder_inputs`.
+      tokenizer: Tokenizer that the model was trained with.
+      names: Names of the classes, in order of their numbers.
+      folder: Folder to write to.
     """
-    # Of the model only the weights: Keras would write functions of each layer, too.
+    # Save only the weights of the model: Keras would also save functions of each layer.
     module = tf.Module()
     module.weights = list(model.weights)
 
@@ -139,7 +143,7 @@ def save_serving(
         }
 
     module.serve = serve
-    # It is for answers; the layers' own gradients need not be told.
+    # Serving does not need the layers' custom gradients.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     signatures = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: serve}
     tf.saved_model.save(module, str(folder), signatures=signatures, options=options)

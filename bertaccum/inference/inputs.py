@@ -1,4 +1,4 @@
-"""What evaluation, prediction and export need, checked before TensorFlow is imported."""
+"""Checks of evaluation, prediction and export that run before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from data_prep.tsv import default_split
 
 
 def evaluated_table(config: EvalConfig) -> Path:
-    """Return the table that a run's best checkpoint is evaluated on.
+    """Return the path of the table that a run's best checkpoint is evaluated on.
 
     Raises:
-      InputError: the run, its best checkpoint or the table is missing.
+      InputError: The run, its best checkpoint or the table is missing.
     """
     run = RunPaths(Path(config.run))
     data = Path(read_run_config(run.path).data)
@@ -30,10 +30,10 @@ def evaluated_table(config: EvalConfig) -> Path:
 
 
 def check_predict(config: PredictConfig) -> None:
-    """Check that a run has a best checkpoint, and that the texts to predict are there.
+    """Check that a run has a best checkpoint, and that the file of texts exists.
 
     Raises:
-      InputError: one of them is missing.
+      InputError: The run, its best checkpoint or the file is missing.
     """
     run = RunPaths(Path(config.run))
     read_run_config(run.path)
@@ -43,11 +43,11 @@ def check_predict(config: PredictConfig) -> None:
 
 
 def check_export(config: ExportConfig) -> None:
-    """Check that a run has a best checkpoint, and that `out` can be made.
+    """Check that a run has a best checkpoint, and that `out` can be created.
 
     Raises:
-      ConfigError: `out` exists or cannot be made, or safetensors is not installed.
-      InputError: the run or its best checkpoint is missing.
+      ConfigError: `out` exists or cannot be created, or safetensors is not installed.
+      InputError: The run or its best checkpoint is missing.
     """
     run = RunPaths(Path(config.run))
     read_run_config(run.path)
@@ -58,14 +58,14 @@ def check_export(config: ExportConfig) -> None:
 
 
 def _check_new_folder(path: Path) -> None:
-    """Raise ConfigError if writing to `out` would replace something or is not possible."""
+    """Raise ConfigError if `out` already exists or cannot be created."""
     if not path.name:
-        raise ConfigError(f"`out` {path} is not a possible name", "name a new folder")
+        raise ConfigError(f"`out` {path} is not a valid name", "name a new folder")
     try:
         parent = next(p for p in path.absolute().parents if p.exists())
         taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
     except OSError as error:
-        raise ConfigError(f"`out` {path} is not a possible name ({error.strerror})") from None
+        raise ConfigError(f"`out` {path} is not a valid name ({error.strerror})") from None
     if taken:
         raise ConfigError(f"`out` {path} exists", "choose another folder")
     trial = beside(parent / path.name)
@@ -74,5 +74,6 @@ def _check_new_folder(path: Path) -> None:
         trial.rmdir()
     except OSError as error:
         raise ConfigError(
-            f"`out` {path} cannot be made in {parent} ({error.strerror})", "choose another folder"
+            f"`out` {path} cannot be created in {parent} ({error.strerror})",
+            "choose another folder",
         ) from None

@@ -1,4 +1,4 @@
-"""Predictions for texts, as they come."""
+"""Prediction of texts as they arrive."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from bertaccum.settings import size_in_bytes
 from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.tasks.saved_classifier import load_best
 
-# So many are sorted by length together, if they are there; fewer are not waited with.
+# Maximum number of texts to sort by length together; fewer texts do not wait for more to arrive.
 _TOGETHER = 2048
 
 
 def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]:
-    """Predicts with the best model of a run.
+    """Predict texts with a run's best model.
 
-    What has come is predicted while more is being read: texts may come from a pipe.
+    The texts may come from a pipe: those that have arrived are predicted while more are read.
 
     Args:
-      config: which run.
-      texts: any number; they are read in another thread.
+      config: Options, among them the run.
+      texts: Any number of texts; another thread reads them.
 
     Yields:
-      A prediction for each text, in their order.
+      A prediction for each text, in the order of the texts.
 
     Raises:
-      InputError: there is no such run, or it saved no model; and what `texts` raises.
+      InputError: The run does not exist or has no best checkpoint. Errors that `texts` raises are
+        raised again.
     """
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
@@ -56,7 +57,7 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
 
 
 def _as_they_come(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts that are there already, again and again; one at least is waited for."""
+    """Yield lists of the texts that have arrived, waiting until there is at least one."""
     read: queue.Queue[str | BaseException | None] = queue.Queue(2 * _TOGETHER)
 
     def put() -> None:

@@ -1,4 +1,4 @@
-"""Predictions for whole stores: by length, on all replicas, in whatever pieces fit."""
+"""Prediction of whole token stores on all replicas, in batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from bertaccum.tasks.task import Task
 
 
 class Predictor:
-    """Logits of stores, by a model; what did not fit into memory once is not tried again.
+    """A callable that returns a model's logits for token stores.
+
+    If a batch runs out of memory, this and all later calls use smaller batches.
 
     Args:
-      task: of the model.
-      model: its weights may change between calls.
-      batch: examples that each replica computes at once.
-      topology: the replicas that share the work, this one by default.
-      watch: is told whether this worker waits for the others.
+      task: Task of the model.
+      model: Model to predict with; its weights may change between calls.
+      batch: Number of examples that each replica computes at once.
+      topology: Replicas that share the work; None for the present replica only.
+      watch: Records whether this worker is predicting or waiting for the others.
     """
 
     def __init__(
@@ -54,19 +56,19 @@ class Predictor:
         progress: Progress,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> np.ndarray:
-        """Logits [examples, classes] float32, in the store's order; all workers have to call it.
+        """Return the logits [examples, classes] float32 in the store's order.
 
-        Each example is computed among the same others, whoever does it: unless memory ran out,
-        any topology gives the same logits, to the last bit.
+        All workers must call this method. Batches do not depend on the topology, so unless memory
+        runs out, the logits are the same on any topology to the last bit.
 
         Args:
-          store: what to predict.
-          progress: called with what is being done, how much is done, and the total.
-          asked_to_stop: called now and then.
+          store: Token store to predict.
+          progress: Called with the current activity, the number of examples done and the total.
+          asked_to_stop: Called after each batch; returns whether this worker was asked to stop.
 
         Raises:
-          StoppedEarlyError: a worker was asked to stop.
-          RunError: a single example does not fit.
+          StoppedEarlyError: A worker was asked to stop.
+          RunError: A single example does not fit into memory.
         """
         batches = batches_by_length(store, self._batch)
         first, replicas = self._topology.first_replica, self._topology.replicas
@@ -86,12 +88,12 @@ class Predictor:
     def _own(
         self, store: TokenStore, batches: list[np.ndarray]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This worker's batches, one a replica, computed in pieces that fit: rows, and logits."""
+        """Yield rows and logits of this worker's batches, one per replica, in pieces that fit."""
         size = self._topology.local_replicas
         while batches:
             pieces = [piece for rows in batches for piece in _cut(rows, self._fitting)]
             windows = [make_window(store, rows, len(rows)) for rows in pieces[:size]]
-            # A replica that has nothing to do does something again.
+            # Replicas without work repeat the first window.
             windows += windows[:1] * (size - len(windows))
             try:
                 found = self._predict(*windows)
@@ -122,10 +124,11 @@ def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
 def make_predict(
     task: Task, model: tf_keras.Model, topology: Topology
 ) -> Callable[..., list[np.ndarray]]:
-    """Builds the forward pass, of a window for each of this process' replicas.
+    """Build the forward pass on one window for each replica of this process.
 
     Returns:
-      A function of these windows, to the logits of each: [examples, classes] float32.
+      A function that takes these windows and returns the logits of each, [examples, classes]
+      float32.
     """
     survive_lack_of_memory()
     strategy, number, width = topology.strategy, topology.present_replica, 2

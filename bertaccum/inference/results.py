@@ -1,4 +1,4 @@
-"""What inference returns."""
+"""Results of prediction, evaluation and export."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of a text.
+    """A model's prediction for a text.
 
     Args:
-      text: as it was given.
-      label: the name of the most probable class.
-      probabilities: of each class, by name, in the order of the labels.
+      text: Text as given.
+      label: Name of the most probable class.
+      probabilities: Probability of each class by name, in the order of the labels.
     """
 
     text: str
@@ -23,12 +23,14 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """How well one class is recognised.
+    """The scores of one class.
 
     Args:
-      name: of the class.
-      precision, recall, f1: between 0 and 1.
-      examples: number of examples with this label.
+      name: Name of the class.
+      precision: Fraction of the predictions of this class that are right.
+      recall: Fraction of the examples with this label that are predicted as such.
+      f1: Harmonic mean of precision and recall.
+      examples: Number of examples with this label.
     """
 
     name: str
@@ -40,19 +42,22 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """How good a run's best model is on a table.
+    """The scores of a run's best model on a table.
 
     Args:
-      run: name of the run.
-      update: the update that the best checkpoint was saved after; None if unknown.
-      data: the table.
-      examples: number of rows.
-      accuracy, loss, matthews_correlation, macro_f1: over all rows.
-      majority_class: the most frequent label.
-      majority_accuracy: accuracy of always predicting it.
-      only_prediction: the class predicted for every row; None if several are predicted.
-      classes: scores of each class, in the order of the labels.
-      confusion_matrix: counts; rows are labels, columns are predictions.
+      run: Name of the run.
+      update: Update at which the best checkpoint was saved, or None if unknown.
+      data: Path of the table.
+      examples: Number of rows.
+      accuracy: Fraction of the rows that are predicted correctly.
+      loss: Mean cross-entropy.
+      matthews_correlation: Matthews correlation of predictions and labels.
+      macro_f1: Mean F1 of the classes that occur or are predicted.
+      majority_class: Most frequent label.
+      majority_accuracy: Accuracy of always predicting the most frequent label.
+      only_prediction: Class predicted for every row, or None if there are several.
+      classes: Scores of each class, in the order of the labels.
+      confusion_matrix: Counts, with labels as rows and predictions as columns.
     """
 
     run: str
@@ -75,10 +80,10 @@ class ExportResult:
     """An exported model.
 
     Args:
-      run: name of the run.
-      format: savedmodel or huggingface.
-      folder: where it was written.
-      bytes: size of all files.
+      run: Name of the run.
+      format: "savedmodel" or "huggingface".
+      folder: Folder of the model.
+      bytes: Total size of the files.
     """
 
     run: str

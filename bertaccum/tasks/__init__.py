@@ -1,1 +1,1 @@
-"""What the model is trained for: head, loss, metrics and decoding, one file a kind of task."""
+"""Tasks that a model is trained for: their heads, losses and metrics, one file per task."""

@@ -1,4 +1,4 @@
-"""Single-text classification: head, loss, metrics and decoding."""
+"""Single-text classification: head, loss and metrics."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ def build_classifier(
     """Build a classifier on the encoder's pooled output.
 
     Args:
-      encoder: as `build_encoder` returns it.
-      config: its dimensions.
-      classes: number of classes.
-      dropout: rate for the pooled output.
+      encoder: Encoder that `build_encoder` returned.
+      config: Dimensions of the encoder.
+      classes: Number of classes.
+      dropout: Dropout rate of the pooled output.
 
     Returns:
-      A model of `encoder_inputs` with logits [batch, classes].
+      A model that maps `encoder_inputs` to logits [batch, classes].
     """
     head = ClassificationHead(config, classes, dropout)
-    # BertClassifier's own dropout layer takes no masks, so the head applies both.
+    # BertClassifier's own dropout layer does not use our masks, so the head applies both dropouts.
     return models.BertClassifier(encoder, num_classes=classes, dropout_rate=0.0, cls_head=head)
 
 
 class ClassificationHead(tf_keras.layers.Layer):
-    """Dropout and a dense layer, from the pooled output to logits.
+    """A layer that maps the pooled output to logits, with dropout and a dense layer.
 
     It applies dropout twice, as tf-models does: once in `BertClassifier` and once in its
     `ClassificationHead`. It has the weights of the latter, under the same names.
 
     Args:
-      config: the encoder's dimensions.
-      classes: number of classes.
-      dropout: rate of both.
+      config: Dimensions of the encoder.
+      classes: Number of classes.
+      dropout: Dropout rate of both dropouts.
     """
 
     def __init__(self, config: EncoderConfig, classes: int, dropout: float) -> None:
@@ -53,40 +53,42 @@ class ClassificationHead(tf_keras.layers.Layer):
         )
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return logits [batch, classes] of `pooled` [batch, hidden]."""
+        """Return the logits [batch, classes] of pooled outputs [batch, hidden]."""
         for dropout in self.dropouts:
             pooled = dropout(pooled, training=training)
         return self.out_proj(pooled)
 
 
 def classify(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-    """[batch, (length)] tokens to logits [batch, classes] float32."""
-    token_ids = tokens.to_tensor()  # [batch, longest]; [PAD] is 0, and masked anyway
+    """Return the logits [batch, classes] float32 of `tokens` [batch, (length)]."""
+    token_ids = tokens.to_tensor()  # [batch, longest]; padded with 0, which is masked
     padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
     logits = model(encoder_inputs(token_ids, padding_mask), training=training)
     return tf.cast(logits, tf.float32)
 
 
 def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Mean cross-entropy of `logits` [examples, classes] against `labels` [examples]."""
+    """Return the mean cross-entropy of `logits` [examples, classes] and `labels` [examples]."""
     losses = tf_keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     return float(np.mean(losses, dtype=np.float64))
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Share of examples whose largest logit is their label's."""
+    """Return the fraction of examples whose label has the largest logit."""
     return float(np.mean(np.argmax(logits, axis=1) == labels))
 
 
 def matthews(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation of predictions and `labels` [examples]; 0 if all are of one class.
+    """Return the Matthews correlation of predictions and `labels` [examples].
 
-    Source: Matthews 1975; for more than two classes, Gorodkin 2004.
+    It is 0 if all predictions or all labels are the same class.
+
+    Sources: Matthews 1975; Gorodkin 2004 for more than two classes.
     """
     from sklearn import metrics
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # That there is one class only.
+        warnings.simplefilter("ignore", UserWarning)  # sklearn warns if only one class occurs.
         return float(metrics.matthews_corrcoef(labels, np.argmax(logits, axis=1)))
 
 
@@ -99,17 +101,17 @@ def macro_f1(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def scores(logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Return what every evaluation holds, during training and after.
+    """Return the scores that every evaluation contains, during training and afterwards.
 
     Args:
-      logits: [examples, classes].
-      labels: [examples] class numbers.
-      names: the classes' names.
+      logits: Logits [examples, classes].
+      labels: Class numbers [examples].
+      names: Names of the classes.
 
     Returns:
-      `examples`, `accuracy`, `loss`, `matthews_correlation`, `macro_f1`; `majority_class` and
+      `examples`, `accuracy`, `loss`, `matthews_correlation` and `macro_f1`; `majority_class` and
       `majority_accuracy`, the most frequent label and the accuracy of always predicting it; and
-      `only_prediction`, the class that is predicted for every example, None if there are several.
+      `only_prediction`, the class predicted for every example, or None if there are several.
     """
     counts = np.bincount(labels, minlength=len(names))
     predicted = np.unique(np.argmax(logits, axis=1))
@@ -128,16 +130,16 @@ def scores(logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str
 def classification_report(
     logits: np.ndarray, labels: np.ndarray, names: list[str]
 ) -> dict[str, Any]:
-    """Return `scores`, and what they are made of, in plain numbers.
+    """Return `scores` with scores per class and the confusion matrix, in plain numbers.
 
     Args:
-      logits: [examples, classes].
-      labels: [examples] class numbers.
-      names: the classes' names.
+      logits: Logits [examples, classes].
+      labels: Class numbers [examples].
+      names: Names of the classes.
 
     Returns:
-      As `scores`, and `classes` (name, precision, recall, f1 and examples of each) and
-      `confusion_matrix` (rows: label, columns: prediction).
+      The items of `scores`; `classes`, a list with name, precision, recall, f1 and examples of
+      each class; and `confusion_matrix`, whose rows are labels and whose columns are predictions.
     """
     from sklearn import metrics
 
@@ -161,10 +163,10 @@ def classification_report(
 
 
 class Classification:
-    """One class for each text, with softmax cross-entropy, as a `Task`."""
+    """A `Task` that assigns one class to each text, with softmax cross-entropy."""
 
     def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-        """Return what `classify` does."""
+        """Return the logits that `classify` computes."""
         return classify(model, tokens, training)
 
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -172,7 +174,7 @@ class Classification:
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
     def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-        """Return what the function `scores` does."""
+        """Return the scores that the function `scores` computes."""
         return scores(logits, labels, names)
 
 

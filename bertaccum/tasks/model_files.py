@@ -1,4 +1,4 @@
-"""A classifier on the disk: its weights, dimensions, vocabulary and classes."""
+"""The files beside a saved classifier's weights: dimensions, vocabulary and classes."""
 
 from __future__ import annotations
 
@@ -14,45 +14,52 @@ from bertaccum.data.labels import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text
 
-# How good the checkpoint was when it was saved.
+# Name of the file with a checkpoint's scores at the time it was saved.
 EVALUATION = "evaluation.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFiles:
-    """What a folder of weights needs beside them to be used: dimensions, words, classes."""
+    """The information that a classifier needs in addition to its weights.
+
+    Args:
+      encoder: Dimensions of the encoder.
+      vocabulary: Entries of the vocabulary, in order of their ids.
+      labels: Classes.
+    """
 
     encoder: EncoderConfig
     vocabulary: list[str]
     labels: Labels
 
     def write(self, folder: Path) -> None:
+        """Write one file for each field to `folder`."""
         write_bert_config(folder / "bert_config.json", self.encoder)
         write_text(folder / "vocab.txt", "\n".join(self.vocabulary) + "\n")
         write_text(folder / "labels.json", json_text(dataclasses.asdict(self.labels)))
 
     @staticmethod
     def read(folder: Path) -> ModelFiles:
-        """Reads what `write` wrote.
+        """Return the contents of a folder that `write` has written to.
 
         Raises:
-          InputError: a file is missing or damaged.
+          InputError: A file is missing or damaged.
         """
         path = folder / "labels.json"
         try:
             labels = Labels(**json.loads(read_text(path)))
             if not all(isinstance(text, str) for text in [*labels.values, *labels.names]):
-                raise ValueError("a label is not text")
+                raise ValueError("a label is not a string")
             if len(labels.values) != len(labels.names):
-                raise ValueError(f"{len(labels.values)} labels, {len(labels.names)} names")
+                raise ValueError(f"{len(labels.values)} labels but {len(labels.names)} names")
         except (ValueError, TypeError) as error:
-            raise InputError(f"is damaged ({error})", "train again", path=path) from None
+            raise InputError(f"is damaged ({error})", "train the model again", path=path) from None
         encoder = read_bert_config(folder / "bert_config.json")
         vocabulary = read_vocabulary(folder / "vocab.txt")
         if len(vocabulary) != encoder.vocab_size:
             raise InputError(
-                f"its vocab.txt has {len(vocabulary)} entries, its model {encoder.vocab_size}",
-                "train again",
+                f"its vocab.txt has {len(vocabulary)} entries, expected {encoder.vocab_size}",
+                "train the model again",
                 path=folder,
             )
         return ModelFiles(encoder, vocabulary, labels)

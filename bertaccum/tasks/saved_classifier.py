@@ -1,4 +1,4 @@
-"""A classifier from a run's best checkpoint."""
+"""Loader of the classifier in a run's best checkpoint."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from bertaccum.tasks.model_files import ModelFiles
 
 
 def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles]:
-    """Load a run's best checkpoint, ready to predict.
+    """Load a run's best checkpoint.
 
     Args:
-      best: its folder, as `RunPaths.best_checkpoint` returns it.
+      best: Folder of the checkpoint, which `RunPaths.best_checkpoint` returned.
+
+    Returns:
+      A model that is ready to predict, and its dimensions, vocabulary and classes.
 
     Raises:
-      InputError: its files are damaged.
+      InputError: The files are damaged.
     """
     files = ModelFiles.read(best)
     encoder = build_encoder(files.encoder)
@@ -31,17 +34,17 @@ def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles]:
 
 
 def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
-    """Give a classifier the weights of a run's best checkpoint.
+    """Load the weights of a run's best checkpoint into a classifier.
 
     Args:
-      model: as `build_classifier` returns it.
-      path: the checkpoint's prefix.
-      head: also load the classifier's head; otherwise encoder and pooler only.
+      model: Classifier that `build_classifier` returned.
+      path: Prefix of the checkpoint's files.
+      head: Whether to load the head as well as the encoder and its pooler.
 
     Raises:
-      InputError: the files are damaged, or those of another model.
+      InputError: The files are damaged or belong to another model.
     """
-    # The names under which tf_keras saves a model's layers that have weights.
+    # tf_keras saves the layers that have weights under these names.
     names = ("layer_with_weights-0", "layer_with_weights-1")
     layers = [layer for layer in model.layers if layer.weights]
     wanted = dict(zip(names, layers if head else layers[:1], strict=head))
@@ -49,4 +52,6 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
         whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**wanted))
         whole.read(str(path)).assert_existing_objects_matched().expect_partial()
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-        raise InputError(f"cannot be loaded ({reason(error)})", "train again", path=path) from None
+        raise InputError(
+            f"cannot be loaded ({reason(error)})", "train the model again", path=path
+        ) from None

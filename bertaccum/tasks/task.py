@@ -1,4 +1,4 @@
-"""What a run needs to know of its kind of task."""
+"""The interface of a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tf_keras
 
 
 class Task(Protocol):
-    """A kind of task: how its model computes, what its loss is, and how good it is."""
+    """A task, which defines how logits, losses and scores are computed."""
 
     def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
         """Return the logits [batch, classes] float32 of `tokens` [batch, (length)]."""
@@ -19,4 +19,4 @@ class Task(Protocol):
         """Return the loss [batch] of each example, given `labels` [batch] int32."""
 
     def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-        """Return what an evaluation holds: the fields of `Evaluated` but its update and `best`."""
+        """Return the fields of `Evaluated`, except `update` and `best`, by name."""

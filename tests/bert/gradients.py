@@ -1,4 +1,4 @@
-"""What a layer that was made faster has in common with the one that it was."""
+"""Outputs and gradients, for comparing a faster layer with the original."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tf_keras
 def output_and_gradients(
     model: tf_keras.Model, x: tf.Tensor, call: Callable[[tf.Tensor], tf.Tensor]
 ) -> list[np.ndarray]:
-    """The output of a call of the model, and the gradients of inputs and weights, in float64."""
+    """Return the output of `call`, and the gradients of inputs and weights, in float64."""
 
     @tf.function
     def run(x: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:

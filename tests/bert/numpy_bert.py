@@ -1,6 +1,7 @@
-"""transformers' BertForSequenceClassification in numpy, from its own files and names.
+"""BertForSequenceClassification of transformers in NumPy, with its file format and names.
 
-Written after its modeling_bert.py: what a folder means there, without PyTorch.
+It follows modeling_bert.py of transformers and computes what a model folder means there, without
+PyTorch.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ ACTIVATIONS = {
 
 
 def logits(folder: Path, token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """[batch, classes] in float64, of [batch, length] ids and mask."""
+    """Return logits [batch, classes] float64 of token ids and mask [batch, length]."""
     weights, _ = read(folder)
     return linear(weights, "classifier", pooled(folder, token_ids, mask))
 
 
 def pooled(folder: Path, token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """[batch, hidden]."""
+    """Return the pooled output [batch, hidden] float64 of token ids and mask [batch, length]."""
     weights, config = read(folder)
     tables = "bert.embeddings.{}_embeddings.weight"
     x = weights[tables.format("word")][token_ids]

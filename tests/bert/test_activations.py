@@ -1,4 +1,4 @@
-"""Both GELUs against their formulas."""
+"""Tests that both GELUs match their formulas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Activation: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 def by_tanh(x: tf.Tensor) -> tf.Tensor:
-    # TensorFlow's own, with constants that are not rounded to float32 on the way.
+    # TensorFlow's formula, without rounding the constants to float32.
     root, cube = (tf.constant(c, x.dtype) for c in (np.sqrt(2 / np.pi), 0.044715))
     return 0.5 * x * (1 + tf.tanh(root * (x + cube * x**3)))
 
@@ -30,7 +30,7 @@ BOTH = [(gelu, by_tanh), (gelu_erf, by_erf)]
 @pytest.mark.parametrize(("activation", "formula"), BOTH)
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 2e-6)])
-def test_values_and_gradients_are_those_of_the_formula(
+def test_values_and_gradients_match_the_formula(
     activation: Activation, formula: Activation, dtype: str, bound: float, traced: bool
 ) -> None:
     x = tf.constant(np.linspace(-12, 12, 2001), dtype)
@@ -49,7 +49,7 @@ def test_values_and_gradients_are_those_of_the_formula(
 
 @pytest.mark.parametrize("activation", [gelu, gelu_erf])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_it_keeps_the_type(activation: Activation, dtype: str) -> None:
+def test_value_and_gradient_keep_the_input_type(activation: Activation, dtype: str) -> None:
     x = tf.constant([-3.0, 0.0, 3.0], dtype)
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -1,4 +1,4 @@
-"""Attention against that of tf_keras, with the same weights and the same dropout."""
+"""Tests that attention matches tf_keras, with the same weights and dropout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH, LENGTH, WIDTH, HEADS = 3, 7, 8, 2
 
 
 class Attention(tf_keras.Model):
-    """As a transformer layer calls it, for the first `queries` tokens."""
+    """A model that attends from the first `queries` tokens, as a transformer layer does."""
 
     def __init__(self, layer: tf_keras.layers.Layer, queries: int) -> None:
         super().__init__(dtype=layer.dtype_policy)
@@ -40,7 +40,7 @@ def ours(dtype: str, dropout: float, queries: int) -> Attention:
     tf_keras.mixed_precision.set_global_policy(dtype)
     try:
         drop, kernel = ExampleDropout(dropout, 0, WIDTH), tf_keras.initializers.GlorotUniform
-        # With Keras' own products, so that the attention is all that differs.
+        # Use Keras' matrix products, so that only the attention differs.
         return Attention(SelfAttention(WIDTH, HEADS, drop, kernel, dense=product), queries)
     finally:
         tf_keras.mixed_precision.set_global_policy("float32")
@@ -64,7 +64,7 @@ def outputs(model: Attention, x: tf.Tensor, mask: tf.Tensor, training: bool) -> 
 @pytest.mark.parametrize(
     ("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-5), ("mixed_bfloat16", 0.2)]
 )
-def test_values_and_gradients_are_those_of_keras(
+def test_values_and_gradients_match_keras(
     dtype: str, bound: float, training: bool, dropout: float, queries: int
 ) -> None:
     mine, theirs = (made(dtype, dropout, queries) for made in (ours, keras))
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_keras(
         np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 
-def test_nobody_looks_at_padding() -> None:
+def test_padding_does_not_change_the_output() -> None:
     model = ours("float32", 0.0, LENGTH)
     x = tf.random.normal([BATCH, LENGTH, 8])
     mask = tf.sequence_mask([4] * BATCH, LENGTH, tf.int32)

@@ -1,4 +1,4 @@
-"""Projections as matrix products, against tf_keras' einsum."""
+"""Tests that projections by matrix products match tf_keras' einsum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertaccum.bert.dense import Projection
     ],
 )
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-5)])
-def test_values_and_gradients_are_those_of_keras(
+def test_values_and_gradients_match_keras(
     equation: str,
     bias_axes: str,
     outputs: tuple[int, ...],
@@ -44,11 +44,11 @@ def test_values_and_gradients_are_those_of_keras(
         np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 
-def test_the_shape_is_known_as_far_as_that_of_the_inputs() -> None:
+def test_static_output_shape_follows_the_inputs() -> None:
     inputs = tf_keras.Input([None, 2, 5])
     assert Projection((6,), input_axes=2)(inputs).shape == (None, None, 6)
 
 
-def test_the_product_is_an_argument() -> None:
+def test_product_can_be_replaced() -> None:
     layer = Projection((3,), dense=lambda rows, kernel, bias: tf.zeros([8, 3]))
     assert not np.any(layer(tf.ones([2, 4, 5])))

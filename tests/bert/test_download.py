@@ -1,4 +1,4 @@
-"""Downloads: from a loopback server that stands in for Google's, cut off, damaged, absent."""
+"""Downloads from a local server in place of Google's: interrupted, damaged and missing files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZIP = "uncased_L-2_H-128_A-2.zip"
 
 
 class Server:
-    """Serves `contents` under one path; closes the connection after `cut` bytes if that is set."""
+    """A server of `contents` at one path, which closes the connection after `cut` bytes, if set."""
 
     def __init__(self) -> None:
         self.contents = b""
@@ -86,7 +86,7 @@ def ignore(*_: object) -> None:
     pass
 
 
-def test_addresses_are_those_of_the_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urls_are_those_of_the_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BERTACCUM_CHECKPOINT_URL", raising=False)
     base = "https://storage.googleapis.com/bert_models/"
     assert checkpoint_url("bert-small") == base + "2020_02_20/uncased_L-4_H-512_A-8.zip"
@@ -94,7 +94,7 @@ def test_addresses_are_those_of_the_releases(monkeypatch: pytest.MonkeyPatch) ->
     assert checkpoint_url("bert-large") == base + "2018_10_18/uncased_L-24_H-1024_A-16.zip"
 
 
-def test_a_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
+def test_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
     server.contents = make_zip(tmp_path / "made.zip")
     reports: list[tuple[int, int | None]] = []
     folder = fetch_preset("bert-tiny", lambda _, done, total: reports.append((done, total)))
@@ -105,9 +105,9 @@ def test_a_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == ["bert-tiny"]
 
 
-def test_a_cut_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+def test_interrupted_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.contents, server.cut = make_zip(tmp_path / "made.zip"), (1 << 16) + 700
-    with pytest.raises(InputError, match=r"cannot download .* goes on where it stopped"):
+    with pytest.raises(InputError, match=r"cannot download .* resumes where it stopped"):
         fetch_preset("bert-tiny", ignore)
     assert not (cache_folder() / "checkpoints/bert-tiny").exists()
     server.cut = None
@@ -116,7 +116,7 @@ def test_a_cut_download_goes_on_where_it_stopped(server: Server, tmp_path: Path)
     assert (folder / "vocab.txt").read_text() == "vocab.txt" * 1000
 
 
-def test_what_arrives_has_the_digest_that_was_announced(server: Server, tmp_path: Path) -> None:
+def test_download_with_wrong_digest_is_refused(server: Server, tmp_path: Path) -> None:
     server.contents = make_zip(tmp_path / "made.zip")
     server.digest = base64.b64encode(hashlib.md5(b"other").digest()).decode()
     with pytest.raises(InputError, match="its MD5 digest differs"):
@@ -126,18 +126,18 @@ def test_what_arrives_has_the_digest_that_was_announced(server: Server, tmp_path
     assert fetch_preset("bert-tiny", ignore).is_dir()
 
 
-def test_a_damaged_zip_is_refused_and_not_kept(server: Server, tmp_path: Path) -> None:
+def test_damaged_zip_is_refused_and_deleted(server: Server, tmp_path: Path) -> None:
     whole = make_zip(tmp_path / "made.zip")
     spot = whole.index(b"vocab.txtvocab.txt") + 50
     server.contents = whole[:spot] + b"!" + whole[spot + 1 :]
-    with pytest.raises(InputError, match="not a whole zip"):
+    with pytest.raises(InputError, match="not a complete zip"):
         fetch_preset("bert-tiny", ignore)
     assert list((cache_folder() / "checkpoints").iterdir()) == []
     server.contents = whole
     assert fetch_preset("bert-tiny", ignore).is_dir()
 
 
-def test_an_absent_file_and_an_absent_server_are_clear_errors(
+def test_missing_file_and_unreachable_server_raise_input_error(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match=r"cannot download .*_L-4_.*Not Found"):
@@ -147,7 +147,7 @@ def test_an_absent_file_and_an_absent_server_are_clear_errors(
         fetch_preset("bert-small", ignore)
 
 
-def test_the_older_layout_and_a_hostile_path_unpack_to_the_same_files(tmp_path: Path) -> None:
+def test_older_layout_and_hostile_paths_unpack_to_the_same_files(tmp_path: Path) -> None:
     make_zip(tmp_path / "old.zip", folder="uncased_L-24_H-1024_A-16/")
     make_zip(tmp_path / "hostile.zip", folder="../../")
     for name in ("old", "hostile"):
@@ -156,14 +156,14 @@ def test_the_older_layout_and_a_hostile_path_unpack_to_the_same_files(tmp_path: 
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["hostile.zip", "old.zip", "out"]
 
 
-def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_zip_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     make_zip(tmp_path / "other.zip", members=("vocab.txt",))
     with pytest.raises(InputError, match=r"has no bert_config.json"):
         unpack(tmp_path / "other.zip", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_server_that_knows_no_ranges_starts_over(server: Server, tmp_path: Path) -> None:
+def test_download_restarts_if_server_ignores_ranges(server: Server, tmp_path: Path) -> None:
     server.contents, server.cut = make_zip(tmp_path / "made.zip"), 700
     with pytest.raises(InputError, match="cannot download"):
         fetch_preset("bert-tiny", ignore)
@@ -175,7 +175,7 @@ def test_a_server_that_knows_no_ranges_starts_over(server: Server, tmp_path: Pat
 
 
 @pytest.mark.parametrize("left_over", ["whole", "longer"])
-def test_what_was_left_may_be_all_there_is_or_rubbish(
+def test_leftover_download_may_be_complete_or_too_long(
     server: Server, tmp_path: Path, left_over: str
 ) -> None:
     server.contents = make_zip(tmp_path / "made.zip")
@@ -187,11 +187,11 @@ def test_what_was_left_may_be_all_there_is_or_rubbish(
     assert len(server.ranges) == (2 if left_over == "longer" else 1)
 
 
-def test_a_damaged_compressed_zip_is_refused(tmp_path: Path) -> None:
+def test_damaged_compressed_zip_is_refused(tmp_path: Path) -> None:
     whole = bytearray(make_zip(tmp_path / "made.zip", compression=zipfile.ZIP_DEFLATED))
     start = whole.index(b"bert_config.json") + len("bert_config.json")
     whole[start : start + 8] = b"\xff" * 8
     (tmp_path / "made.zip").write_bytes(whole)
-    with pytest.raises(InputError, match="not a whole zip"):
+    with pytest.raises(InputError, match="not a complete zip"):
         unpack(tmp_path / "made.zip", tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["made.zip"]

@@ -1,4 +1,4 @@
-"""The model is built as configured."""
+"""The encoder and classifier are built as configured."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bertaccum.tasks.classification import build_classifier
 SMALL = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], vocab_size=10)
 
 
-def test_dropout_is_everywhere() -> None:
+def test_dropout_is_at_every_site_of_bert() -> None:
     encoder = build_encoder(SMALL, dropout=0.25)
     model = build_classifier(encoder, SMALL, 2, dropout=0.5)
     rates = [p.rate for p in encoder.submodules if isinstance(p, tf_keras.layers.Dropout)]
-    # After the embeddings; and in each of two layers on the attention, its output and the
-    # feed-forward output. The one between the feed-forward parts is not BERT's.
+    # One dropout follows the embeddings; each of the two layers has three, on the attention
+    # weights, the attention output and the feed-forward output. BERT has no other.
     assert rates == [0.25] * (1 + 2 * 3)
     assert [dropout.rate for dropout in model.classifier.dropouts] == [0.5, 0.5]
 
 
 def test_dropout_sites_never_change() -> None:
-    """Golden: masks follow from them, and an interrupted run resumes with the same masks."""
+    """Golden values: an interrupted run must resume with the same masks, which depend on sites."""
     encoder = build_encoder(SMALL, dropout=0.1)
     model = build_classifier(encoder, SMALL, 2, dropout=0.1)
     dropouts = [p for p in model.submodules if isinstance(p, ExampleDropout)]
@@ -43,8 +43,8 @@ def test_dropout_sites_never_change() -> None:
         assert [part.site - 4 * number for part in parts] == [2, 4, 5]
 
 
-def test_the_last_layer_may_compute_the_first_token_only() -> None:
-    """What is pooled, and its gradient, are the same."""
+def test_last_layer_may_compute_only_the_first_token() -> None:
+    """The pooled output and its gradient stay the same."""
     tokens = np.array([[2, 5, 3, 7], [2, 9, 3, 0]], np.int32)
     inputs = encoder_inputs(tokens, (tokens > 0).astype(np.int32))
     whole = build_encoder(SMALL)
@@ -72,7 +72,7 @@ def test_every_token_is_in_the_first_segment() -> None:
 
 
 def test_presets_have_the_released_sizes() -> None:
-    """Parameters as Google's page of the released models gives them, in millions."""
+    """Numbers of parameters, in millions, are from Google's page on the released models."""
     released = {"bert-tiny": 4.4, "bert-mini": 11.3, "bert-small": 29.1, "bert-medium": 41.7}
     released |= {"bert-base": 110.1, "bert-large": 336}
     for name, millions in released.items():

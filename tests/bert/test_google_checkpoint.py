@@ -1,4 +1,4 @@
-"""Google's checkpoints give the outputs that Google's code gives, or a clear error."""
+"""Google's checkpoints give the same outputs as in Google's code, or a clear error."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ def test_outputs_equal_those_of_the_original_code(shared: Path, checkpoint: Path
     )
 
 
-def test_a_deeper_model_names_what_the_checkpoint_lacks(checkpoint: Path) -> None:
+def test_error_names_variables_missing_in_the_checkpoint(checkpoint: Path) -> None:
     config = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], num_hidden_layers=3)
     with pytest.raises(InputError, match=r"transformer/layer_2/.* is missing.* and 11 more"):
         load_google_checkpoint(build_encoder(config), checkpoint)
 
 
-def test_another_shape_is_named(checkpoint: Path) -> None:
+def test_error_names_the_variable_with_another_shape(checkpoint: Path) -> None:
     config = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], vocab_size=30000)
-    with pytest.raises(InputError, match=r"word_embeddings is \[30522, 128\].* \[30000, 128\]"):
+    with pytest.raises(
+        InputError, match=r"word_embeddings has shape \[30522, 128\].* \[30000, 128\]"
+    ):
         load_google_checkpoint(build_encoder(config), checkpoint)
 
 
-def test_a_truncated_checkpoint_is_named(checkpoint: Path, tmp_path: Path) -> None:
+def test_truncated_checkpoint_raises_input_error(checkpoint: Path, tmp_path: Path) -> None:
     for file in checkpoint.parent.glob("bert_model.ckpt.*"):
         shutil.copy(file, tmp_path)
     data = tmp_path / "bert_model.ckpt.data-00000-of-00001"

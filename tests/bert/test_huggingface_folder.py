@@ -1,4 +1,4 @@
-"""Folders in Hugging Face's format mean to us what they mean to transformers."""
+"""Folders in Hugging Face's format mean the same here as in transformers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(written: Path, tmp_path: Path) -> Path:
-    """A folder in this format, to be changed."""
+    """Return a folder in this format that a test may change."""
     return shutil.copytree(written, tmp_path / "model")
 
 
@@ -86,7 +86,7 @@ def inputs() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gelu", "gelu_new"), ("gelu_erf", "gelu")])
-def test_the_files_compute_what_the_model_does(tmp_path: Path, ours: str, theirs: str) -> None:
+def test_files_compute_the_same_as_the_model(tmp_path: Path, ours: str, theirs: str) -> None:
     config = dataclasses.replace(SMALL, hidden_act=ours)
     model = scattered(config)
     folder = write(tmp_path / "model", model, config)
@@ -98,7 +98,7 @@ def test_the_files_compute_what_the_model_does(tmp_path: Path, ours: str, theirs
     np.testing.assert_allclose(pooled, numpy_bert.pooled(folder, *inputs()), rtol=0, atol=2e-6)
 
 
-def test_what_was_written_is_read_to_the_last_bit(folder: Path) -> None:
+def test_written_weights_are_read_bit_for_bit(folder: Path) -> None:
     encoder = loaded(folder)
     source = find(folder)
     assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, WORDS, True)
@@ -108,7 +108,7 @@ def test_what_was_written_is_read_to_the_last_bit(folder: Path) -> None:
         np.testing.assert_array_equal(weight, expected[weight.name])
 
 
-def test_the_files_are_as_transformers_has_them(folder: Path) -> None:
+def test_files_are_those_of_transformers(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "negative", "1": "none", "2": "positive"}
@@ -120,7 +120,7 @@ def test_the_files_are_as_transformers_has_them(folder: Path) -> None:
     assert tensors["bert.encoder.layer.1.intermediate.dense.weight"].shape == (16, 8)
     assert tensors["classifier.weight"].shape == (3, 8)
     modes = {path.stat().st_mode for path in folder.iterdir()}
-    assert len(modes) == 1, "others may read some files only"
+    assert len(modes) == 1, "the files have different permissions"
 
 
 Tensors = dict[str, np.ndarray]
@@ -131,7 +131,7 @@ def renamed(old: str, new: str) -> Callable[[Tensors], Tensors]:
 
 
 def early(tensors: Tensors) -> Tensors:
-    """The names of the first release, and its buffer."""
+    """Return tensors with the names of the first release, and its buffer."""
     tensors = renamed("LayerNorm.weight", "LayerNorm.gamma")(tensors)
     tensors = renamed("LayerNorm.bias", "LayerNorm.beta")(tensors)
     return tensors | {"bert.embeddings.position_ids": np.arange(16)[np.newaxis]}
@@ -152,7 +152,7 @@ def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> Tensors:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_other_forms_are_the_same_weights(folder: Path, form: str) -> None:
+def test_other_file_variants_hold_the_same_weights(folder: Path, form: str) -> None:
     before = loaded(folder).get_weights()
     rewrite(folder, FORMS[form])
     bound = {"float16": 1e-3, "bfloat16": 1e-2}.get(form, 0)
@@ -160,7 +160,7 @@ def test_other_forms_are_the_same_weights(folder: Path, form: str) -> None:
         np.testing.assert_allclose(one, other, rtol=bound, atol=bound)
 
 
-def test_a_pooler_that_is_not_there_is_drawn(folder: Path) -> None:
+def test_missing_pooler_keeps_its_random_weights(folder: Path) -> None:
     before = loaded(folder)
     rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if "pooler" not in n})
     assert not find(folder).has_pooler
@@ -170,7 +170,7 @@ def test_a_pooler_that_is_not_there_is_drawn(folder: Path) -> None:
         assert np.abs(other).max() < (0.05 if drawn else np.inf)
 
 
-def test_words_may_stand_in_tokenizer_json(folder: Path) -> None:
+def test_vocabulary_is_read_from_tokenizer_json(folder: Path) -> None:
     numbers = {word: number for number, word in reversed(list(enumerate(WORDS)))}
     (folder / "vocab.txt").unlink()
     path = folder / "tokenizer.json"
@@ -178,11 +178,11 @@ def test_words_may_stand_in_tokenizer_json(folder: Path) -> None:
     assert find(folder).vocabulary == WORDS
     for words in ({**numbers, "good": 70}, {**numbers, "good": "5"}, ["good"], None):
         path.write_text(json.dumps({"model": {"vocab": words}}))
-        with pytest.raises(InputError, match=r"tokenizer.json: holds no WordPiece"):
+        with pytest.raises(InputError, match=r"tokenizer.json: contains no WordPiece"):
             find(folder)
 
 
-def test_what_the_configuration_leaves_out_is_bert_bases(folder: Path) -> None:
+def test_missing_configuration_keys_default_to_bert_base(folder: Path) -> None:
     kept = {"hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"}
     edit(folder / "config.json", lambda c: {k: c[k] for k in {*kept, "vocab_size"}})
     found = find(folder).encoder
@@ -215,22 +215,25 @@ def cut_short(folder: Path) -> None:
 
 
 MISTAKES = {
-    "roberta": (set_to("config.json", model_type="roberta"), "of a roberta model; only BERT"),
-    "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; known are"),
-    "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; known are"),
-    "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, known"),
+    "roberta": (set_to("config.json", model_type="roberta"), "describes a roberta model, not BERT"),
+    "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; use a"),
+    "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; use a"),
+    "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, expected"),
     "positions": (
         set_to("config.json", position_embedding_type="relative_key"),
-        "config.json: position_embedding_type is 'relative_key', known is 'absolute'",
+        "config.json: position_embedding_type is 'relative_key', expected 'absolute'",
     ),
     "cased": (set_to("tokenizer_config.json", do_lower_case=False), "do_lower_case is False"),
     "accents": (set_to("tokenizer_config.json", strip_accents=False), "strip_accents is False"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "model: has no config.json"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),
-        "model: has no model.safetensors; load it with transformers",
+        "model: has no model.safetensors; load the model with transformers",
     ),
-    "pickled": (pickled, "pytorch_model.bin is not opened: it can run any code; load it with"),
+    "pickled": (
+        pickled,
+        "pytorch_model.bin is not loaded because a pickle can run any code; load the",
+    ),
     "no words": (lambda folder: (folder / "vocab.txt").unlink(), "there is no vocab.txt in"),
     "damaged": (cut_short, "model.safetensors: is not a readable safetensors file .*; download"),
     "empty": (
@@ -239,7 +242,7 @@ MISTAKES = {
     ),
     "shape": (
         set_to("config.json", intermediate_size=32),
-        r"layer.0.intermediate.dense.weight is \[16, 8\], the model needs \[32, 8\]; .*config.json",
+        r"layer.0.intermediate.dense.weight has shape \[16, 8\], expected \[32, 8\]; .*config.json",
     ),
     "lacking": (
         tensors(without("layer.0.output", "key.")),
@@ -248,13 +251,13 @@ MISTAKES = {
     "half a pooler": (tensors(without("pooler.dense.bias")), "pooler.dense.bias is missing"),
     "integers": (
         tensors(lambda held: held | {"bert.pooler.dense.bias": np.zeros(8, np.int8)}),
-        "pooler.dense.bias holds no floats but I8",
+        "pooler.dense.bias has type I8, expected floats",
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_cannot_be_read_is_named(folder: Path, mistake: str) -> None:
+def test_error_names_the_cause(folder: Path, mistake: str) -> None:
     spoil, message = MISTAKES[mistake]
     spoil(folder)
     with pytest.raises((InputError, ConfigError), match=message) as error:
@@ -262,7 +265,7 @@ def test_what_cannot_be_read_is_named(folder: Path, mistake: str) -> None:
     assert error.value.exit_code == 2
 
 
-def test_without_safetensors_the_extra_is_named(
+def test_error_without_safetensors_names_the_extra(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
@@ -275,7 +278,7 @@ def test_without_safetensors_the_extra_is_named(
 def from_transformers(
     tmp_path_factory: pytest.TempPathFactory, transformers_python: Path
 ) -> Iterator[Path]:
-    """Random models that transformers made, and what it computes by them and by one of ours."""
+    """Yield a folder of random models by transformers, with its outputs for them and for ours."""
     work = tmp_path_factory.mktemp("transformers")
     for act in ("gelu", "gelu_erf"):
         config = dataclasses.replace(SMALL, hidden_act=act)
@@ -294,7 +297,9 @@ def from_transformers(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ["gelu", "gelu_erf"])
-def test_transformers_computes_our_logits(from_transformers: Path, act: str) -> None:
+def test_transformers_computes_the_same_logits_from_our_folder(
+    from_transformers: Path, act: str
+) -> None:
     model = scattered(dataclasses.replace(SMALL, hidden_act=act))
     ours = model(encoder_inputs(*map(tf.constant, inputs())))
     theirs = np.load(from_transformers / f"ours_{act}.npz")["logits"]
@@ -305,7 +310,9 @@ def test_transformers_computes_our_logits(from_transformers: Path, act: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "gelu_pytorch_tanh"])
 @pytest.mark.parametrize("kind", ["BertModel", "BertForSequenceClassification", "BertForMaskedLM"])
-def test_we_compute_what_transformers_does(from_transformers: Path, kind: str, act: str) -> None:
+def test_encoder_matches_transformers_on_its_folders(
+    from_transformers: Path, kind: str, act: str
+) -> None:
     folder = from_transformers / f"{kind}-{act}"
     theirs = np.load(folder.with_suffix(".npz"))
     outputs = loaded(folder)(encoder_inputs(*map(tf.constant, inputs())))

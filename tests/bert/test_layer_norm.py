@@ -1,4 +1,4 @@
-"""Layer normalization against that of tf_keras."""
+"""Tests that layer normalization matches tf_keras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertaccum.bert.layer_norm import LayerNorm
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 3e-5)])
 @pytest.mark.parametrize("epsilon", [1e-12, 0.1])
-def test_values_and_gradients_are_those_of_keras(dtype: str, bound: float, epsilon: float) -> None:
+def test_values_and_gradients_match_keras(dtype: str, bound: float, epsilon: float) -> None:
     rng = np.random.default_rng(0)
     x = tf.constant(3 + 2 * rng.normal(size=(4, 5, 16)), dtype)
     upstream = tf.constant(rng.normal(size=(4, 5, 16)), dtype)
@@ -39,7 +39,7 @@ def test_values_and_gradients_are_those_of_keras(dtype: str, bound: float, epsil
         np.testing.assert_allclose(one, other, rtol=0, atol=bound)
 
 
-def test_in_mixed_precision_it_is_computed_in_float32() -> None:
+def test_mixed_precision_computes_in_float32() -> None:
     x = 100 + tf.random.stateless_normal([8, 512], [0, 1])
     theirs = tf_keras.layers.LayerNormalization(dtype="mixed_bfloat16", epsilon=1e-12)(x)
     mine = LayerNorm(dtype="mixed_bfloat16", epsilon=1e-12)(x)

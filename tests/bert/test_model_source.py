@@ -1,4 +1,4 @@
-"""Which model the options mean, and which combinations they refuse."""
+"""Options select the right model, and contradictory options are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = [*SPECIAL_TOKENS, "good", "bad"]
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A folder that looks like a release; nobody reads its weights here."""
+    """Return a folder that looks like a release; these tests do not read its weights."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     config = PRESET_CONFIGS["bert-tiny"].__dict__ | {"vocab_size": len(WORDS), "extra": 1}
@@ -38,18 +38,18 @@ def find(**options: object) -> ModelSource:
     return find_model(TrainConfig(**options), lambda *_: None)  # type: ignore[arg-type]
 
 
-def test_a_folder_brings_its_own_dimensions_and_vocabulary(checkpoint: Path) -> None:
+def test_folder_provides_dimensions_and_vocabulary(checkpoint: Path) -> None:
     source = find(init_checkpoint=str(checkpoint))
     assert source.encoder.num_hidden_layers == 2
     assert source.vocabulary == WORDS
     assert source.checkpoint == checkpoint / "bert_model.ckpt"
     assert source.telling_file == checkpoint / "bert_model.ckpt.index"
-    # Weights of Hugging Face's format beside it are not what its dimensions belong to.
+    # Weights in Hugging Face's format do not take precedence over Google's checkpoint.
     (checkpoint / "model.safetensors").touch()
     assert find(init_checkpoint=str(checkpoint)) == source
 
 
-def test_the_prefix_of_a_checkpoint_means_its_folder(
+def test_checkpoint_prefix_selects_its_folder(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = find(init_checkpoint=str(checkpoint))
@@ -65,7 +65,7 @@ def test_the_prefix_of_a_checkpoint_means_its_folder(
     )
 
 
-def test_a_zip_is_the_same_as_its_folder(checkpoint: Path, tmp_path: Path) -> None:
+def test_zip_equals_its_folder(checkpoint: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as bundle:
         for name in MEMBERS:
             bundle.write(checkpoint / name, name)
@@ -73,20 +73,20 @@ def test_a_zip_is_the_same_as_its_folder(checkpoint: Path, tmp_path: Path) -> No
     assert source.encoder == find(init_checkpoint=str(checkpoint)).encoder
 
 
-def test_random_weights_take_the_size_of_the_vocabulary(tmp_path: Path) -> None:
+def test_random_weights_have_the_size_of_the_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     source = find(init_checkpoint="none", model="bert-mini", data=str(tmp_path))
     assert (source.checkpoint, source.encoder.vocab_size) == (None, len(WORDS))
     assert source.encoder.hidden_size == 256
 
 
-def test_without_a_model_it_is_bert_small(tmp_path: Path) -> None:
+def test_default_model_is_bert_small(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     source = find(init_checkpoint="none", data=str(tmp_path))
     assert (source.name, source.encoder.hidden_size) == ("bert-small", 512)
 
 
-def test_a_configuration_file_names_the_dimensions(checkpoint: Path, tmp_path: Path) -> None:
+def test_configuration_file_sets_the_dimensions(checkpoint: Path, tmp_path: Path) -> None:
     config = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_hidden_layers": 5}
     (tmp_path / "mine.json").write_text(json.dumps(config))
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
@@ -96,7 +96,7 @@ def test_a_configuration_file_names_the_dimensions(checkpoint: Path, tmp_path: P
     assert source.encoder.num_hidden_layers == 5
 
 
-def test_the_words_are_those_of_the_pretraining(checkpoint: Path, tmp_path: Path) -> None:
+def test_vocabulary_is_that_of_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     others = [*SPECIAL_TOKENS, "bad", "good"]
     (tmp_path / "vocab.txt").write_text("\n".join(others))
     assert find(init_checkpoint=str(checkpoint), data=str(tmp_path)).vocabulary == WORDS
@@ -114,30 +114,30 @@ def check(error: type[BertAccumError], match: str, **options: object) -> None:
         find(**options)
 
 
-def test_contradictions_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_contradictory_options_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     folder = str(checkpoint)
     check(
         ConfigError,
-        "hidden_size 512 against 128, num_hidden_layers 4 against 2",
+        "hidden_size 512 versus 128, num_hidden_layers 4 versus 2",
         model="bert-small",
         init_checkpoint=folder,
     )
     (tmp_path / "short.txt").write_text("\n".join(WORDS[:-1]))
     check(
         InputError,
-        "has 6 entries, the model's vocab_size is 7",
+        "has 6 entries, but the model's vocab_size is 7",
         init_checkpoint=folder,
         vocab=str(tmp_path / "short.txt"),
     )
     check(ConfigError, "600 is above the model's 512", init_checkpoint=folder, max_seq_length=600)
-    check(ConfigError, "no weights of its own", bert_config=folder + "/bert_config.json")
+    check(ConfigError, "a configuration has no weights", bert_config=folder + "/bert_config.json")
     check(InputError, "no such checkpoint", init_checkpoint=str(tmp_path / "absent"))
     check(ConfigError, "name one with `vocab`", init_checkpoint="none", data=str(tmp_path / "x"))
     other = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_attention_heads": 8}
     (tmp_path / "other.json").write_text(json.dumps(other))
     check(
         ConfigError,
-        "`bert_config` .* num_attention_heads 8 against 2",
+        "`bert_config` .* num_attention_heads 8 versus 2",
         init_checkpoint=folder,
         bert_config=str(tmp_path / "other.json"),
     )
@@ -148,19 +148,19 @@ def test_contradictions_are_refused(checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("contents", "match"),
     [
-        ("{", "not readable JSON"),
-        ("[1]", "no JSON object"),
+        ("{", "not valid JSON"),
+        ("[1]", "does not contain a JSON object"),
         ("{}", "has no hidden_size"),
         ({"hidden_size": "512"}, "hidden_size is '512', not a positive whole number"),
         ({"hidden_size": -1}, "not a positive whole number"),
         ({"hidden_size": True}, "not a positive whole number"),
-        ({"hidden_act": "swish"}, "hidden_act is 'swish'; known are gelu"),
+        ({"hidden_act": "swish"}, "hidden_act is 'swish'; use one of gelu"),
         ({"num_attention_heads": 3}, "not a multiple of num_attention_heads 3"),
         ({"initializer_range": float("nan")}, "initializer_range is nan"),
         ({"hidden_size": 1_000_000}, "describes a model of .* parameters"),
     ],
 )
-def test_bad_configurations_name_the_key(
+def test_error_names_the_invalid_key(
     tmp_path: Path, contents: str | dict[str, object], match: str
 ) -> None:
     path = tmp_path / "bert_config.json"

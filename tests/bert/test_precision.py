@@ -1,4 +1,4 @@
-"""The default precision follows the device."""
+"""The default precision depends on the device."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bertaccum.training.nonfinite import remedy
         ([(7, 5)], "mixed_float16"),
         ([(8, 0)], "mixed_bfloat16"),
         ([(12, 0)], "mixed_bfloat16"),
-        ([(9, 0), (7, 0)], "mixed_float16"),  # all cards of a run compute alike
+        ([(9, 0), (7, 0)], "mixed_float16"),  # The slowest GPU decides.
         ([None], "mixed_float16"),
     ],
 )
-def test_auto_takes_what_the_device_has(
+def test_auto_selects_the_fastest_supported_precision(
     monkeypatch: pytest.MonkeyPatch, capabilities: list[tuple[int, int] | None], expected: str
 ) -> None:
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: capabilities)
@@ -42,5 +42,5 @@ def test_auto_takes_what_the_device_has(
         ("mixed_float16", "lower `learning_rate`, or pass `precision` mixed_bfloat16 or float32"),
     ],
 )
-def test_only_a_wider_precision_is_advised(precision: str, advice: str) -> None:
+def test_only_wider_precisions_are_suggested(precision: str, advice: str) -> None:
     assert remedy(precision) == advice

@@ -1,4 +1,4 @@
-"""Recomputation and seeded dropout: less memory, the same updates."""
+"""Recomputation needs less memory and, with seeded dropout, leaves updates unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DROPOUT = dataclasses.replace(CONFIG, dropout=0.3, learning_rate=1e-2, warmup_fr
 def train(
     store: TokenStore, recompute: str, precision: str = "float32", seed: int = 0
 ) -> tuple[list[np.ndarray], list[float]]:
-    """Weights after four updates with dropout, and their losses."""
+    """Return the weights after four updates with dropout, and the losses of the updates."""
     config = dataclasses.replace(DROPOUT, recompute=recompute, precision=precision)
     model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
     update = make_update(CLASSIFICATION, model, make_optimizer(config, 8, 4), seed, True)
@@ -40,7 +40,7 @@ def train(
 @pytest.mark.parametrize(
     "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
 )
-def test_recomputation_changes_no_update(store: TokenStore, precision: str) -> None:
+def test_recomputation_does_not_change_updates(store: TokenStore, precision: str) -> None:
     kept, losses = train(store, "none", precision)
     recomputed, same = train(store, "layer", precision)
     np.testing.assert_allclose(same, losses, rtol=0, atol=1e-6)
@@ -49,17 +49,17 @@ def test_recomputation_changes_no_update(store: TokenStore, precision: str) -> N
 
 
 @pytest.mark.slow
-def test_masks_follow_from_the_seed_and_the_update(store: TokenStore) -> None:
+def test_masks_depend_only_on_seed_and_update(store: TokenStore) -> None:
     tf_keras.utils.set_random_seed(5)
     _, losses = train(store, "none")
     tf_keras.utils.set_random_seed(6)
     assert train(store, "none")[1] == losses
     assert train(store, "none", seed=1)[1] != losses
-    # The first window again, in the fourth update, with other masks and little training since.
+    # The fourth update repeats the first window after little training, with other masks.
     assert losses[3] != losses[0]
 
 
-def test_training_without_a_seed_is_refused() -> None:
+def test_training_without_masks_is_refused() -> None:
     model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
     words = np.ones((1, 4), np.int32)
     inputs = {"input_word_ids": words, "input_mask": words, "input_type_ids": words}
@@ -97,10 +97,11 @@ for size in (1,) * 8 + (9,) * 8:
 
 
 @pytest.mark.slow
-def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
-    """BERT-Small at length 128: at most 21 MiB an example; at most 11 with recomputation.
+def test_recomputation_halves_the_memory_per_example() -> None:
+    """BERT-Small at length 128 needs at most 21 MiB per example, or 11 MiB with recomputation.
 
-    How two threads interleave moves a single peak by up to 7 MiB, so medians are compared.
+    The interleaving of two threads moves a single peak by up to 7 MiB, so the test compares
+    medians.
     """
     per_example = {}
     for recompute in ("none", "layer"):
@@ -108,7 +109,7 @@ def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
             [sys.executable, "-c", MEMORY, recompute], capture_output=True, text=True, check=True
         )
         peaks = np.array(done.stdout.split(), float)
-        one, nine = np.median(peaks[1:8]), np.median(peaks[9:])  # The first of each is traced.
+        one, nine = np.median(peaks[1:8]), np.median(peaks[9:])  # The first call traces.
         per_example[recompute] = (nine - one) / 8
     assert per_example["layer"] <= 11 and 17 < per_example["none"] <= 21, per_example
 
@@ -122,10 +123,8 @@ def test_an_example_takes_little_memory_and_with_recomputation_half() -> None:
         pytest.param([3, 29], marks=pytest.mark.slow),
     ],
 )
-def test_masks_belong_to_examples_and_not_to_micro_batches(
-    store: TokenStore, cuts: list[int]
-) -> None:
-    """With dropout, too, a window's cut, and so its padding, changes no update."""
+def test_masks_do_not_depend_on_micro_batches(store: TokenStore, cuts: list[int]) -> None:
+    """With dropout, the cut of a window, and thus its padding, does not change the update."""
     weights = []
     for sizes in ([8, 8, 8, 8], cuts):
         model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
@@ -144,8 +143,8 @@ def test_masks_belong_to_examples_and_not_to_micro_batches(
     assert moved > 0.01
 
 
-def test_masks_never_change() -> None:
-    """Golden: another machine, device or TensorFlow must drop the same."""
+def test_masks_have_their_golden_values() -> None:
+    """Every machine, device and version of TensorFlow must drop the same values."""
     model = tf_keras.Sequential([tf_keras.Input([3, 8]), ExampleDropout(0.25, 0, 8)])
     masks = draw_masks(model, tf.constant([3, 4], tf.int64), tf.constant(4))
     with dropout_masks(masks.of_micro_batch(1)):
@@ -154,8 +153,8 @@ def test_masks_never_change() -> None:
 
 
 @pytest.mark.slow
-def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) -> None:
-    """Then they differ from one to the next, and the cut decides."""
+def test_masks_may_be_drawn_per_micro_batch(store: TokenStore) -> None:
+    """Masks then differ between micro-batches, and the update depends on the cut."""
     window = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 8, 16, 24, 32]))
     other = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 12, 24, 32]))
     losses = []
@@ -170,7 +169,7 @@ def test_masks_may_be_drawn_for_micro_batches_as_elsewhere(store: TokenStore) ->
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_masks_drop_at_their_rate_and_are_not_alike(rate: float) -> None:
+def test_masks_are_independent_and_have_the_right_rate(rate: float) -> None:
     layer, after = (ExampleDropout(rate, site, 512) for site in (0, 1))
     model = tf_keras.Sequential([tf_keras.Input([64, 512]), layer, after])
     ones = tf.ones([16, 64, 512])
@@ -182,7 +181,7 @@ def test_masks_drop_at_their_rate_and_are_not_alike(rate: float) -> None:
     assert kept.mean() == pytest.approx(1 - rate, abs=0.003)
     np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=1e-4)
     assert dropped.mean() == pytest.approx(1, abs=0.005)
-    # Neither examples, tokens nor places of the model share their masks.
+    # Examples, tokens and sites of the model do not share masks.
     agreement = (1 - rate) ** 2 + rate**2
     flat = kept.reshape(-1, 512)
     shuffled = np.random.default_rng(0).permutation(len(flat))

@@ -1,4 +1,4 @@
-"""The same ids as the original BERT tokenizer, on any text."""
+"""The tokenizer returns the same ids as the original BERT tokenizer for any text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from official.nlp.tools.tokenization import FullTokenizer
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
 
-# Characters that Python's Unicode tables and the ops' may know in different versions.
+# Assigned characters: Python and the ops may have different versions of the Unicode tables.
 ASSIGNED = st.characters(exclude_categories=["Cs", "Cn"])
 VOCABULARY = [
     *SPECIAL_TOKENS,
@@ -26,7 +26,7 @@ VOCABULARY = [
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> FullTokenizer:
-    """The original algorithm, as tf-models-official keeps it, with the original word limit."""
+    """Return the original algorithm, from tf-models-official, with the original word limit."""
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     path.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     tokenizer = FullTokenizer(str(path), do_lower_case=True)
@@ -39,7 +39,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(VOCABULARY, max_seq_length=8)
 
 
-def test_golden_ids(shared: Path) -> None:
+def test_ids_match_golden_ids(shared: Path) -> None:
     golden = json.loads((shared / "golden/tokens.json").read_text(encoding="utf-8"))
     vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
     pieces = Tokenizer(vocabulary, 128).pieces(tf.constant([case["text"] for case in golden]))
@@ -54,7 +54,9 @@ def test_golden_ids(shared: Path) -> None:
 @example("a" * 200 + " " + "a" * 201 + " " + "я" * 200 + " " + "я" * 201)
 @example("a" * 150 + "." + "a" * 150 + "中" + "a" * 150)
 @example("nul\x00 bell\x07 soft\u00adhyphen zero\u200bwidth line\u2028separator \ufffd")
-def test_any_text_as_the_original(original: FullTokenizer, tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_matches_the_original(
+    original: FullTokenizer, tokenizer: Tokenizer, text: str
+) -> None:
     decomposed = unicodedata.normalize("NFD", text.lower())
     if any(unicodedata.category(character) == "Cn" for character in decomposed):
         return
@@ -62,14 +64,14 @@ def test_any_text_as_the_original(original: FullTokenizer, tokenizer: Tokenizer,
     assert tokenizer.pieces(tf.constant([text])).to_list() == [expected]
 
 
-def test_rows_are_cut_between_cls_and_sep(tokenizer: Tokenizer) -> None:
+def test_rows_are_truncated_between_cls_and_sep(tokenizer: Tokenizer) -> None:
     cls, sep = VOCABULARY.index("[CLS]"), VOCABULARY.index("[SEP]")
     good = VOCABULARY.index("good")
     rows = tokenizer(tf.constant(["", "good", "good " * 20])).to_list()
     assert rows == [[cls, sep], [cls, good, sep], [cls, *[good] * 6, sep]]
 
 
-def test_lengths_are_those_before_truncation(tokenizer: Tokenizer) -> None:
+def test_lengths_are_counted_before_truncation(tokenizer: Tokenizer) -> None:
     texts = tf.constant(["", "good", "good " * 20])
     tokens, lengths = tokenizer.with_lengths(texts)
     assert tokens.to_list() == tokenizer(texts).to_list()

@@ -1,4 +1,4 @@
-"""Our transformer layer and encoder, against those of tf-models."""
+"""Tests that our transformer layer and encoder match those of tf-models."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plain_gelu(x: tf.Tensor) -> tf.Tensor:
 
 
 def build_theirs(first_token_only: bool = False) -> networks.BertEncoder:
-    """The encoder of tf-models, without a part of ours."""
+    """Return the encoder of tf-models, without any of our layers."""
     return networks.BertEncoder(
         vocab_size=CONFIG.vocab_size,
         hidden_size=CONFIG.hidden_size,
@@ -98,7 +98,7 @@ def outputs_and_gradients(encoder: tf_keras.Model) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("policy", "bound"), [("float32", 1e-6), ("mixed_bfloat16", 0.05), ("mixed_float16", 5e-3)]
 )
-def test_outputs_and_gradients_are_those_of_tf_models(
+def test_outputs_and_gradients_match_tf_models(
     policy: str, bound: float, first_token_only: bool
 ) -> None:
     with precision(policy):
@@ -111,8 +111,8 @@ def test_outputs_and_gradients_are_those_of_tf_models(
         np.testing.assert_allclose(one, other, rtol=0, atol=bound * scale)
 
 
-def test_first_weights_are_those_of_tf_models() -> None:
-    """So a seed gives the same run as before the layer was ours."""
+def test_initial_weights_match_tf_models() -> None:
+    """A seed must give the same run as with the earlier layer, which was tf-models' own."""
     weights = []
     for build in (build_theirs, partial(build_encoder, CONFIG)):
         tf_keras.utils.set_random_seed(3)
@@ -121,8 +121,8 @@ def test_first_weights_are_those_of_tf_models() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_names_in_checkpoints_are_those_of_tf_models(tmp_path: Path) -> None:
-    """A run of an earlier version, whose model was tf-models' own, loads."""
+def test_checkpoint_names_match_tf_models(tmp_path: Path) -> None:
+    """Runs of earlier versions, whose model was tf-models' own, must still load."""
     theirs = scattered(their_classifier(build_theirs()))
     ours = build_classifier(build_encoder(CONFIG), CONFIG, 2)
     tf.train.Checkpoint(model=theirs).write(str(tmp_path / "best"))
@@ -131,7 +131,7 @@ def test_names_in_checkpoints_are_those_of_tf_models(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
     def variables(model: tf_keras.Model) -> list[str]:
-        """The names of a training state, in their order: see `Checkpoints`."""
+        """Return the variable names of a training checkpoint in order; see `Checkpoints`."""
         optimizer = tf_keras.optimizers.AdamW()
         optimizer.build(model.trainable_variables)
         whole = tf.train.Checkpoint(model=model, optimizer=optimizer)
@@ -146,8 +146,8 @@ def test_names_in_checkpoints_are_those_of_tf_models(tmp_path: Path) -> None:
     assert paths(ours, "ours") == paths(theirs, "theirs")
 
 
-def test_a_scaffold_makes_its_layers_from_the_class() -> None:
-    """As tf-models' documentation has it: `hidden_cls`, and `hidden_cfg` for its arguments."""
+def test_scaffold_builds_layers_from_the_class() -> None:
+    """As tf-models documents, `hidden_cls` is the class and `hidden_cfg` its arguments."""
     encoder = networks.EncoderScaffold(
         pooled_output_dim=16,
         embedding_cfg={
@@ -199,7 +199,7 @@ def layer_with(**arguments: Any) -> TransformerLayer:
 
 
 def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[np.ndarray]:
-    """Output and gradients of a layer in training, with seeded masks, in float64."""
+    """Return the output and gradients of a layer in training, with seeded masks."""
     x = tf.constant(np.random.default_rng(1).normal(size=[2, 5, 16]), tf.float32)
     mask = tf.tile(tf.sequence_mask([5, 3], 5, tf.float32)[:, tf.newaxis], [1, 5, 1])
     layer([x, mask], training=False)
@@ -229,8 +229,8 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
     ],
     ids=lambda arguments: next(iter(arguments)),
 )
-def test_each_part_is_an_argument(arguments: dict[str, Any]) -> None:
-    """With TensorFlow's own gradients, and recomputed, outputs and gradients are the same."""
+def test_each_part_can_be_replaced(arguments: dict[str, Any]) -> None:
+    """Outputs and gradients equal those of TensorFlow's own gradients and of recomputation."""
     layer = layer_with()
     expected = of_layer(layer, None)
     for one, other in zip(
@@ -239,18 +239,18 @@ def test_each_part_is_an_argument(arguments: dict[str, Any]) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
 
 
-def test_masks_belong_to_sites() -> None:
+def test_masks_depend_on_the_site() -> None:
     first, other = layer_with(first_site=0), layer_with(first_site=4)
     found = of_layer(first, None)[0]
     assert np.abs(of_layer(other, first.get_weights())[0] - found).max() > 0.1
 
 
-def test_recomputation_is_switched_for_what_is_traced_next() -> None:
+def test_set_recompute_affects_functions_traced_afterwards() -> None:
     encoder = build_encoder(CONFIG)
     assert not any(layer.recompute for layer in encoder.hidden_layers)
 
     def recomputed() -> bool:
-        """Whether the gradient runs the softmax of a layer more often than once."""
+        """Return whether the graph computes the softmax of a layer more than once."""
 
         def run(token_ids: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:

@@ -1,4 +1,4 @@
-"""What test_huggingface.py has transformers do, in an environment of its own."""
+"""The part of test_huggingface_folder.py that runs transformers, in a separate environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(work: Path) -> None:
 
 
 def answer_by_ours(folder: Path, inputs: dict[str, torch.Tensor]) -> None:
-    """Logits by a folder that we wrote, of which nothing may be left over or missing."""
+    """Save the logits of a folder that we wrote; no tensor may be missing or unexpected."""
     model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder, output_loading_info=True
     )
@@ -42,7 +42,7 @@ def answer_by_ours(folder: Path, inputs: dict[str, torch.Tensor]) -> None:
 
 
 def make(work: Path, kind: str, act: str, words: Path, inputs: dict[str, torch.Tensor]) -> None:
-    """A random model as transformers saves it, with its tokenizer's files."""
+    """Save a random model with transformers, its tokenizer and its outputs."""
     config = transformers.BertConfig.from_pretrained(words, hidden_act=act)
     model = getattr(transformers, kind)(config).eval()
     for weight in model.parameters():

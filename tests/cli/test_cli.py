@@ -211,7 +211,7 @@ DATA_MISTAKES = {
         b"label\ttext\n1\ta\tb\n",
         "train.tsv, row 2: has 3 columns where the first row has 2",
     ),
-    "one class": (b"label\ttext\n1\ta\n1\tb\n", r"train.tsv: holds one class only \(1\)"),
+    "one class": (b"label\ttext\n1\ta\n1\tb\n", r"train.tsv: has only one class \(1\)"),
 }
 
 

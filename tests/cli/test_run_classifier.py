@@ -128,7 +128,10 @@ def test_an_evaluation_that_fails_leaves_what_was_there(run: Any, folder: Path) 
     code, out, err = run("eval", "--split", "test", "--results", "earlier.txt")
     assert (code, out, err.count("\n")) == (2, "", 3)
     assert re.match(r"run: by-2; its best checkpoint: update \d+\nevaluating on test.tsv\n", err)
-    assert "cola/test.tsv: has no labels; a test.tsv in the cola layout has none: predict it" in err
+    assert (
+        "cola/test.tsv: has no labels; run `bertaccum predict` on it, or prepare the data with"
+        in err
+    )
     assert [p.read_text() for p in folder.glob("*earlier*")] == ["of another time\n"]
 
 

@@ -1,4 +1,4 @@
-"""Token stores are made once, follow their inputs, and refuse what they cannot label."""
+"""Token stores are created once per input and refuse rows without a known label."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_a_store_holds_every_row_in_order(tmp_path: Path) -> None:
+def test_store_contains_every_row_in_order(tmp_path: Path) -> None:
     store = open_tsv(write(tmp_path / "a.tsv", "1\tgood food", "0\tbad", "1\t"))
     assert store.token_ids.tolist() == [2, 5, 7, 3, 2, 6, 3, 2, 3]
     assert store.offsets.tolist() == [0, 4, 7, 9]
@@ -53,9 +53,9 @@ def test_a_store_holds_every_row_in_order(tmp_path: Path) -> None:
     assert store.lengths(np.array([2, 0])).tolist() == [2, 4]
 
 
-def test_a_store_knows_how_long_its_texts_were(tmp_path: Path) -> None:
+def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
     texts = ["good " * 20, "bad", "", "food " * 1500, "good " * 6]
-    rows = [f"{i % 2}\t{text}" for i, text in enumerate(texts * 300)]  # more than one batch
+    rows = [f"{i % 2}\t{text}" for i, text in enumerate(texts * 300)]  # More than one batch.
     tsv = write(tmp_path / "a.tsv", *rows)
     counted = Truncation(max_seq_length=8, texts=1500, longer=600, median=8, longest=1502)
     made, opened = open_tsv(tsv), open_tsv(tsv)
@@ -73,11 +73,11 @@ def test_a_store_knows_how_long_its_texts_were(tmp_path: Path) -> None:
         (1000, "100 % of the texts are longer"),
     ],
 )
-def test_truncation_reads(longer: int, said: str) -> None:
+def test_truncation_is_described_in_a_sentence(longer: int, said: str) -> None:
     assert str(Truncation(128, 1000, longer, 210, 2400)).startswith(said)
 
 
-def test_a_store_is_made_once_and_again_when_its_inputs_change(tmp_path: Path, cache: Path) -> None:
+def test_store_is_created_once_for_the_same_inputs(tmp_path: Path, cache: Path) -> None:
     tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
     for rows, length, made in (
         (["1\tgood", "0\tbad"], 8, True),
@@ -92,7 +92,7 @@ def test_a_store_is_made_once_and_again_when_its_inputs_change(tmp_path: Path, c
     assert len(list((cache / "tokens").iterdir())) == 3
 
 
-def test_an_interrupted_store_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+def test_interrupted_store_leaves_no_files(tmp_path: Path, cache: Path) -> None:
     tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
 
     def interrupt(*_: object) -> None:
@@ -104,28 +104,28 @@ def test_an_interrupted_store_leaves_nothing(tmp_path: Path, cache: Path) -> Non
     assert len(open_tsv(tsv)) == 2
 
 
-def test_an_unknown_label_is_named_with_its_row(tmp_path: Path) -> None:
+def test_error_names_unknown_label_and_row(tmp_path: Path) -> None:
     tsv = write(tmp_path / "a.tsv", "1\tgood", "neutral\tfood")
     with pytest.raises(InputError, match=r"a.tsv, row 3: label 'neutral' is unknown.* 0, 1"):
         open_tsv(tsv)
 
 
-def test_a_file_without_labels_says_so(tmp_path: Path) -> None:
+def test_file_without_labels_is_refused(tmp_path: Path) -> None:
     tsv = tmp_path / "test.tsv"
     tsv.write_text("index\tsentence\n0\tgood food\n")
     with pytest.raises(InputError, match="has no labels"):
         open_tsv(tsv)
 
 
-def test_classes_come_from_the_rows_where_there_is_no_manifest(tmp_path: Path) -> None:
+def test_classes_come_from_the_rows_without_a_manifest(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "10\ta", "9\tb", "9\tc")
     assert read_labels(tmp_path).values == ["9", "10"]
     write(tmp_path / "train.tsv", "no\ta", "no\tb")
-    with pytest.raises(InputError, match=r"train.tsv: holds one class only \(no\)"):
+    with pytest.raises(InputError, match=r"train.tsv: has only one class \(no\)"):
         read_labels(tmp_path)
 
 
-def test_other_words_or_classes_make_another_store(tmp_path: Path) -> None:
+def test_other_vocabulary_or_classes_create_another_store(tmp_path: Path) -> None:
     tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
     first = open_tsv(tsv)
     turned = Labels(["1", "0"], ["positive", "negative"])
@@ -136,7 +136,7 @@ def test_other_words_or_classes_make_another_store(tmp_path: Path) -> None:
     assert again.token_ids.tolist() != first.token_ids.tolist()
 
 
-def test_names_come_from_the_manifest(tmp_path: Path) -> None:
+def test_class_names_come_from_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "raw.csv").write_text("text,label\na,yes\nb,no\nc,no\n")
     config = PrepareConfig(
         source="csv", train_file=str(tmp_path / "raw.csv"), out=str(tmp_path / "out")
@@ -154,22 +154,24 @@ def numbers(path: Path, labels: Labels, said: list[str] | None = None) -> list[i
     return store.labels.tolist()
 
 
-def test_labels_of_a_users_table_are_names_or_numbers(tmp_path: Path) -> None:
+def test_labels_of_user_tables_are_names_or_numbers(tmp_path: Path) -> None:
     names = write(tmp_path / "names.tsv", "positive\tgood", "negative\tbad")
     assert numbers(names, LABELS) == [1, 0]
     assert numbers(write(tmp_path / "numbers.tsv", "1\tgood", "0\tbad"), LABELS) == [1, 0]
     mixed = write(tmp_path / "mixed.tsv", "1\tgood", "negative\tbad")
-    with pytest.raises(InputError, match=r"row 3: label 'negative' is unknown; known are 0, 1 \(n"):
+    with pytest.raises(
+        InputError, match=r"row 3: label 'negative' is unknown; use one of 0, 1 \(n"
+    ):
         numbers(mixed, LABELS)
 
 
-def test_names_that_could_be_numbers_are_names_and_said(tmp_path: Path) -> None:
+def test_ambiguous_labels_are_names_with_a_note(tmp_path: Path) -> None:
     said: list[str] = []
     assert numbers(write(tmp_path / "a.tsv", "3\tgood", "2\tbad"), STARS, said) == [2, 1]
     assert numbers(write(tmp_path / "a.tsv", "0\tgood", "2\tbad"), STARS, said) == [0, 2]
     assert said == []
     assert numbers(write(tmp_path / "a.tsv", "1\tgood", "2\tbad"), STARS, said) == [0, 1]
-    assert "are class names and could be class numbers" in said.pop()
+    assert "could be class names or class numbers" in said.pop()
     (tmp_path / MANIFEST).write_text(f'{{"tool": "{TOOL}", "files": {{"a.tsv": ""}}}}')
-    assert numbers(tmp_path / "a.tsv", STARS, said) == [1, 2]  # prepare writes numbers
+    assert numbers(tmp_path / "a.tsv", STARS, said) == [1, 2]  # `bertaccum prepare` writes numbers.
     assert said == []

@@ -1,4 +1,4 @@
-"""Windows are cut where it costs the least, and never into more than memory holds."""
+"""Windows are cut at the lowest cost, and micro-batches always fit into memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertaccum.data.window_cuts import cut_by_cost, cut_by_count, make_cut
 
 
 def cost(lengths: np.ndarray, cuts: tuple[int, ...]) -> float:
-    """The price that is minimised, written again."""
+    """Return the cost of a cut, by an independent implementation."""
     steps = itertools.pairwise(cuts)
     return sum(50 + (b - a) * lengths[b - 1] * (1 + lengths[b - 1] / 2700) for a, b in steps)
 
@@ -33,7 +33,7 @@ def test_no_other_cut_is_cheaper(lengths: list[int], micro_batch: int) -> None:
     assert cost(window, cuts) == pytest.approx(min(cost(window, c) for c in allowed))
 
 
-def test_short_examples_go_together_and_long_ones_apart() -> None:
+def test_short_and_long_examples_are_separated() -> None:
     window = np.array([10] * 16 + [128] * 16)
     assert cut_by_cost(window, 8, 128).tolist() == [0, 16, 24, 32]
     assert make_cut("cost", 128)(window, 4).tolist() == [0, 16, 20, 24, 28, 32]
@@ -41,8 +41,8 @@ def test_short_examples_go_together_and_long_ones_apart() -> None:
     assert cut_by_count(window, 32).tolist() == [0, 32]
 
 
-def test_large_windows_are_cut_fast_enough() -> None:
-    """Four thousand examples: no more than a few array operations for each."""
+def test_large_windows_are_cut_quickly() -> None:
+    """Cutting 4096 examples takes only a few array operations per example."""
     window = np.sort(np.random.default_rng(0).integers(3, 512, 4096))
     cuts = cut_by_cost(window, 8, 512)
     sizes = np.diff(cuts)

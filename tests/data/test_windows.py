@@ -1,4 +1,4 @@
-"""Windows are a function of seed and position, and cut without loss."""
+"""Windows depend only on seed and position, and contain every example once."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bertaccum.data.windows import (
 GOLDEN = [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
 
 
-def test_the_order_never_changes() -> None:
-    """Golden: a run resumed with another numpy must see the same examples."""
+def test_order_has_its_golden_values() -> None:
+    """A run resumed with another version of NumPy must see the same examples."""
     assert permutation(0, 0, 10).tolist() == GOLDEN
     assert permutation(0, 1, 10).tolist() != GOLDEN
     assert permutation(1, 0, 10).tolist() != GOLDEN
 
 
 @pytest.mark.parametrize(("examples", "target"), [(100, 32), (96, 32), (5, 32), (33, 1)])
-def test_every_epoch_holds_every_example_once(examples: int, target: int) -> None:
+def test_every_epoch_contains_every_example_once(examples: int, target: int) -> None:
     per_epoch = updates_per_epoch(examples, target)
     for epoch in range(3):
         parts = [
@@ -41,7 +41,7 @@ def test_every_epoch_holds_every_example_once(examples: int, target: int) -> Non
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("examples", [1, 2, 10, 32])
-def test_shares_are_a_window(store: TokenStore, replicas: int, examples: int) -> None:
+def test_shares_add_up_to_the_window(store: TokenStore, replicas: int, examples: int) -> None:
     rows = permutation(3, 0, len(store))[:examples]
     whole = make_window(store, rows, 4)
     parts = [make_window(store, rows, 4, replica=r, replicas=replicas) for r in range(replicas)]
@@ -59,8 +59,8 @@ def test_shares_are_a_window(store: TokenStore, replicas: int, examples: int) ->
             assert part.labels[own] == whole.labels[place]
 
 
-def test_shares_have_about_as_many_tokens(store: TokenStore) -> None:
-    """Dealt out back and forth: no replica always gets the longer one of two."""
+def test_shares_have_similar_numbers_of_tokens(store: TokenStore) -> None:
+    """Dealing back and forth prevents one replica from always getting the longer examples."""
     rows = permutation(3, 0, len(store))[:32]
     tokens = [len(make_window(store, rows, 8, replica=r, replicas=4).token_ids) for r in range(4)]
     longest = int(store.lengths(rows).max())
@@ -72,7 +72,7 @@ def test_shares_have_about_as_many_tokens(store: TokenStore) -> None:
 @pytest.mark.parametrize(
     ("micro_batch", "cuts"), [(8, [0, 8, 16, 24, 32]), (12, [0, 12, 24, 32]), (32, [0, 32])]
 )
-def test_a_window_holds_its_rows_sorted_by_length(
+def test_window_contains_its_rows_sorted_by_length(
     store: TokenStore, micro_batch: int, cuts: list[int]
 ) -> None:
     rows = permutation(3, 0, len(store))[:32]
@@ -97,13 +97,13 @@ def test_a_window_holds_its_rows_sorted_by_length(
     assert bag(got) == bag(wanted)
 
 
-def test_evaluation_sees_every_row_once(store: TokenStore) -> None:
+def test_batches_by_length_contain_every_row_once(store: TokenStore) -> None:
     rows = batches_by_length(store, 32)
     assert [len(r) for r in rows] == [32, 32, 32, 4]
     assert sorted(np.concatenate(rows)) == list(range(100))
 
 
-def test_epochs_and_seeds_differ(store: TokenStore) -> None:
+def test_epochs_and_seeds_have_different_orders(store: TokenStore) -> None:
     per_epoch = updates_per_epoch(100, 32)
     rows = [
         window_rows(update, 100, 32, seed)[1].tolist()
@@ -112,5 +112,5 @@ def test_epochs_and_seeds_differ(store: TokenStore) -> None:
     assert rows[0] != rows[1] != rows[2] != rows[0]
 
 
-def test_no_micro_batch_is_larger_than_asked(store: TokenStore) -> None:
+def test_no_micro_batch_exceeds_its_size(store: TokenStore) -> None:
     assert make_window(store, np.arange(33), 8).cuts.tolist() == [0, 8, 16, 24, 32, 33]

@@ -1,4 +1,4 @@
-"""Scores against figures worked out by hand."""
+"""Tests of scores against values computed by hand."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bertaccum.inference.evaluate import Predictions, most_wrong
 from bertaccum.tasks.classification import classification_report, scores
 
 
-def test_scores_by_hand() -> None:
-    # Labels 0 0 0 1 1 2, predictions 0 0 1 1 2 2.
+def test_scores_match_values_by_hand() -> None:
+    # The labels are 0 0 0 1 1 2, the predictions 0 0 1 1 2 2.
     labels = np.array([0, 0, 0, 1, 1, 2])
     logits = np.log(np.full((6, 3), 0.25))
     logits[np.arange(6), [0, 0, 1, 1, 2, 2]] = math.log(0.5)
@@ -33,37 +33,37 @@ def test_scores_by_hand() -> None:
     assert report["macro_f1"] == pytest.approx((0.8 + 0.5 + 2 / 3) / 3)
     assert (report["majority_class"], report["majority_accuracy"]) == ("a", 0.5)
     assert report["only_prediction"] is None
-    # Gorodkin 2004: (c s - Σ p t) / sqrt((s² - Σ p²)(s² - Σ t²)) with c 4, s 6.
+    # Source: Gorodkin 2004, (c s - Σ p t) / sqrt((s² - Σ p²)(s² - Σ t²)) with c 4, s 6.
     assert report["matthews_correlation"] == pytest.approx((24 - 12) / math.sqrt(24 * 22))
 
 
-def test_a_class_that_never_occurs_scores_zero() -> None:
+def test_class_that_never_occurs_scores_zero() -> None:
     report = classification_report(np.array([[2.0, 1.0]] * 3), np.zeros(3, int), ["a", "b"])
     assert report["classes"][1] | {"name": ""} == dict(
         name="", precision=0.0, recall=0.0, f1=0.0, examples=0
     )
     assert report["matthews_correlation"] == 0.0
     assert (report["majority_accuracy"], report["only_prediction"]) == (1.0, "a")
-    # A class that neither occurs nor is predicted has no part in the mean.
+    # The mean leaves out classes that neither occur nor are predicted.
     assert report["macro_f1"] == 1.0
 
 
-def test_a_model_of_one_class_is_found_out() -> None:
+def test_model_that_always_predicts_one_class_is_reported() -> None:
     report = scores(np.array([[2.0, 1.0]] * 200), np.array([0] * 199 + [1]), ["ham", "spam"])
     assert (report["accuracy"], report["majority_accuracy"]) == (0.995, 0.995)
     assert report["only_prediction"] == "ham"
     assert report["macro_f1"] == pytest.approx(199 / 399, abs=1e-12)
 
 
-def test_the_most_wrong_by_hand(tmp_path: Path) -> None:
-    """Wrong ones only, the least likely label first, with the text and row of each."""
+def test_most_wrong_matches_values_by_hand(tmp_path: Path) -> None:
+    """The result lists misclassified rows with text and row, least likely label first."""
     tsv = tmp_path / "dev.tsv"
     labels, texts = [0, 1, 0, 1], ["a", "<b>", "c", "d"]
     rows = [f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)]
     tsv.write_text("label\ttext\n" + "".join(rows))
     likely = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.4, 0.6]])
     store = TokenStore(np.zeros(4, np.int32), np.arange(5), np.array(labels, np.int32))
-    # Logits are what they are up to a constant.
+    # Adding a constant to all logits changes nothing.
     found = Predictions("r", 1, tsv, store, ["no", "yes"], np.log(likely) + 1000)
     first, second = most_wrong(found, 9)
     assert first == {

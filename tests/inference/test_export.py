@@ -1,4 +1,4 @@
-"""What is exported answers as `bertaccum eval` does, and where bertaccum is not."""
+"""Exported models give the same answers as `bertaccum eval`, without needing bertaccum."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ENCODER = EncoderConfig(
     vocab_size=len(WORDS),
     max_position_embeddings=16,
 )
-# Where there is neither our code nor what the model was built with.
+# A script that runs without our code and the libraries that the model was built with.
 ELSEWHERE = """
 import sys
 
@@ -69,7 +69,7 @@ print(json.dumps({k: v if isinstance(v, list) else v.numpy().tolist() for k, v i
 
 
 def make_run(folder: Path, **options: str) -> RunFolder:
-    """A run that saved a model."""
+    """Create a run with a best checkpoint."""
     data = folder / "reviews"
     data.mkdir(parents=True)
     rows = [f"{number % 3}\t{text}" for number, text in enumerate(TEXTS)]
@@ -92,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray:
-    """Logits of the run's test.tsv, of its best model if of no other, as `bertaccum eval` has."""
+    """Return the logits of `model`, by default the run's best model, for the run's test.tsv."""
     best, files = load_best(run.best_checkpoint())
     tsv = run.path.parent / "reviews" / "test.tsv"
     store = open_store(tsv, files.labels, WORDS, 12, lambda *_: None)
@@ -101,7 +101,7 @@ def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray
     return logits
 
 
-def test_a_savedmodel_answers_without_bertaccum(run: RunFolder) -> None:
+def test_savedmodel_gives_the_same_answers_without_bertaccum(run: RunFolder) -> None:
     result = api.export(ExportConfig(run=str(run.path)))
     folder = run.path / "export-savedmodel"
     assert (result.folder, result.run) == (folder, "run")
@@ -135,7 +135,7 @@ def huggingface(run: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
-def test_an_export_to_huggingface_comes_back_as_it_was(run: RunFolder, huggingface: Path) -> None:
+def test_huggingface_export_is_read_back_unchanged(run: RunFolder, huggingface: Path) -> None:
     tensors = load_file(huggingface / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
     config = TrainConfig(init_checkpoint=str(huggingface), max_seq_length=12)
@@ -152,7 +152,7 @@ def test_an_export_to_huggingface_comes_back_as_it_was(run: RunFolder, huggingfa
     np.testing.assert_allclose(predicted(run, model), predicted(run), rtol=0, atol=1e-6)
 
 
-def test_the_card_says_what_it_is(run: RunFolder, huggingface: Path) -> None:
+def test_model_card_describes_the_export(run: RunFolder, huggingface: Path) -> None:
     card = (huggingface / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert "negativo, positivo ✓, ninguno" in card
@@ -161,25 +161,25 @@ def test_the_card_says_what_it_is(run: RunFolder, huggingface: Path) -> None:
     assert "reviews" in card and str(run.path.parent) not in card
 
 
-def test_what_is_there_stays(run: RunFolder, tmp_path: Path) -> None:
+def test_existing_files_are_never_replaced(run: RunFolder, tmp_path: Path) -> None:
     out = tmp_path / "model"
     out.mkdir()
     config = ExportConfig(run=str(run.path), format="huggingface", out=str(out))
-    api.export(config)  # into an empty folder
+    api.export(config)  # An existing but empty folder is accepted.
     for path in (out, out / "config.json", tmp_path / "link"):
         (tmp_path / "link").is_symlink() or (tmp_path / "link").symlink_to("absent")
         with pytest.raises(ConfigError, match=r"exists; choose another folder$"):
             api.export(dataclasses.replace(config, out=str(path)))
-    with pytest.raises(ConfigError, match="is not a possible name"):
+    with pytest.raises(ConfigError, match="is not a valid name"):
         api.export(dataclasses.replace(config, out="x" * 300))
 
 
 @pytest.mark.parametrize("out", ["/proc/x", "file/model"])
-def test_where_nothing_can_be_made_nothing_is_loaded(
+def test_model_is_not_loaded_if_folder_cannot_be_created(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     def never(_: object) -> None:
-        raise AssertionError("it was loaded first")
+        raise AssertionError("the model was loaded")
 
     monkeypatch.setattr(export, "load_best", never)
     (tmp_path / "file").touch()
@@ -188,7 +188,7 @@ def test_where_nothing_can_be_made_nothing_is_loaded(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_cannot_be_written_leaves_nothing(
+def test_failed_export_leaves_no_files(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(model: object, folder: Path) -> None:
