@@ -292,11 +292,14 @@ class SharedUpdate:
         return results | {"losses": losses, "finished": results["objections"] == 0}
 
     def accumulate(self, shares: Sequence[Window]) -> list[dict[str, Any]]:
-        """Runs all micro-steps of this worker's shares, one a replica.
+        """Run all micro-steps of this worker's shares.
+
+        Args:
+          shares: One share of the window for each replica of this worker.
 
         Returns:
-          For each replica `loss` (its part of the window's mean), `losses` of its micro-steps,
-          `finished`.
+          For each replica its `loss` (its part of the window's mean), the `losses` of its
+            micro-batches, and `finished`.
         """
         results = self._accumulate(*(field for share in shares for field in fields(share)))
         parts = {name: self._local(value) for name, value in results.items()}
@@ -306,13 +309,14 @@ class SharedUpdate:
         ]
 
     def apply(self, report: Sequence[float]) -> dict[str, Any]:
-        """Adds up over all replicas and updates; forgets the window if somebody objects.
+        """Sum the gradients over all replicas and update; drop the window if any worker objects.
 
         Args:
-          report: this worker's numbers, as in `REPORTED`.
+          report: This worker's `REPORTED` numbers.
 
         Returns:
-          Their sums over workers by name, `applied`, `grad_norm` and `learning_rate`.
+          The sums of these numbers over workers by name, `applied`, `grad_norm` and
+            `learning_rate`.
         """
         results = in_python(self._apply(np.array(report, np.float64)))
         return results | dict(zip(REPORTED, results.pop("total"), strict=True))

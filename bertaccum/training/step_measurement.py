@@ -89,8 +89,7 @@ class MeasuredModel:
     def _lengths(
         self, job: dict[str, Any], progress: Callable[..., None]
     ) -> tuple[int, list[list[int]]]:
-        """Return the longest example's length in tokens, and the lengths of some windows' examples.
-        """
+        """Return the length of the longest example in tokens, and the lengths of some windows."""
         target, longest = self.config.target_batch, self.config.max_seq_length
         if not job["tsvs"]:
             return longest, [[longest] * target]

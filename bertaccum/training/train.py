@@ -67,8 +67,8 @@ def train(
     Args:
       config: Options of the run.
       progress: Called during long preparations with the activity, the amount done, and the total.
-      stopping: Says whether to stop, and hears how.
-      named: Options that the user set; by default those that differ from their defaults.
+      stopping: Records requests to stop, and passes them on to the run.
+      named: Options that the user set; by default, those that differ from their default values.
       task: Task of the model.
 
     Yields:

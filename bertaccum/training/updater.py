@@ -67,8 +67,7 @@ class Updater:
         self._last: tuple[np.ndarray, list[Window], list[list[float]]]
 
     def stop(self) -> None:
-        """Stop the current update before its next micro-batch; may be called from another thread.
-        """
+        """Stop the current update before its next micro-batch; another thread may call this."""
         self._stopped.assign(True)
 
     def run(self, number: int) -> Iterator[OutOfMemory | Updated]:
@@ -172,7 +171,7 @@ class Updater:
         remember_out_of_memory(self._plan.request, failed, kind)
         if failed == 1 and kind == "layer":
             raise RunError(
-                f"out of memory in update {update}, even with one example at a time and recomputation",
+                f"out of memory in update {update} even with one example at a time and recomputation",
                 "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`",
             )
         if failed == 1:
