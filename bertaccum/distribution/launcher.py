@@ -140,9 +140,7 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
-    """Pass SIGINT and SIGTERM on to the workers in this context, and yield the times of the
-    signals.
-    """
+    """Pass SIGINT and SIGTERM on to the workers, and yield the list of the signals' times."""
     heard: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:

@@ -118,7 +118,7 @@ def _devices(count: int) -> list[str]:
     if gpus and count > len(gpus):
         raise ConfigError(
             f"`replicas` {count} is above the number of GPUs, {len(gpus)}",
-            "lower it; CUDA_VISIBLE_DEVICES='' rehearses on the CPU",
+            "lower it, or set CUDA_VISIBLE_DEVICES='' to use virtual devices of the CPU",
         )
     if not gpus:
         cpu = tf.config.list_physical_devices("CPU")[0]

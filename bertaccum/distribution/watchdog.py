@@ -86,8 +86,7 @@ class Watch:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Return a context in which a failed reduction raises an error that names the worker at
-        fault.
+        """Raise an error that names the worker at fault if a reduction fails in this context.
 
         Raises:
           RunError: A worker has exited, does not answer, or keeps the others waiting.

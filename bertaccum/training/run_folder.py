@@ -91,7 +91,7 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Return a context in which no other process can train in this folder.
+        """Lock the folder, so that no other process can train in it during this context.
 
         The system releases the lock when this process ends.
 

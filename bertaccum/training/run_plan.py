@@ -74,6 +74,5 @@ class RunPlan:
 
     @property
     def save_interval(self) -> tuple[int | None, float | None]:
-        """Return the interval between checkpoints, in updates and in seconds; one of them is None.
-        """
+        """Return the interval between checkpoints, in updates and in seconds; one is None."""
         return save_interval(self.config.save_every)

@@ -171,7 +171,7 @@ class Updater:
         remember_out_of_memory(self._plan.request, failed, kind)
         if failed == 1 and kind == "layer":
             raise RunError(
-                f"out of memory in update {update} even with one example at a time and recomputation",
+                f"out of memory in update {update}, with one example at a time and recomputation",
                 "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`",
             )
         if failed == 1:
