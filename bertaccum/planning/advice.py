@@ -88,13 +88,14 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
             if proposals[-1][1] <= s.usable_bytes:
                 break
     return [
-        f"use {what} ({format_size(peak)})" for what, peak in proposals if peak <= s.usable_bytes
+        f"use {what} (about {format_size(peak)})"
+        for what, peak in proposals
+        if peak <= s.usable_bytes
     ]
 
 
 def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
-    """Return the largest 2**n or 3 * 2**n, shorter than the longest example, that fits; else None.
-    """
+    """Return the longest sequence length 2**n or 3 * 2**n that fits, or None."""
     lengths = sorted({n * 2**k for k in range(3, 9) for n in (2, 3)}, reverse=True)
     fitting = [
         n

@@ -54,7 +54,7 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
     Args:
       limit_bytes: Limit in bytes, as for `limit_memory`, which calls this function and
         `claim_memory`.
-      devices: Number of virtual devices of the CPU; they share their limits.
+      devices: Number of virtual devices of the CPU, which share the sum of their limits.
 
     Raises:
       ConfigError: The limit is too small, or comes after TensorFlow started.
@@ -120,8 +120,7 @@ def check_limit(limit_bytes: int) -> None:
 
 
 def machine_bytes() -> int:
-    """Return the memory in bytes that this process may use: the machine's or its control group's.
-    """
+    """Return the memory in bytes of the machine, or of this process's control group if less."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(_GROUP_LIMIT.read_text()))
@@ -197,8 +196,7 @@ def _limit_cpu(limit_bytes: int) -> None:
 
 
 def _can_have(size_bytes: int) -> bool:
-    """Return whether a block of this size, to the MiB, can be allocated; its pages are not touched.
-    """
+    """Return whether a block of this size, to the MiB, can be allocated; it is not written to."""
     mib = min(size_bytes // 2**20, 2**31 - 1)
     try:
         tf.raw_ops.Empty(shape=[mib, 2**20], dtype=tf.uint8)

@@ -49,6 +49,6 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     write_text(out, json_text(report.values))
     if not tsvs:
         lacking = f"the vocabulary of {source.name}" if prepared else f"prepared data in {data}"
-        timed_on = f"{report.timed_on}, as {lacking} is missing"
+        timed_on = f"{report.timed_on}, because {lacking} is missing"
         report = dataclasses.replace(report, timed_on=timed_on)
     return report

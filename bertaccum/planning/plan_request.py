@@ -20,7 +20,7 @@ class PlanRequest:
       inputs: Model and data; without TSVs, all examples are assumed to have the maximum length.
       memory_bytes: Memory for tensors in bytes on a device that is not present; None for this one.
       devices: Number of devices of this process; the plan fits the smallest.
-      shared: Whether windows are shares of larger windows that several replicas update from.
+      shared: Whether each window is one replica's share of a larger window.
     """
 
     config: StepConfig

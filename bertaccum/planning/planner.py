@@ -51,8 +51,7 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
 
 
 def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, Any]:
-    """Return the plan, or the next best one if its micro-batch size has run out of memory before.
-    """
+    """Return the plan, or the next best one if its size has run out of memory before."""
     if not learned or values["micro_batch"] is None:
         return values
 
