@@ -41,8 +41,7 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, recompute: st
 
 
 def learned_limits(request: PlanRequest) -> dict[str, int]:
-    """Return the smallest micro-batch size that ran out of memory for each kind of recomputation.
-    """
+    """Return the smallest micro-batch size that ran out of memory, by kind of recomputation."""
     return read_mapping(limits_file(request)) or {}
 
 

@@ -29,8 +29,8 @@ _RECOMPUTATION_COSTS = 1.1
 # Memory for summing gradients over replicas (send and receive buffers), relative to their size.
 # Measured with two workers: 2.05 to 2.5, the same for micro-batches of 1, 2 and 4.
 _EXCHANGED = 2.5
-# Longest duration of a memory measurement in seconds: of one that is needed, and of one that only
-# makes the fit more accurate, as single peaks vary by one or two percent.
+# Longest time for one memory measurement, in seconds: 8 if it is needed, 2 if it only makes the fit
+# more accurate. Single peaks vary by one or two percent.
 _MOST_SECONDS, _CHEAP_SECONDS = 8.0, 2.0
 # Length of an example that takes almost no memory, so that the peak is that of the update itself.
 _SHORT = 8
@@ -78,8 +78,7 @@ class SearchSpace:
 
     @property
     def exchange_bytes(self) -> float:
-        """Return the estimated peak in bytes while replicas sum their gradients; 0 for one replica.
-        """
+        """Return the estimated peak while replicas sum their gradients, in bytes; 0 if alone."""
         if not self.shared:
             return 0.0
         return self.resting_bytes + _EXCHANGED * self.accumulator_bytes
@@ -244,7 +243,7 @@ class _Search:
         assert self.cost is not None
         cost = self.cost
         if self.task.alone(size):
-            # The optimizer step still needs this memory, for the gradients.
+            # `update_bytes` stays the same: the optimizer step holds the gradients instead.
             static = cost.static_bytes - self.task.accumulator_bytes
             cost = dataclasses.replace(cost, static_bytes=static)
         return cost.peak_bytes(size, self.task.longest)
@@ -260,9 +259,7 @@ class _Search:
     # --- Speed ----------------------------------------------------------------------
 
     def _measure_speeds(self) -> None:
-        """Time the largest size that fits, then smaller ones, sizes near the best, and the best two
-        again.
-        """
+        """Time the largest sizes that fit, then sizes around the best, then the best two again."""
         fitting = self._fitting()
         spent, size = 0.0, fitting[-1] if fitting else None
         while size is not None and spent < self.task.speed_seconds:
@@ -276,8 +273,8 @@ class _Search:
                     spent += self._time(size)
 
     def _around_best(self, fitting: list[int]) -> list[int]:
-        """Return sizes halfway between the best one and its timed neighbors, and a power of two
-        near it.
+        """Return sizes near the best one: halfway to its timed neighbors, and the nearest power of
+        two.
 
         Hardware often computes in blocks whose sizes are powers of two.
         """
