@@ -134,7 +134,7 @@ def _devices(count: int) -> list[str]:
     return [f"{'GPU' if gpus else 'CPU'}:{number}" for number in range(count)]
 
 
-# --- Several ----------------------------------------------------------------------------
+# --- Several processes ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,8 @@ def _limit_gpus(limit_bytes: int) -> None:
 
 
 def _limit_cpu(limit_bytes: int) -> None:
-    # This sets the default, but raises RuntimeError once the devices are in use.
+    # Setting the default configuration changes nothing, but raises RuntimeError once the devices
+    # are in use.
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
     # TensorFlow reads these variables when it starts its devices.

@@ -241,7 +241,7 @@ class Run:
 
     def _update(self) -> Iterator[Event]:
         """Run one update and yield its events."""
-        # Several workers stop together: the update itself tells all of them.
+        # With several workers, the update itself makes all of them stop together.
         if self.topology.workers == 1 and self._asked_to_stop():
             raise StoppedEarlyError
         for event in self.updater.run(self.position.update):

@@ -61,7 +61,7 @@ def train_seeds(
     Raises:
       ConfigError: Several workers are described, or the folder contains runs with other options.
     """
-    assert config.out is not None  # check_seeds
+    assert config.out is not None  # `check_seeds` requires it.
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
             "`seeds` is for one process, but the environment describes several workers",
@@ -124,7 +124,7 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     for name in _FIGURES:
         known = [found for summary in summaries if (found := summary.get(name)) is not None]
         values = [value for value in known if math.isfinite(value)]
-        if not values:  # For example, every run's last window was skipped.
+        if not values:  # For example, no run's last loss is finite.
             continue
         result[name] = {
             "mean": statistics.fmean(values),
