@@ -227,7 +227,7 @@ def _saved(path: Path, states: Path) -> Iterator[Path]:
         raise RunError(
             f"cannot be saved ({reason(error)})",
             "free disk space or fix the permissions, then run again with `resume`; "
-            + ("earlier checkpoints are intact" if saved_states(states) else "training starts over"),
+            + ("earlier checkpoints are intact" if saved_states(states) else "the run starts over"),
             path=path,
         ) from None
 

@@ -102,7 +102,7 @@ def trained(offload: bool) -> Weights:
 
 
 # Steps are up to 6e-3 long. In float32, 1 - 0.999 has a relative error of 1.3e-5, and a step half
-# of that: 5e-7 over 14 updates.
+# of that, which adds up to 5e-7 over 14 updates.
 @pytest.mark.parametrize("offload", [False, True])
 def test_updates_equal_those_of_google_bert(offload: bool) -> None:
     weights, norms = expected()

@@ -147,9 +147,7 @@ def test_second_signal_stops_immediately(start: Start, tmp_path: Path) -> None:
     assert "digest" in read_text(folder / "update-1/position.json")
 
 
-def test_signal_during_preparation_leaves_no_files(
-    start: Start, tmp_path: Path
-) -> None:
+def test_signal_during_preparation_leaves_no_files(start: Start, tmp_path: Path) -> None:
     process = start(*new_run("run"))
     assert process.stderr is not None
     process.stderr.readline()
