@@ -53,7 +53,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     if gpus and len(gpus) % workers:
         raise ConfigError(
             f"{workers} workers cannot share {len(gpus)} GPUs evenly",
-            "choose another number, or set CUDA_VISIBLE_DEVICES='' to use the CPU",
+            "choose another number of workers, or set CUDA_VISIBLE_DEVICES='' to use the CPU",
         )
     addresses = [f"{_HOST}:{port}" for port in _free_ports(workers)]
     processes: list[subprocess.Popen[str]] = []
