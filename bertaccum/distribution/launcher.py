@@ -34,10 +34,10 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 def launch(workers: int, arguments: Sequence[str]) -> int:
     """Run a command as several workers of one run, each with its own TF_CONFIG.
 
-    Each line that a worker writes to stderr is repeated on our stderr after the worker's number.
-    Only the chief's stdout is shown. SIGINT and SIGTERM are passed on to the workers. TensorFlow
-    makes the workers of a strategy ignore SIGTERM, so workers that run a Python file are killed if
-    they do not stop.
+    Each line that a worker writes to stderr appears on the launcher's stderr, after the worker's
+    number. Only the chief's stdout is shown. SIGINT and SIGTERM are passed on to the workers.
+    TensorFlow makes the workers of a strategy ignore SIGTERM, so workers that run a Python file are
+    killed if they do not stop.
 
     Args:
       workers: Number of workers.

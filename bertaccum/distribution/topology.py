@@ -146,7 +146,7 @@ class _Cluster:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Return the addresses of the workers, with a chief named as such first."""
+        """Return the addresses of all workers; if one is named chief, it comes first."""
         jobs = self.resolver.cluster_spec().as_dict()
         return tuple([*jobs.get("chief", []), *jobs.get("worker", [])])
 
@@ -202,7 +202,7 @@ def _multi_worker(
     if _gpus() and count != len(_gpus()):
         raise ConfigError(
             f"`replicas` {replicas} does not go with `strategy` multi-worker on GPUs",
-            "omit `replicas`: each worker uses all GPUs that CUDA_VISIBLE_DEVICES shows",
+            "omit `replicas`; each worker uses all GPUs that it can see",
         )
     _devices(count)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)

@@ -16,13 +16,13 @@ class BatchPlan:
 
     Args:
       target_batch: Number of examples per update.
-      micro_batch: Maximum number of examples in one forward and backward pass. With `cut` "cost", a
-        micro-batch of shorter examples may hold more.
+      micro_batch: Number of examples in one forward and backward pass; with `cut` "cost", it may be
+        higher for short examples.
       accumulation_steps: Number of micro-steps of a replica in a window of the longest examples.
       replicas: Number of devices that share a window.
-      recompute: "layer" if encoder layers recompute their activations, else "none".
-      cut: "count" for micro-batches of equal size, or "cost" for the cheapest split that needs no
-        more memory.
+      recompute: Recomputation of the encoder layers' activations, "none" or "layer".
+      cut: How windows are split: "count" for equal sizes, "cost" for the fastest split that needs
+        no more memory.
     """
 
     target_batch: int

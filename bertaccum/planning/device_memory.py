@@ -115,7 +115,7 @@ def check_limit(limit_bytes: int) -> None:
     if limit_bytes < LEAST_BYTES:
         raise ConfigError(
             f"a memory limit of {format_size(limit_bytes)} is too small for TensorFlow to start",
-            f"set at least {format_size(LEAST_BYTES)}",
+            f"set a limit of at least {format_size(LEAST_BYTES)}",
         )
 
 

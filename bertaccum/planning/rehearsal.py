@@ -50,8 +50,7 @@ def rehearse(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """
     start, limit = time.perf_counter(), request.limit_bytes
     config, what_if = request.step_config(), request.memory_bytes is not None
-    # On a CPU that stands in for a GPU, offloaded slots would take the same memory as everything
-    # else.
+    # On a CPU that stands in for a GPU, offloaded slots would still count against the same limit.
     pretended = what_if and config.offload_optimizer
     if pretended:
         config = dataclasses.replace(config, offload_optimizer=False)

@@ -17,8 +17,7 @@ class NotFiniteError(RunError):
     Args:
       update: Number of the last of these updates, from 1.
       in_a_row: Number of these updates.
-      rows: Rows of the whole window in the token store, from 0, in the window's order; [examples]
-        int.
+      rows: Row numbers in the token store, from 0, in the window's order, [examples] int.
       windows: This worker's shares of the window.
       losses: Losses of the micro-batches of each share.
       precision: The run's `precision` option.

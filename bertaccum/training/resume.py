@@ -55,11 +55,11 @@ def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
 
 
 def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
-    """Return a run's own configuration with the changes asked for.
+    """Return the configuration of a run to resume, with the changed options.
 
     Args:
       run: Run folder.
-      asked: Options to change; only those that change no update may differ.
+      asked: Options to change; only options that change no update may differ.
 
     Raises:
       ConfigError: An option would change the updates.

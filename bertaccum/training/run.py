@@ -131,7 +131,7 @@ class Run:
         try:
             yield from self._events()
         finally:
-            # The callback would otherwise keep this run's model alive.
+            # Without this, the callback for signals would keep this run's model alive.
             self.stopping.heed(_nothing)
             if self.tensorboard is not None:
                 self.tensorboard.close()

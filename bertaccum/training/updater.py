@@ -71,7 +71,10 @@ class Updater:
         self._stopped.assign(True)
 
     def run(self, number: int) -> Iterator[OutOfMemory | Updated]:
-        """Run update `number`, counted from 0.
+        """Run one update.
+
+        Args:
+          number: Number of the update, from 0.
 
         Yields:
           `OutOfMemory` each time the update ran out of memory, and `Updated` at the end.

@@ -10,7 +10,7 @@ MIB = 2**20
 
 
 class Simulated:
-    """A `MeasurementProcess` that simulates BERT-Small on a device fastest with eight examples."""
+    """A simulated `MeasurementProcess` for BERT-Small, fastest with eight examples at once."""
 
     started: ClassVar[list[dict[str, Any]]] = []
 
