@@ -49,7 +49,10 @@ LATE = "tf.linalg.matmul(tf.ones([500, 500]), tf.ones([500, 500]))\n"
 WRONG = {
     "late": (LATE + "limit_memory(200 * MIB)", "cannot take effect"),
     "twice": ("limit_memory(200 * MIB); limit_memory(100 * MIB)", "cannot take effect"),
-    "tiny": ("limit_memory(MIB)", "too small for TensorFlow to start; set a limit of at least 64 MiB"),
+    "tiny": (
+        "limit_memory(MIB)",
+        "too small for TensorFlow to start; set a limit of at least 64 MiB",
+    ),
     "absurd": ("limit_memory(2**60)", "on this machine; set a lower memory limit"),
 }
 
