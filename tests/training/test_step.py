@@ -99,7 +99,7 @@ def test_same_weights_for_any_micro_batch(
     np.testing.assert_allclose(weights, expected_weights, rtol=0, atol=1e-6)
     for key in ("loss", "grad_norm", "learning_rate"):
         np.testing.assert_allclose([r[key] for r in results], [r[key] for r in expected], rtol=1e-5)
-    assert max(r["grad_norm"] for r in results) > CONFIG.clip_norm  # clipping was in effect
+    assert max(r["grad_norm"] for r in results) > CONFIG.clip_norm  # Clipping was active.
     assert all(r["applied"] for r in results)
 
 
