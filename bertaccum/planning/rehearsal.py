@@ -219,7 +219,7 @@ def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
             f" instead of {whole[0].examples_per_second:.1f}"
         )
     fitting = sum(c.fits for c in found.candidates)
-    return f"the fastest of {fitting} candidates that fit: {speed}"
+    return f"the fastest of the {fitting} candidates that fit: {speed}"
 
 
 def _nothing(
