@@ -253,11 +253,11 @@ def test_export_names_the_run_before_its_place(run: Any) -> None:
 
 def test_going_on_with_a_run_that_is_over_says_so(run: Any) -> None:
     events = bertaccum.training_events(resume="runs/one", max_updates=20)
-    assert next(events).over == "raise `max_updates`, or train anew"
+    assert next(events).over == "raise `max_updates`, or start a new run"
     events.close()
     code, out, err = run("train", "--resume", "runs/one")
     assert code == 0
-    assert "finished already, at update 40; for more, train anew\n" in err
+    assert "finished already, at update 40; for more, start a new run\n" in err
     assert "tracing" not in err
     assert re.search(r"updates +40 ", out)
 

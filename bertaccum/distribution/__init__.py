@@ -1,1 +1,1 @@
-"""Several devices and several processes as one run, on tf.distribute."""
+"""Runs on several devices and several processes, with tf.distribute."""

@@ -1,10 +1,10 @@
-"""Whether the environment describes several workers. Standard library only."""
+"""Detecting a description of several workers in the environment. Standard library only."""
 
 from __future__ import annotations
 
 import os
 
-# srun sets it for each task; the batch script's own shell has another one.
+# srun sets this variable for each task; in the batch script's own shell it has another value.
 _SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 
 
@@ -16,7 +16,7 @@ def in_slurm_step() -> bool:
 def describes_workers(strategy: str) -> bool:
     """Return whether `strategy` may make this process one of several workers.
 
-    TF_CONFIG may still describe a single one: only TensorFlow reads it in full.
+    TF_CONFIG may also describe a single worker, which only TensorFlow can tell for certain.
     """
     several = bool(os.environ.get("TF_CONFIG")) or in_slurm_step()
     return several and strategy in ("auto", "multi-worker")

@@ -1,4 +1,4 @@
-"""What workers tell each other beside gradients: small values, all at once, by one reduction."""
+"""Small values that workers exchange besides gradients, each with a single reduction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from bertaccum.errors import BertAccumError, InputError, RunError
 
 
 def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
-    """Adds up an array of the same shape and type on all workers; all have to call it."""
+    """Return the sum of an array over all workers; every worker must call this.
+
+    Args:
+      topology: Replicas of the run.
+      value: This worker's array, with the same shape and dtype on all workers.
+    """
     if topology.workers == 1:
         return value
     kind = np.int32 if value.dtype == bool else value.dtype
@@ -25,7 +30,7 @@ def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf.Tensor]:
-    """A function of [n] numbers."""
+    """Return a function that sums a vector of `dtype` over all workers."""
     strategy = topology.strategy
 
     @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
@@ -41,7 +46,12 @@ def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf
 
 
 def exchange(topology: Topology, value: Any) -> list[Any]:
-    """What each worker gave, in their order; anything that JSON knows. All have to call it."""
+    """Return the values of all workers, by worker number; every worker must call this.
+
+    Args:
+      topology: Replicas of the run.
+      value: This worker's value, serializable as JSON.
+    """
     text = json.dumps(value).encode()
     lengths = np.zeros(topology.workers, np.int32)
     lengths[topology.worker] = len(text)
@@ -54,10 +64,14 @@ def exchange(topology: Topology, value: Any) -> list[Any]:
 
 
 def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:
-    """What the chief finds; if it finds an error, that ends all workers.
+    """Return a value computed on the chief; every worker must call this.
 
     Args:
-      find: called on the chief alone, and gives what JSON knows.
+      topology: Replicas of the run.
+      find: Computes the value, serializable as JSON; called on the chief only.
+
+    Raises:
+      InputError, RunError: `find` raised an error on the chief; all workers raise it.
     """
     if topology.workers == 1:
         return find()
@@ -75,7 +89,11 @@ def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:
 
 
 def differences(told: list[dict[str, Any]]) -> list[str]:
-    """In what workers differ from the chief: name, whose value and the chief's."""
+    """Return the values in which workers differ from the chief, each as a phrase for an error.
+
+    Args:
+      told: Named values of each worker, the chief's first.
+    """
     return [
         f"{name} ({value} on worker {worker}, {told[0].get(name)} on worker 0)"
         for worker, values in enumerate(told)

@@ -1,6 +1,6 @@
-"""Several workers on this machine, as processes: started, prefixed, and ended together.
+"""Launching several workers on this machine as processes that start and end together.
 
-The workers load TensorFlow, the launcher does not.
+The workers load TensorFlow; the launcher does not.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ from typing import IO
 
 from bertaccum.errors import ConfigError
 
-# When one worker has failed, the others find out whose fault it was; then they are asked to
-# stop, and then they are ended.
+# After a worker fails, the others get this long to find out which one it was. They then receive
+# SIGTERM, and after `STOP_SECONDS` SIGKILL.
 FIND_OUT_SECONDS = 12.0
 STOP_SECONDS = 10.0
 _HOST = "127.0.0.1"
-# Where the driver lists the GPUs.
+# The NVIDIA driver lists the GPUs in this folder.
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def launch(workers: int, arguments: Sequence[str]) -> int:
-    """Runs a command as so many workers of one run, each with a TF_CONFIG of its own.
+    """Run a command as several workers of one run, each with its own TF_CONFIG.
 
-    The command is one of `bertaccum`, or a Python file, with its arguments.
+    Each line that a worker writes to stderr appears on the launcher's stderr, after the worker's
+    number. Only the chief's stdout is shown. SIGINT and SIGTERM are passed on to the workers.
+    TensorFlow makes the workers of a strategy ignore SIGTERM, so workers that run a Python file are
+    killed if they do not stop.
 
-    What they write on stderr comes out on ours, each line after the worker's number; stdout is
-    the chief's. SIGINT and SIGTERM are passed on. TensorFlow has the workers of a strategy ignore
-    SIGTERM: those of a file, which may not know it, are killed if they go on.
+    Args:
+      workers: Number of workers.
+      arguments: A `bertaccum` command or a Python file, followed by its arguments.
 
     Returns:
       0, or the exit code of the first worker that failed.
 
     Raises:
-      ConfigError: there are GPUs, but not one for each.
+      ConfigError: The GPUs cannot be divided evenly among the workers.
     """
     gpus = _gpus()
     if gpus and len(gpus) % workers:
         raise ConfigError(
             f"{workers} workers cannot share {len(gpus)} GPUs evenly",
-            "choose another number, or CUDA_VISIBLE_DEVICES='' for the CPU",
+            "choose another number of workers, or set CUDA_VISIBLE_DEVICES='' to use the CPU",
         )
     addresses = [f"{_HOST}:{port}" for port in _free_ports(workers)]
     processes: list[subprocess.Popen[str]] = []
@@ -73,18 +76,18 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
                     process.wait()
     for reader in readers:
         reader.join()
-    if code and not heard and is_file(arguments[0]):  # bertaccum says by itself what is wrong.
-        _say(f"error: the first of the workers to fail ended with exit code {code}")
+    if code and not heard and is_file(arguments[0]):  # bertaccum reports its own errors.
+        _say(f"error: the first worker to fail exited with code {code}")
     return code
 
 
 def is_file(command: str) -> bool:
-    """Whether a command to launch is a Python file, and not one of `bertaccum`."""
+    """Return whether a command to launch is a Python file rather than a `bertaccum` command."""
     return command.endswith(".py")
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; all are held until the last is found."""
+    """Return ports that no process listens on, all held until the last one is found."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -93,7 +96,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _gpus() -> list[str]:
-    """The GPUs that there are for all workers together, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs available to all workers together, as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [str(number) for number, _ in enumerate(_DRIVER.glob("*"))]
@@ -101,7 +104,7 @@ def _gpus() -> list[str]:
 
 
 def _environment(number: int, addresses: list[str], gpus: list[str]) -> dict[str, str]:
-    """What a worker is told: its place, and GPUs of its own."""
+    """Return the environment variables that give a worker its number and its GPUs."""
     task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": number}}
     own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[number :: len(addresses)])} if gpus else {}
     return {"TF_CONFIG": json.dumps(task), **own}
@@ -119,7 +122,7 @@ def _start(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        # The terminal's Ctrl-C is for us, and passed on.
+        # The launcher itself passes the terminal's Ctrl-C on to the workers.
         start_new_session=True,
     )
 
@@ -137,7 +140,7 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
-    """Inside, the signals that ask to stop go to the workers; the times when they came."""
+    """Pass SIGINT and SIGTERM on to the workers, and yield the list of the signals' times."""
     heard: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -157,7 +160,13 @@ def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
 def _wait(
     processes: list[subprocess.Popen[str]], heard: list[float], patience_seconds: float
 ) -> int:
-    """Until all have ended; the first exit code that is not 0."""
+    """Wait for all workers to end, and return the first nonzero exit code, or 0.
+
+    Args:
+      processes: The workers.
+      heard: Times of the signals passed on so far, in seconds of the monotonic clock.
+      patience_seconds: Time after the first signal until workers that still run are killed.
+    """
     failed, since, asked = 0, 0.0, False
     while any(process.poll() is None for process in processes):
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Which devices, of which processes, share the windows of a run."""
+"""Devices and processes that share the windows of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bertaccum import _tf_compat
 from bertaccum.distribution.cluster import in_slurm_step
 from bertaccum.errors import ConfigError, RunError, reason
 
-# TensorFlow connects a process to the other workers once; its later runs use the same strategy.
+# TensorFlow can connect a process to the other workers only once, so its later runs use the same
+# strategy.
 _connected: dict[tuple[tuple[str, ...], int], Topology] = {}
 
 # TensorFlow aborts a worker whose heartbeat stays away. A reduction that failed has to be told
@@ -23,13 +24,13 @@ _HEARTBEAT_SECONDS = 40
 
 @dataclass(frozen=True)
 class Topology:
-    """The replicas of a run, and this process' place among them.
+    """The replicas of a run, and the place of this process among them.
 
     Args:
-      strategy: what the model is made under, and run by.
-      local_replicas: devices of this process.
-      worker: this process' number; 0 is the chief, and alone writes.
-      addresses: of all workers, `host:port`; none if this process is the only one.
+      strategy: Strategy that creates and runs the model.
+      local_replicas: Number of devices of this process.
+      worker: Number of this process; 0 is the chief, the only one that writes files.
+      addresses: Addresses of all workers as `host:port`; empty if this process is the only one.
     """
 
     strategy: tf.distribute.Strategy = field(default_factory=tf.distribute.get_strategy)
@@ -39,42 +40,42 @@ class Topology:
 
     @property
     def workers(self) -> int:
-        """Processes."""
+        """Return the number of processes."""
         return max(len(self.addresses), 1)
 
     @property
     def replicas(self) -> int:
-        """Devices of all workers, as many to each."""
+        """Return the number of devices of all workers; each worker has the same number."""
         return self.workers * self.local_replicas
 
     @property
     def first_replica(self) -> int:
-        """The number of this worker's first replica."""
+        """Return the number of this worker's first replica."""
         return self.worker * self.local_replicas
 
     @property
     def chief(self) -> bool:
-        """Whether this worker is the one that writes."""
+        """Return whether this worker is the chief, which writes files."""
         return self.worker == 0
 
     def present_replica(self) -> int:
-        """The number, among this worker's, of the replica that runs the present function."""
+        """Return the number, among this worker's replicas, of the replica that runs this code."""
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
         return int(tf.get_static_value(tf.convert_to_tensor(number))) - self.first_replica
 
 
 def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> Topology:
-    """Finds the devices and connects the workers; waits until all are there.
+    """Find the devices and connect the workers, waiting until all have started.
 
     Args:
-      kind: auto, one, mirrored or multi-worker, as `strategy`.
-      replicas: devices of this process; None for all its GPUs, or one. Without GPUs, of the CPU
-        as many are made.
-      timeout_seconds: how long workers wait for each other in an update.
+      kind: The `strategy` option: auto, one, mirrored or multi-worker.
+      replicas: Number of devices of this process; None for all its GPUs, or one CPU device. Without
+        GPUs, this many virtual CPU devices are created.
+      timeout_seconds: How long workers wait for each other in an update, in seconds.
 
     Raises:
-      ConfigError: there are no such devices, or no description of the workers.
-      RunError: the other workers are not to be found.
+      ConfigError: The devices do not exist, or the workers are not described.
+      RunError: The other workers cannot be reached.
     """
     cluster = _cluster()
     if kind == "auto":
@@ -84,7 +85,7 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     if cluster:
         raise ConfigError(
             f"`strategy` {kind} is for one process, but {cluster.source} describes workers",
-            "choose `strategy` multi-worker, or unset it",
+            "choose `strategy` multi-worker, or start the process without that description",
         )
     if kind == "one":
         return Topology()
@@ -94,7 +95,7 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
 
 
 def replicas_to_come(kind: str, replicas: int | None) -> tuple[int, int]:
-    """Of each worker, and the workers: what `make_topology` will make; connects nothing."""
+    """Return the devices per worker and the workers of `make_topology`, without connecting them."""
     cluster = _cluster() if kind in ("auto", "multi-worker") else None
     local = 1 if kind == "one" else _local(replicas)
     return local, len(cluster.addresses) if cluster else 1
@@ -112,12 +113,16 @@ def _local(replicas: int | None) -> int:
 
 
 def _devices(count: int) -> list[str]:
-    """So many devices of this process: GPUs, or logical ones of the CPU."""
+    """Return the names of this many devices: GPUs, or virtual devices of the CPU.
+
+    Raises:
+      ConfigError: There are fewer GPUs, or TensorFlow has started with fewer CPU devices.
+    """
     gpus = _gpus()
     if gpus and count > len(gpus):
         raise ConfigError(
             f"`replicas` {count} is above the number of GPUs, {len(gpus)}",
-            "lower it; CUDA_VISIBLE_DEVICES='' rehearses on the CPU",
+            "lower it, or set CUDA_VISIBLE_DEVICES='' to use virtual devices of the CPU",
         )
     if not gpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -127,25 +132,25 @@ def _devices(count: int) -> list[str]:
         except RuntimeError:
             if len(tf.config.list_logical_devices("CPU")) < count:
                 raise ConfigError(
-                    f"`replicas` {count} comes too late: TensorFlow has started",
-                    "set it before anything else is done with TensorFlow",
+                    f"`replicas` {count} cannot take effect: TensorFlow has already started",
+                    "set it before TensorFlow is first used",
                 ) from None
     return [f"{'GPU' if gpus else 'CPU'}:{number}" for number in range(count)]
 
 
-# --- Several ----------------------------------------------------------------------------
+# --- Several processes ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Cluster:
-    """The workers, this one's number, and where it is said."""
+    """A description of the workers and of this one's number, with its source."""
 
     source: str
     resolver: Any
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the chief, if one is named so, and the workers."""
+        """Return the addresses of all workers; if one is named chief, it comes first."""
         jobs = self.resolver.cluster_spec().as_dict()
         return tuple([*jobs.get("chief", []), *jobs.get("worker", [])])
 
@@ -157,7 +162,11 @@ class _Cluster:
 
 
 def _cluster() -> _Cluster | None:
-    """What TF_CONFIG or Slurm says of the workers."""
+    """Return the workers that TF_CONFIG or Slurm describes, or None.
+
+    Raises:
+      ConfigError: TF_CONFIG is not valid.
+    """
     if os.environ.get("TF_CONFIG"):
         try:
             described = json.loads(os.environ["TF_CONFIG"])
@@ -167,7 +176,7 @@ def _cluster() -> _Cluster | None:
                 return None
             kind, number = described["task"]["type"], int(described["task"]["index"])
             if kind not in ("chief", "worker") or not 0 <= number < len(jobs[kind]):
-                raise ValueError(f"task {kind} {number} is not among its workers")
+                raise ValueError(f"task {kind} {number} is not in its cluster")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigError(
                 f"TF_CONFIG cannot be used ({error})",
@@ -177,7 +186,7 @@ def _cluster() -> _Cluster | None:
         return _Cluster("TF_CONFIG", resolver)
     if in_slurm_step():
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
-        resolver.cluster_spec()  # After which it knows which task this is.
+        resolver.cluster_spec()  # Finds out the number of this task.
         return _Cluster("Slurm", resolver)
     return None
 
@@ -188,7 +197,7 @@ def _multi_worker(
     if cluster is None:
         raise ConfigError(
             "`strategy` multi-worker needs a description of the workers",
-            "set TF_CONFIG, use Slurm, or start it with `bertaccum launch`",
+            "set TF_CONFIG, use Slurm, or start the command with `bertaccum launch`",
         )
     count = _local(replicas)
     known = _connected.get((cluster.addresses, count))
@@ -196,8 +205,8 @@ def _multi_worker(
         return known
     if _gpus() and count != len(_gpus()):
         raise ConfigError(
-            f"`replicas` {replicas} and `strategy` multi-worker: each worker takes all its GPUs",
-            "leave `replicas` out; CUDA_VISIBLE_DEVICES can hide some",
+            f"`replicas` {replicas} does not go with `strategy` multi-worker on GPUs",
+            "omit `replicas`; each worker uses all GPUs that it can see",
         )
     _devices(count)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
@@ -211,7 +220,7 @@ def _multi_worker(
         addresses = ", ".join(cluster.addresses)
         raise RunError(
             f"the workers {addresses} cannot be connected ({reason(error)})",
-            "see that all are started, and that their ports can be reached",
+            "check that all workers have started and that their ports can be reached",
         ) from None
     topology = Topology(strategy, count, cluster.worker, cluster.addresses)
     return _connected.setdefault((cluster.addresses, count), topology)

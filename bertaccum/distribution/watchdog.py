@@ -1,7 +1,8 @@
-"""Who is it that the others wait for? Each worker says on a port of its own what it is doing.
+"""Finding the worker that the others wait for.
 
-TensorFlow tells that a reduction failed, after a time-out or because a connection broke; not
-which worker is to blame, when a process hangs that still answers its peers.
+When a reduction fails, TensorFlow reports a timeout or a broken connection. It cannot name the
+worker that caused it if a hanging process still answers its peers. Each worker therefore reports on
+a port of its own what it is doing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError, RunError
 
 _ANSWER_SECONDS = 3.0
-# So long a worker that gives up still answers those that look for the culprit.
+# A worker that gives up still answers for this long, so that others do not blame it.
 _LINGER_SECONDS = 2 * _ANSWER_SECONDS
 _LOST = (
     tf.errors.UnavailableError,
@@ -32,13 +33,19 @@ _LOST = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
 )
-# Others may still be fetching what this worker has of the last reduction.
+# Other workers may still be receiving this worker's part of the last reduction.
 _SETTLE_SECONDS = 2.0
 WAITING = "waiting for the others"
 
 
 class Watch:
-    """Tells the other workers what this one is doing, and asks them; for all to make at once."""
+    """A server that tells other workers what this one is doing, and a client that asks them.
+
+    All workers must create theirs at the same time.
+
+    Args:
+      topology: Replicas of the run.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self._topology, self._doing, self._since = topology, "starting", time.monotonic()
@@ -52,11 +59,15 @@ class Watch:
             self._peers = list(zip(hosts, ports, strict=True))
 
     def doing(self, what: str) -> None:
-        """From now on this is what this worker says."""
+        """Set what this worker reports that it is doing.
+
+        Args:
+          what: An activity, such as "planning".
+        """
         self._doing, self._since = what, time.monotonic()
 
     def culprits(self) -> list[str]:
-        """The workers that do not answer, or are not waiting themselves: who, and what of them."""
+        """Return the workers that do not answer or are not waiting, each with what it is doing."""
         found: list[str] = []
         for worker, (host, port) in enumerate(self._peers):
             if worker == self._topology.worker:
@@ -65,20 +76,20 @@ class Watch:
             try:
                 said = _ask(host, port)
             except ConnectionRefusedError:
-                found.append(f"{name} has ended")
+                found.append(f"{name} has exited")
             except (OSError, ValueError):
                 found.append(f"{name} does not answer")
             else:
                 if said["doing"] != WAITING:
-                    found.append(f"{name} is {said['doing']}, for {said['seconds']:.0f} s")
+                    found.append(f"{name} has been {said['doing']} for {said['seconds']:.0f} s")
         return found
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, a reduction that failed is an error that names whoever is to blame.
+        """Raise an error that names the worker at fault if a reduction fails in this context.
 
         Raises:
-          RunError: a worker has ended, does not answer, or keeps the others waiting.
+          RunError: A worker has exited, does not answer, or keeps the others waiting.
         """
         if not self._peers:
             yield
@@ -93,13 +104,13 @@ class Watch:
             raise
         except _LOST as error:
             self.doing(WAITING)
-            who = "; ".join(self.culprits()) or "the workers lost each other"
+            who = "; ".join(self.culprits()) or "the workers lost their connections"
             reason = next((line for line in str(error).splitlines() if "aborted by" in line), "")
-            # Answers a while longer, so that nobody takes this worker for the culprit.
+            # This worker must keep answering while the others look for the one at fault.
             time.sleep(_LINGER_SECONDS)
             raise RunError(
                 f"{who} ({type(error).__name__}{': ' if reason else ''}{reason[:200]})",
-                "end all workers and start the same command again: it goes on from the last state",
+                "stop all workers and start the same command again to resume the run",
             ) from None
 
     def _handler(self) -> Any:

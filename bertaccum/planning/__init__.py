@@ -1,1 +1,1 @@
-"""What an update costs in memory and time, and how its window is cut to fit the device."""
+"""Planning: the memory and time of an update, and the micro-batch size that suits the device."""

@@ -1,4 +1,4 @@
-"""What would help where nothing fits, with numbers."""
+"""Advice when no plan fits: option changes that would fit, with their peak memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from bertaccum.planning.memory_cost import MemoryCost
 from bertaccum.sizes import format_size
 
-# Shorter sequences than these are not worth proposing.
+# Advice never proposes a shorter `max_seq_length` than this.
 _SHORTEST = 16
-# A preset's parameters are counted without biases.
+# Preset sizes leave out biases, so only a clearly smaller preset counts as smaller.
 _CLEARLY_SMALLER = 0.9
 
 
 @dataclass(frozen=True)
 class Size:
-    """A model's size, as far as its memory goes.
+    """The size of a model, for scaling its memory.
 
     Args:
-      parameters: of all of it.
-      activations: layers times hidden size.
+      parameters: Number of parameters.
+      activations: Number of layers times hidden size.
     """
 
     parameters: int
@@ -29,17 +29,17 @@ class Size:
 
 @dataclass(frozen=True)
 class Situation:
-    """A run that does not fit.
+    """A run that does not fit in memory.
 
     Args:
-      costs: by kind of recomputation; a kind that could not be measured is not there.
-      recompute: the kinds that were allowed.
-      longest: tokens of the longest example.
-      micro_batch: the smallest number of examples that was allowed.
-      usable_bytes: what there is.
-      bytes_of: of `parameters`, `slots` and `accumulators`.
-      offloaded: the slots are not on the device.
-      halved: the accumulators are of a short type.
+      costs: Memory cost for each kind of recomputation that could be measured.
+      recompute: Kinds of recomputation that the options allow.
+      longest: Length of the longest example in tokens.
+      micro_batch: Smallest micro-batch size that the options allow.
+      usable_bytes: Memory that a plan may use, in bytes.
+      bytes_of: Memory of `parameters`, `slots` and `accumulators`, in bytes.
+      offloaded: Whether the slots are in host memory.
+      halved: Whether the accumulators have a 16-bit type.
     """
 
     costs: Mapping[str, MemoryCost]
@@ -53,7 +53,13 @@ class Situation:
 
 
 def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> list[str]:
-    """What would fit, each with the peak it would then have; what would not is left out."""
+    """Return option changes that would fit, each with its predicted peak memory.
+
+    Args:
+      situation: The run that does not fit.
+      own: Size of its model.
+      presets: Sizes of the presets, by name.
+    """
     s = situation
     proposals: list[tuple[str, float]] = []
     if "layer" not in s.recompute and "layer" in s.costs:
@@ -61,7 +67,7 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
             ("`recompute` layer", s.costs["layer"].peak_bytes(s.micro_batch, s.longest))
         )
     if not s.costs:
-        # Not even the update could be measured: what is there at rest is all that is known.
+        # The update itself ran out of memory, so only the memory between updates is known.
         cost = MemoryCost(sum(s.bytes_of.values()), sum(s.bytes_of.values()), 0.0, 0.0)
     else:
         cost = min(s.costs.values(), key=lambda c: c.peak_bytes(s.micro_batch, s.longest))
@@ -75,19 +81,21 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
         saved = s.bytes_of["accumulators"] / 2
         proposals.append(("`accumulator_dtype` bfloat16", peak - saved))
     if not s.offloaded:
-        proposals.append(("on a GPU `offload_optimizer`", peak - s.bytes_of["slots"]))
+        proposals.append(("`offload_optimizer` on a GPU", peak - s.bytes_of["slots"]))
     for name, size in sorted(presets.items(), key=lambda item: -item[1].parameters):
         if size.parameters < _CLEARLY_SMALLER * own.parameters:
             proposals.append((f"`model` {name}", _scaled(cost, s, own, size)))
             if proposals[-1][1] <= s.usable_bytes:
                 break
     return [
-        f"{what} (about {format_size(peak)})" for what, peak in proposals if peak <= s.usable_bytes
+        f"use {what} (about {format_size(peak)})"
+        for what, peak in proposals
+        if peak <= s.usable_bytes
     ]
 
 
 def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
-    """The longest power of two, or half of one more, that fits."""
+    """Return the longest sequence length 2**n or 3 * 2**n that fits, or None."""
     lengths = sorted({n * 2**k for k in range(3, 9) for n in (2, 3)}, reverse=True)
     fitting = [
         n
@@ -98,7 +106,7 @@ def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
 
 
 def _scaled(cost: MemoryCost, s: Situation, own: Size, other: Size) -> float:
-    """The peak with a model of another size, by proportion."""
+    """Return the peak memory with a model of another size, in proportion to the sizes."""
     weights = other.parameters / own.parameters
     examples = s.micro_batch * cost.example_bytes(s.longest)
     activations = examples * other.activations / own.activations

@@ -1,8 +1,8 @@
-"""The device's memory: limiting it before TensorFlow starts, and what was used of it.
+"""The device's memory: setting its limit before TensorFlow starts, and measuring its use.
 
-TensorFlow can give CPU tensors out of the same kind of allocator (BFC: best fit, with
-coalescing) that GPUs have, with a limit. So a small GPU can be rehearsed on any machine: what
-does not fit there fails here, with the same error.
+On a CPU, TensorFlow can use the GPUs' allocator (BFC: best fit with coalescing) with a limit. Any
+machine can therefore stand in for a small GPU: a run that would exceed the GPU's memory fails here
+with the same error.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bertaccum import _tf_compat
 from bertaccum.errors import ConfigError
 from bertaccum.sizes import format_size
 
-# Below it, TensorFlow itself does not start.
+# TensorFlow itself does not start with less memory.
 LEAST_BYTES = 64 * 2**20
-# Of a CPU's limit, what is taken before we can reserve the rest.
+# TensorFlow takes about this much of a CPU's limit before we can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
-# What a CUDA context takes of a GPU, about; and what TensorFlow then leaves for kernels and the
-# workspaces of cuBLAS and cuDNN: its own rule (MinSystemMemory in gpu_device.cc), below 2 GiB
-# and above for cards of compute capability 6, such as the GTX 1050 Ti. Of newer ones it leaves
-# 1050 to 1800 MiB.
+# A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then reserves memory for kernels
+# and the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than 2 GiB is free, else
+# `RESERVE_BYTES`. That is its rule (MinSystemMemory in gpu_device.cc) for cards of compute
+# capability 6, such as the GTX 1050 Ti; on newer cards it reserves 1050 to 1800 MiB.
 CONTEXT_BYTES = 250 * 2**20
 SMALL_GPU_BYTES = 2 * 2**30
 RESERVE_OF_SMALL_BYTES = 225 * 2**20
@@ -35,24 +35,29 @@ _unclaimed: list[int] = []
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """Sets the most that the first device, a GPU if there is one, may hand out.
+    """Limit the memory that the devices may allocate: the GPUs, or the CPU if there are none.
 
     Args:
-      limit_bytes: rounded down to MiB; None sets no limit.
+      limit_bytes: Limit in bytes, rounded down to MiB; None sets no limit.
 
     Raises:
-      ConfigError: too small, more than there is, or TensorFlow has started already.
+      ConfigError: The limit is too small, exceeds the machine's memory, or comes after TensorFlow
+        started.
     """
     announce_limit(limit_bytes)
     claim_memory()
 
 
 def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
-    """Sets the limit of each device, for TensorFlow to heed when it starts.
+    """Set the memory limit of each device; it takes effect when TensorFlow starts.
 
     Args:
-      limit_bytes: as for `limit_memory`, which does this and `claim_memory`.
-      devices: that the CPU is cut into; what they may hand out, they have in common.
+      limit_bytes: Limit in bytes, as for `limit_memory`, which calls this function and
+        `claim_memory`.
+      devices: Number of virtual devices of the CPU, which share the sum of their limits.
+
+    Raises:
+      ConfigError: The limit is too small, or comes after TensorFlow started.
     """
     if limit_bytes is None:
         return
@@ -68,27 +73,31 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
 
 
 def claim_memory() -> None:
-    """Starts TensorFlow and sees that there is what the limit of a CPU allows.
+    """Start TensorFlow, and reserve the memory of a CPU's limit in one block, as on a GPU.
 
-    In one piece, as a GPU has it, and not in pieces as the need grows.
+    Raises:
+      ConfigError: The machine has less memory than the limit.
     """
     if _unclaimed and not _can_have(_unclaimed.pop() - _TAKEN_BYTES):
         raise ConfigError(
-            f"this machine has no {format_size(_limits[-1])} for a memory limit", "set a lower one"
+            f"cannot reserve {format_size(_limits[-1])} on this machine", "set a lower memory limit"
         )
 
 
 def peak_memory_bytes() -> int | None:
-    """The most that the device has handed out since `reset_peak_memory`; None if unknown."""
-    # Allocators that do not count, or have not yet, say 0.
+    """Return the peak memory since `reset_peak_memory` in bytes; None if unknown."""
+    # An allocator without statistics reports 0.
     return _counted("peak") or None
 
 
 def memory_for_tensors(gpu_bytes: int) -> int:
-    """What TensorFlow can hand out on a GPU of this size.
+    """Return the memory in bytes that TensorFlow can allocate on a GPU of this size.
+
+    Args:
+      gpu_bytes: Memory of the GPU in bytes.
 
     Raises:
-      ConfigError: that is next to nothing.
+      ConfigError: Too little memory remains for TensorFlow to start.
     """
     free = gpu_bytes - CONTEXT_BYTES
     left = free - (RESERVE_OF_SMALL_BYTES if free < SMALL_GPU_BYTES else RESERVE_BYTES)
@@ -96,43 +105,43 @@ def memory_for_tensors(gpu_bytes: int) -> int:
         least = LEAST_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
         raise ConfigError(
             f"a GPU of {format_size(gpu_bytes)} has no memory left after the CUDA context",
-            f"name at least {format_size(least)}",
+            f"set `device_memory` to at least {format_size(least)}",
         )
     return left
 
 
 def check_limit(limit_bytes: int) -> None:
-    """Raises ConfigError for a limit that TensorFlow cannot start in."""
+    """Raise ConfigError if a memory limit, in bytes, is too small for TensorFlow to start."""
     if limit_bytes < LEAST_BYTES:
         raise ConfigError(
-            f"a memory limit of {format_size(limit_bytes)} is too small to start in",
-            f"allow at least {format_size(LEAST_BYTES)}",
+            f"a memory limit of {format_size(limit_bytes)} is too small for TensorFlow to start",
+            f"set a limit of at least {format_size(LEAST_BYTES)}",
         )
 
 
 def machine_bytes() -> int:
-    """All memory that this process may use: the machine's, or its control group's."""
+    """Return the memory in bytes of the machine, or of this process's control group if less."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(_GROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # There is no such file, or it says `max`.
+    except (OSError, ValueError):  # The file is missing, or contains `max`.
         return total
 
 
 def available_bytes() -> int:
-    """Memory of this machine that nobody uses now."""
+    """Return the machine's available memory in bytes."""
     return int(psutil.virtual_memory().available)
 
 
 def used_bytes() -> int:
-    """What the device has handed out now; 0 where it does not say."""
+    """Return the memory allocated on the device in bytes; 0 if unknown."""
     return _counted("current")
 
 
 def total_bytes(devices: int = 1) -> int | None:
-    """The most that each of the first devices may hand out: as much as the smallest of them.
+    """Return the memory limit in bytes of the smallest of the first `devices` devices.
 
-    None for a CPU without limit. Starts TensorFlow.
+    It is None for a CPU without a limit. This starts TensorFlow.
     """
     if _limits or not _gpus():
         return _limits[-1] if _limits else None
@@ -140,7 +149,7 @@ def total_bytes(devices: int = 1) -> int | None:
 
 
 def device_name() -> str:
-    """What the first device is; does not start TensorFlow."""
+    """Return the name of the first device, without starting TensorFlow."""
     gpus = _gpus()
     if not gpus:
         return "CPU"
@@ -148,13 +157,13 @@ def device_name() -> str:
 
 
 def reset_peak_memory() -> None:
-    """Starts the measurement of the peak again, at what is in use now."""
+    """Restart the measurement of the peak memory, from the memory in use now."""
     if peak_memory_bytes() is not None:
         tf.config.experimental.reset_memory_stats(_device())
 
 
 def _counted(bytes_in: str) -> int:
-    """What the device says of its `peak` or `current` bytes; 0 where it says nothing."""
+    """Return the device's `peak` or `current` memory in bytes; 0 if unknown."""
     try:
         return int(tf.config.experimental.get_memory_info(_device())[bytes_in])
     except ValueError:
@@ -170,24 +179,25 @@ def _device() -> str:
 
 
 def _limit_gpus(limit_bytes: int) -> None:
-    # Raises RuntimeError once the devices are in use.
+    # Setting a logical device raises RuntimeError once the devices are in use.
     for gpu in _gpus():
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // 2**20)
         tf.config.set_logical_device_configuration(gpu, [limit])
 
 
 def _limit_cpu(limit_bytes: int) -> None:
-    # Changes nothing, but raises RuntimeError once the devices are in use.
+    # Setting the default configuration changes nothing, but raises RuntimeError once the devices
+    # are in use.
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
-    # Read when TensorFlow starts its devices.
+    # TensorFlow reads these variables when it starts its devices.
     os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
     os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_bytes // 2**20)
     _unclaimed.append(limit_bytes)
 
 
 def _can_have(size_bytes: int) -> bool:
-    """Whether so much, to a MiB, can be handed out in one piece; it is not touched."""
+    """Return whether a block of this size, to the MiB, can be allocated; it is not written to."""
     mib = min(size_bytes // 2**20, 2**31 - 1)
     try:
         tf.raw_ops.Empty(shape=[mib, 2**20], dtype=tf.uint8)
@@ -198,16 +208,16 @@ def _can_have(size_bytes: int) -> bool:
 
 def _too_late() -> ConfigError:
     return ConfigError(
-        "the memory limit comes too late: TensorFlow has started",
-        "set it before anything else is done with TensorFlow",
+        "the memory limit cannot take effect: TensorFlow has already started",
+        "set it before TensorFlow is first used",
     )
 
 
 def survive_lack_of_memory() -> None:
-    """Forgoes oneDNN's products fused with what follows: they do not look for their memory.
+    """Disable oneDNN's fused matmul, so that running out of memory raises an error on a CPU.
 
-    TensorFlow 2.20's MklFusedMatMulOp goes on with an output that could not be allocated, and
-    the process dies of a segmentation fault.
+    TensorFlow 2.20's MklFusedMatMulOp does not check whether its output was allocated, and crashes
+    the process with a segmentation fault if it was not.
     """
     if device_name() == "CPU":
         tf.config.optimizer.set_experimental_options({"remapping": False})

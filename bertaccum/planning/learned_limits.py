@@ -18,7 +18,7 @@ from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import field_names
 from bertaccum.version import __version__
 
-# Raise when the same options would be measured or chosen otherwise.
+# Increase this number when the same options would be measured differently or give another plan.
 _FORMAT = 2
 
 
@@ -26,7 +26,13 @@ _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
 def remember_out_of_memory(request: PlanRequest, micro_batch: int, recompute: str) -> None:
-    """Keeps in mind that so many examples were too many, for all plans to come."""
+    """Remember that a micro-batch size ran out of memory, for all later plans.
+
+    Args:
+      request: Request whose plan ran out of memory.
+      micro_batch: Number of examples in the micro-batch.
+      recompute: Recomputation, "none" or "layer".
+    """
     path = limits_file(request)
     values = read_mapping(path) or {}
     values[recompute] = min(micro_batch, values.get(recompute, micro_batch))
@@ -35,14 +41,19 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, recompute: st
 
 
 def learned_limits(request: PlanRequest) -> dict[str, int]:
-    """The micro-batches that have run out of memory, by kind of recomputation."""
+    """Return the smallest micro-batch size that ran out of memory, by kind of recomputation."""
     return read_mapping(limits_file(request)) or {}
 
 
 def request_digest(request: PlanRequest, *ignored: str) -> str:
-    """A digest of all that decides what is measured and chosen."""
+    """Return a digest of everything that decides the measurements and the plan.
+
+    Args:
+      request: Request to the planner.
+      *ignored: Names of options to leave out.
+    """
     names = field_names(StepConfig) - set(ignored)
-    # What these mean is in the other parts.
+    # The other parts of the digest contain the meaning of these options.
     names -= {"data", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
     parts = [
         _FORMAT,

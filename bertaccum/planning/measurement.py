@@ -1,4 +1,4 @@
-"""Measurements of training steps: what is asked for, and what comes back."""
+"""Measurements of training steps: requests and results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a window took: seconds, and the most bytes that were handed out meanwhile."""
+    """The time of a window in seconds, and its peak memory in bytes."""
 
     seconds: float
     peak_bytes: float
@@ -17,13 +17,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """One update that is run to see what it takes.
+    """One update to run and measure.
 
     Args:
-      micro_batches: lengths of the examples of each.
-      recompute: none or layer.
-      accumulate: with accumulators.
-      thorough: also do what a run does between updates: evaluate and save.
+      micro_batches: Lengths in tokens of the examples of each micro-batch.
+      recompute: Recomputation, "none" or "layer".
+      accumulate: Whether to use accumulators.
+      thorough: Whether to evaluate and save as well, as a run does between updates.
     """
 
     micro_batches: Sequence[Sequence[int]]
@@ -33,7 +33,7 @@ class MeasurementRequest:
 
 
 class StepMeasurer(Protocol):
-    """Runs training steps."""
+    """An object that runs training steps and measures them."""
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
-        """Runs one; None if it ran out of memory."""
+        """Run one update and return its measurement; None if it ran out of memory."""

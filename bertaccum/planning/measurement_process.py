@@ -1,4 +1,4 @@
-"""The asking side of `step_measurement`: windows are run in another process, and may end it."""
+"""The client of `step_measurement`, which runs updates in a process that may crash."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _END_SECONDS = 10
 
 
 class MeasurementProcess:
-    """A process that runs windows; started again if memory, or the system, ended it.
+    """A process that runs updates and measures them; it restarts after a crash.
 
     Args:
-      progress: called with what the process does.
-      environment: variables that are set for it.
+      progress: Called with the activity of the process.
+      environment: Environment variables to set for the process.
     """
 
     def __init__(self, progress: Progress, environment: dict[str, str]) -> None:
@@ -42,13 +42,13 @@ class MeasurementProcess:
         self.end()
 
     def build(self, job: dict[str, Any]) -> dict[str, Any] | None:
-        """Builds what windows are run on, and describes it; None if that does not fit already.
+        """Build the model and its optimizer, and return their description; None if they do not fit.
 
         Args:
-          job: as `step_measurement.MeasuredModel` takes it.
+          job: Job of `measurement_job`.
 
         Raises:
-          BertAccumError: as building it does.
+          BertAccumError: The data or the model cannot be used.
         """
         self._job = job
         answer = self._ask(job)
@@ -58,7 +58,7 @@ class MeasurementProcess:
         return answer
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
-        """As `StepMeasurer`."""
+        """Run one update and return its measurement; None if it ran out of memory."""
         if self._process is None:
             self._start()
             if self.build(self._job) is None:
@@ -69,19 +69,19 @@ class MeasurementProcess:
         return None if "out_of_memory" in answer else Measurement(**answer)
 
     def end(self) -> None:
-        """Ends the process; what it was doing is not waited for."""
+        """Kill the process without waiting for its current work."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(_END_SECONDS)
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
-                with suppress(BrokenPipeError):  # Closing sends what could not be sent.
+                with suppress(BrokenPipeError):  # Closing flushes unsent requests.
                     stream.close()
             self._process = None
             self._errors.close()
 
     def _start(self) -> None:
-        # For as long as the process.
+        # The file stays open until the process ends.
         self._errors = tempfile.TemporaryFile(  # noqa: SIM115
             "w+", encoding="utf-8", errors="replace"
         )
@@ -95,7 +95,7 @@ class MeasurementProcess:
         )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request; `out_of_memory` if the system ended the process."""
+        """Return the answer to a request; `out_of_memory` if the system killed the process."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
@@ -116,8 +116,8 @@ class MeasurementProcess:
         self._errors.seek(0)
         written = self._errors.read()
         self.end()
-        if code == -signal.SIGKILL:  # What the system does when its memory is used up.
+        if code == -signal.SIGKILL:  # The system does this when it runs out of memory.
             return {"out_of_memory": True}
         sys.stderr.write(written)
         reason = (written.strip() or f"exit code {code}").splitlines()[-1]
-        raise RunError(f"the process that measures training steps failed ({reason})")
+        raise RunError(f"the measurement process failed ({reason})")

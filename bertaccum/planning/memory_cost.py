@@ -1,4 +1,4 @@
-"""What a micro-step takes of the device's memory, from a few measurements."""
+"""Memory of a micro-step as a function of its size, fitted to a few measurements."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# What a peak must be above the update's own to say something about examples.
+# A peak says something about the examples only if it exceeds the update's own peak by this factor.
 _CLEARLY_ABOVE = 1.03
 
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """The peak of a window whose largest micro-batch had this shape.
+    """The peak memory of a window, and the shape of its largest micro-batch.
 
     Args:
-      micro_batch: examples.
-      length: tokens of each.
-      peak_bytes: the most that was handed out.
+      micro_batch: Number of examples.
+      length: Length of each example in tokens.
+      peak_bytes: Peak memory in bytes.
     """
 
     micro_batch: int
@@ -29,12 +29,18 @@ class MemoryPoint:
 
 @dataclass(frozen=True)
 class MemoryCost:
-    """The peak as a function of the micro-batch.
+    """The peak memory as a function of the micro-batch.
 
     peak = max(update, static + (linear * length + quadratic * length**2) * micro_batch)
 
-    The quadratic part is attention's. The optimizer's step has a peak of its own, when no
-    activations are left: it is what small micro-batches take.
+    The quadratic part comes from attention. The optimizer step has its own peak, after all
+    activations are freed; small micro-batches stay below it.
+
+    Args:
+      update_bytes: Peak of the optimizer step in bytes.
+      static_bytes: Memory in bytes that does not grow with the micro-batch.
+      linear: Bytes per token.
+      quadratic: Bytes per squared token of an example.
     """
 
     update_bytes: float
@@ -43,7 +49,7 @@ class MemoryCost:
     quadratic: float
 
     def less(self, saved_bytes: float) -> MemoryCost:
-        """The cost where so many bytes are elsewhere."""
+        """Return the cost if `saved_bytes` of the static memory are moved off the device."""
         return dataclasses.replace(
             self,
             update_bytes=self.update_bytes - saved_bytes,
@@ -51,28 +57,28 @@ class MemoryCost:
         )
 
     def example_bytes(self, length: int) -> float:
-        """What one more example of `length` tokens adds."""
+        """Return the bytes that one more example of `length` tokens takes."""
         return self.linear * length + self.quadratic * length**2
 
     def peak_bytes(self, micro_batch: int, length: int) -> float:
-        """The predicted peak."""
+        """Return the predicted peak memory in bytes."""
         return max(self.update_bytes, self.static_bytes + self.example_bytes(length) * micro_batch)
 
 
 def fit_cost(
     update_bytes: float, resting_bytes: float, points: Sequence[MemoryPoint]
 ) -> MemoryCost:
-    """Fits the cost to measured peaks.
+    """Fit the memory cost to measured peaks.
 
     Args:
-      update_bytes: the peak of a window whose examples take nothing to speak of.
-      resting_bytes: what is in use between windows; static bytes are not less.
-      points: of one length, or of two. Those that do not rise above the update's peak
-        only say that examples take no more than that.
+      update_bytes: Peak of a window whose examples take almost no memory, in bytes.
+      resting_bytes: Memory in use between windows, in bytes: a lower bound of the static bytes.
+      points: Measurements of one or two lengths. A point no higher than the update's peak only
+        bounds the memory of its examples.
     """
     above = [p for p in points if p.peak_bytes > _CLEARLY_ABOVE * update_bytes]
     if not above:
-        # So much for the most that examples can take.
+        # The update's peak bounds the memory of the examples.
         tokens = max((p.micro_batch * p.length for p in points), default=1)
         return MemoryCost(update_bytes, resting_bytes, (update_bytes - resting_bytes) / tokens, 0.0)
     longest = max(p.length for p in above)
@@ -81,17 +87,17 @@ def fit_cost(
     if not shorter:
         return MemoryCost(update_bytes, static, slope / longest, 0.0)
     other = max(shorter, key=lambda p: p.peak_bytes)
-    # Per token at both lengths; their difference is the quadratic part.
+    # The bytes per token at both lengths differ by the quadratic part.
     long, short = slope / longest, (other.peak_bytes - static) / other.micro_batch / other.length
     quadratic = max((long - short) / (longest - other.length), 0.0)
     return MemoryCost(update_bytes, static, long - quadratic * longest, quadratic)
 
 
 def _line(points: list[MemoryPoint], least: float) -> tuple[float, float]:
-    """Static bytes and bytes an example: the line with the smallest relative errors.
+    """Return static bytes and bytes per example, from the line with the smallest relative errors.
 
-    Peaks are not quite reproducible: what is free in the allocator has the sizes of what was
-    there before, and is handed out whole if it is not twice of what is needed.
+    Peaks vary slightly between runs, because the allocator hands out a free block whole unless it
+    is at least twice as large as needed.
     """
     sizes = np.array([p.micro_batch for p in points], float)
     peaks = np.array([p.peak_bytes for p in points])

@@ -1,4 +1,4 @@
-"""The plan for the options of `bertaccum plan`."""
+"""Planning for the options of `bertaccum plan`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from bertaccum.settings import size_in_bytes
 
 
 def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
-    """Plans for the options, and writes the plan to `config.out`.
+    """Return the plan for the options, and write it to `config.out`.
 
-    Without the default's data, or with a vocabulary that has yet to be downloaded, examples are
-    taken to be of full length.
+    If the default data folder is missing, or the vocabulary has yet to be downloaded, all examples
+    are assumed to have the maximum length.
 
     Args:
-      config: the options.
-      progress: called with what is being done.
+      config: Options of the plan.
+      progress: Called with the current activity.
 
     Raises:
-      ConfigError, InputError: the data or the model cannot be used.
+      ConfigError, InputError: The data or the model cannot be used.
     """
     out, data = Path(config.out), Path(config.data)
     tsvs = prepared = tsvs_to_plan_with(config)
@@ -49,6 +49,6 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     write_text(out, json_text(report.values))
     if not tsvs:
         lacking = f"the vocabulary of {source.name}" if prepared else f"prepared data in {data}"
-        timed_on = f"{report.timed_on}: there is no {lacking} yet"
+        timed_on = f"{report.timed_on}, because {lacking} is missing"
         report = dataclasses.replace(report, timed_on=timed_on)
     return report

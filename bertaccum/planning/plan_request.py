@@ -1,4 +1,4 @@
-"""What the planner is asked."""
+"""The planner's request."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bertaccum.settings import field_names, size_in_bytes
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Options, a model and its data, to find the fastest plan for.
+    """A request for the fastest plan, given options, a model and its data.
 
     Args:
-      config: the options.
-      inputs: model and data; without TSVs all examples are of full length.
-      memory_bytes: memory for tensors of a device that is not here; None for this one.
-      devices: number of devices of this process; the plan suits the smallest.
-      shared: windows are shares of those that more than one replica update by.
+      config: Options of the training step.
+      inputs: Model and data; without TSVs, all examples are assumed to have the maximum length.
+      memory_bytes: Memory for tensors in bytes on a device that is not present; None for this one.
+      devices: Number of devices of this process; the plan fits the smallest.
+      shared: Whether each window is one replica's share of a larger window.
     """
 
     config: StepConfig
@@ -31,12 +31,12 @@ class PlanRequest:
 
     @functools.cached_property
     def limit_bytes(self) -> int | None:
-        """Bytes that the device may hand out; None for all of a GPU, which itself says how much.
+        """Return the memory limit in bytes; None if a GPU's whole memory may be used.
 
-        A CPU without limit is taken to have half of the machine's memory for tensors.
+        A CPU without a limit may use half of the machine's memory for tensors.
 
         Raises:
-          ConfigError: the limit is too small.
+          ConfigError: The limit is too small.
         """
         named = size_in_bytes("memory_limit", self.config.memory_limit)
         limit = self.memory_bytes or named
@@ -47,5 +47,5 @@ class PlanRequest:
         return limit
 
     def step_config(self) -> TrainConfig:
-        """Return the options as those of a run."""
+        """Return the options as the configuration of a run."""
         return TrainConfig(**{name: getattr(self.config, name) for name in field_names(StepConfig)})

@@ -1,6 +1,6 @@
-"""The plan of a run: measured in a process of its own, kept, and taken again.
+"""The planner: measures plans in a separate process and caches them.
 
-What was measured is kept in the user's cache, under a digest of all that decides it.
+Measurements are stored in the user's cache under a digest of everything that decides them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from bertaccum.settings import AUTO
 
 
 def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -> PlanResult:
-    """Plans, or takes what was planned before for the same request on the same machine.
+    """Return the plan for a request, from the cache if the same request was measured before.
 
     Args:
-      request: what to plan for.
-      progress: called with what is being done.
-      fresh: measure again, and forget what ran out of memory.
+      request: Request to the planner.
+      progress: Called with the current activity.
+      fresh: Whether to measure again, and forget the sizes that ran out of memory.
 
     Raises:
-      BertAccumError: the data or the model cannot be used.
+      BertAccumError: The data or the model cannot be used.
     """
     path = cache_folder() / "plans" / f"{request_digest(request)}.json"
     learned = limits_file(request)
@@ -40,18 +40,18 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
     cached = values is not None
     if values is None:
         values = rehearse(request, progress)
-        if values["micro_batch"] is not None:  # Another time there may be more memory free.
+        if values["micro_batch"] is not None:  # Later, more memory may be free.
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json_text(values))
     if request.config.micro_batch == AUTO:
         values = _heed(values, read_mapping(learned))
     tsvs = request.inputs.tsvs
-    timed_on = f"windows of {tsvs[0].parent}" if tsvs else "windows of full length"
+    timed_on = f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
     return PlanResult(values, cached, timed_on)
 
 
 def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, Any]:
-    """The plan, or the next best one that is smaller than what has run out of memory."""
+    """Return the plan, or the next best one if its size has run out of memory before."""
     if not learned or values["micro_batch"] is None:
         return values
 
@@ -63,13 +63,13 @@ def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, A
         return values
     left = [c for c in values["candidates"] if c["fits"] and not too_large(c)]
     if not left:
-        return values  # What fails again will be cut smaller again.
+        return values  # Training shrinks the micro-batch if it fails.
     best = max(left, key=lambda c: (c["examples_per_second"] or 0.0, c["micro_batch"]))
     taken = {f.name: best[f.name] for f in dataclasses.fields(BatchPlan)}
-    tried = ", ".join(f"{size} ({kind})" for kind, size in learned.items())
+    tried = ", ".join(f"{size} (`recompute` {kind})" for kind, size in learned.items())
     taken["examples_per_second"] = best["examples_per_second"]
     taken["peak_memory_bytes"] = best["measured_peak_bytes"]
     taken["why"] = (
-        f"micro-batches of {tried} ran out of memory before; planning with `fresh` forgets that"
+        f"micro-batches of {tried} ran out of memory before; plan with `fresh` to retry them"
     )
     return values | taken

@@ -1,7 +1,7 @@
-"""Measuring a plan: training steps are rehearsed in another process, and the best is proven.
+"""Measuring plans: training steps run in separate processes, and the chosen plan is verified.
 
-One process measures, with all the memory that can be had; a second one, with no more than
-the device has, runs a real update of what was chosen.
+The first process measures with as much memory as possible. The second has only the device's memory,
+and runs a real update of the chosen plan.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ _MIB = 2**20
 
 
 def rehearse(request: PlanRequest, progress: Progress) -> dict[str, Any]:
-    """Measures and chooses.
+    """Measure the candidates, choose a plan and verify it.
 
     Args:
-      request: what to plan for.
-      progress: called with what is being done.
+      request: Request to the planner.
+      progress: Called with the current activity.
 
     Returns:
-      What `plan.json` holds.
+      The content of `plan.json`.
 
     Raises:
-      BertAccumError: the data or the model cannot be used.
+      BertAccumError: The data or the model cannot be used.
     """
     start, limit = time.perf_counter(), request.limit_bytes
     config, what_if = request.step_config(), request.memory_bytes is not None
-    # On the CPU that stands in for a GPU, slots in host memory would be in the same memory.
+    # On a CPU that stands in for a GPU, offloaded slots would still count against the same limit.
     pretended = what_if and config.offload_optimizer
     if pretended:
         config = dataclasses.replace(config, offload_optimizer=False)
     environment = {"CUDA_VISIBLE_DEVICES": ""} if what_if else {}
     pool = _pool_bytes(limit, on_cpu=what_if or device_memory.device_name() == "CPU")
-    # The second is started early: it loads TensorFlow while the first builds the model.
+    # The second process starts early, to load TensorFlow while the first one builds the model.
     with (
         MeasurementProcess(progress, environment) as process,
         MeasurementProcess(progress, environment) as verifier,
@@ -71,7 +71,7 @@ def rehearse(request: PlanRequest, progress: Progress) -> dict[str, Any]:
         proven = _prove(request, config, verifier, task, found, pool)
         verifier.end()
         if proven is None and "layer" not in task.recompute:
-            # For the advice.
+            # The advice needs the cost of recomputation, even if the options do not allow it.
             other = dataclasses.replace(task, recompute=["layer"], speed_seconds=0.0)
             found.costs |= search(process, other).costs
     values = _values(request, task, found, built, moved)
@@ -91,10 +91,13 @@ def _prove(
     found: SearchResult,
     pool: int | None,
 ) -> tuple[Candidate, Measurement] | None:
-    """The best that really fits, with half of the margin: so that it still does another day."""
+    """Return the best candidate that fits in a real update, and its measurement; None if none does.
+
+    The update may use only half of the margin, so that the plan still fits if memory use varies.
+    """
     best = found.best_first()
     strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
-    # A card may be larger than this machine.
+    # The GPU may have more memory than this machine.
     strict = max(min(strict, pool or strict), device_memory.LEAST_BYTES)
     if not best or not verifier.build(
         measurement_job(request, config, strict, 1 if task.alone(best[0].plan.micro_batch) else 2)
@@ -104,7 +107,10 @@ def _prove(
 
 
 def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
-    """What measuring gets: on a CPU more than the limit, near which peaks say little."""
+    """Return the memory for measuring in bytes; None for all of a GPU's.
+
+    On a CPU it exceeds the limit, because measured peaks are unreliable close to a limit.
+    """
     if limit is None or not on_cpu:
         return limit
     most = min(device_memory.available_bytes(), device_memory.machine_bytes())
@@ -114,13 +120,13 @@ def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
 def measurement_job(
     request: PlanRequest, config: TrainConfig, limit: int | None, accumulation_steps: int
 ) -> dict[str, Any]:
-    """What a process is to build.
+    """Return the job that tells a measurement process what to build.
 
     Args:
-      request: model, classes and data.
-      config: the options.
-      limit: bytes that it may take; None for all that a GPU has.
-      accumulation_steps: with one there are no accumulators.
+      request: Model, classes and data.
+      config: Options of the training step.
+      limit: Memory limit in bytes; None for all of a GPU's memory.
+      accumulation_steps: Number of micro-steps; with 1 there are no accumulators.
     """
     source = request.inputs.source
     first_kind = "layer" if config.recompute == "layer" else "none"
@@ -209,11 +215,11 @@ def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
     speed = f"{chosen.examples_per_second:.1f} examples/s"
     if whole and whole[0].examples_per_second and not shared:
         return (
-            f"no accumulation is needed, the whole window fits; but cut it is faster: {speed}"
-            f" against {whole[0].examples_per_second:.1f}"
+            f"the whole window fits, but smaller micro-batches are faster: {speed}"
+            f" instead of {whole[0].examples_per_second:.1f}"
         )
     fitting = sum(c.fits for c in found.candidates)
-    return f"the fastest of the {fitting} ways that fit: {speed}"
+    return f"the fastest of the {fitting} candidates that fit: {speed}"
 
 
 def _nothing(
@@ -224,14 +230,14 @@ def _nothing(
     many = "one example" if size == 1 else f"a micro-batch of {size}"
     least = min((c.predicted_peak_bytes - moved for c in found.candidates), default=None)
     if least is None:
-        takes = "takes more than there is"
+        takes = "exceeds the memory"
     elif least <= usable:
-        takes = f"was to take {format_size(least)}, and ran out of memory in a real update"
+        takes = f"should take {format_size(least)}, but ran out of memory in a real update"
     else:
         takes = f"takes at least {format_size(least)}"
     why = (
         f"nothing fits: {many} of {task.longest} tokens {takes};"
-        f" there are {format_size(usable)}, without the margin"
+        f" {format_size(usable)} are usable after the safety margin"
     )
     parts = {k: v for k, v in built["static_bytes"].items() if k != "embeddings"}
     situation = Situation(
@@ -239,7 +245,7 @@ def _nothing(
         recompute=task.recompute,
         longest=task.longest,
         micro_batch=size,
-        # What failed in earnest, or takes nearly as much, is no remedy.
+        # A change is no remedy if its peak is close to the one that failed.
         usable_bytes=usable if least is None else min(usable, 0.97 * least),
         bytes_of=parts | ({"slots": 0} if moved else {}),
         offloaded=request.config.offload_optimizer,
@@ -257,7 +263,7 @@ def _nothing(
 
 
 def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None) -> dict[str, Any]:
-    """What is told where not even the weights with their moments and accumulators fit."""
+    """Return the result if not even weights, moments and accumulators fit in memory."""
     parameters = request.inputs.source.encoder.parameters
     parts = {"parameters": 4, "embeddings": 0, "slots": 8, "accumulators": 4}
     built = {

@@ -1,6 +1,6 @@
-"""Finding the fastest way to run a window that fits: what to measure, and what to take.
+"""The search for the fastest way to run a window within the memory.
 
-Nothing here knows TensorFlow: a `StepMeasurer` runs trials and says what they took.
+This module does not use TensorFlow: a `StepMeasurer` runs the updates and measures them.
 """
 
 from __future__ import annotations
@@ -19,38 +19,39 @@ from bertaccum.planning.batch_plan import BatchPlan, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, StepMeasurer
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 
-# Of the memory, left for what fragmentation, evaluation and checkpoints may take.
+# Share of the memory reserved for fragmentation, evaluation and checkpoints.
 MARGIN = 0.04
-# Speeds so close are the same, on machines that are never quite still; the smaller one is taken.
+# Timings vary, so speeds this close count as equal, and the smaller size is chosen.
 _SAME_SPEED = 0.98
-# More examples at once must be so much faster for recomputation, a forward pass more, to pay.
+# Recomputation costs a forward pass, so it pays only if larger micro-batches are faster by this
+# factor.
 _RECOMPUTATION_COSTS = 1.1
-# What adding up gradients over replicas takes, in their own size: what is sent and what comes
-# back. MemoryPoint with two workers: 2.05 to 2.5, and the same for micro-batches of 1, 2 and 4.
+# Memory for summing gradients over replicas (send and receive buffers), relative to their size.
+# Measured with two workers: 2.05 to 2.5, the same for micro-batches of 1, 2 and 4.
 _EXCHANGED = 2.5
-# What a single measurement of memory may take: one that is needed, and one that makes the
-# others, which scatter by a percent or two, surer.
+# Longest time for one memory measurement, in seconds: 8 if it is needed, 2 if it only makes the fit
+# more accurate. Single peaks vary by one or two percent.
 _MOST_SECONDS, _CHEAP_SECONDS = 8.0, 2.0
-# Tokens of an example that takes next to nothing: what remains is the update's own peak.
+# Length of an example that takes almost no memory, so that the peak is that of the update itself.
 _SHORT = 8
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What is to be planned.
+    """The candidates of a search, and the limits they must meet.
 
     Args:
-      target_batch: examples in an update.
-      sizes: micro-batches that may be chosen, small ones first.
-      recompute: the kinds of recomputation that may be chosen, the fastest first.
-      longest: tokens of the longest example; memory must hold micro-batches of these.
-      windows: lengths of the examples of some windows, each in ascending order.
-      limit_bytes: the device's memory.
-      resting_bytes: in use between updates, accumulators included.
-      accumulator_bytes: of these, what a window of one micro-batch goes without.
-      cut: how windows are cut, `cost` or `count`.
-      shared: windows are a replica's share, which is accumulated even in one micro-batch.
-      speed_seconds: about how long speeds may be measured, for each kind.
+      target_batch: Number of examples per update.
+      sizes: Allowed micro-batch sizes in ascending order.
+      recompute: Allowed kinds of recomputation, the fastest first.
+      longest: Length of the longest example in tokens; a micro-batch of such examples must fit.
+      windows: Lengths of the examples of some windows, each in ascending order.
+      limit_bytes: Memory of the device in bytes.
+      resting_bytes: Memory in use between updates in bytes, including the accumulators.
+      accumulator_bytes: Memory of the accumulators in bytes; a window of one micro-batch has none.
+      cut: How windows are split, "cost" or "count".
+      shared: Whether windows are a replica's shares, which always use accumulators.
+      speed_seconds: Approximate time for measuring the speeds of each kind of recomputation.
     """
 
     target_batch: int
@@ -66,25 +67,25 @@ class SearchSpace:
     speed_seconds: float = 6.0
 
     def alone(self, size: int) -> bool:
-        """Whether a micro-batch is the whole window, which goes without accumulators."""
+        """Return whether a micro-batch of this size is a whole window without accumulators."""
         return size >= self.target_batch and not self.shared
 
     @functools.cached_property
     def typical(self) -> list[int]:
-        """The lengths of a window that is like all of them together."""
+        """Return the lengths of a window that represents all windows."""
         lengths = sorted(itertools.chain.from_iterable(self.windows))
         return lengths[len(self.windows) // 2 :: len(self.windows)]
 
     @property
     def exchange_bytes(self) -> float:
-        """The peak while replicas add up their gradients, which is not measured."""
+        """Return the estimated peak while replicas sum their gradients, in bytes; 0 if alone."""
         if not self.shared:
             return 0.0
         return self.resting_bytes + _EXCHANGED * self.accumulator_bytes
 
     @property
     def usable_bytes(self) -> float:
-        """The limit less its margin."""
+        """Return the memory limit minus its margin, in bytes."""
         return self.limit_bytes * (1 - MARGIN)
 
 
@@ -93,11 +94,11 @@ class Candidate:
     """One way to run a window.
 
     Args:
-      plan: how it is cut.
-      predicted_peak_bytes: by the fitted cost, at the longest sequence.
-      measured_peak_bytes: the same, measured; None where it was not.
-      examples_per_second: measured on the windows; None where it was not.
-      fits: the predicted peak is within the memory, margin included.
+      plan: Batch plan.
+      predicted_peak_bytes: Peak memory in bytes by the fitted cost, for the longest examples.
+      measured_peak_bytes: Measured peak memory in bytes for the longest examples, or None.
+      examples_per_second: Measured speed, or None.
+      fits: Whether the predicted peak is within the memory minus its margin.
     """
 
     plan: BatchPlan
@@ -109,13 +110,18 @@ class Candidate:
 
 @dataclass
 class SearchResult:
-    """All that was found out: the candidates and each kind's cost."""
+    """The result of a search.
+
+    Args:
+      candidates: All candidates.
+      costs: Memory cost for each kind of recomputation that was measured.
+    """
 
     candidates: list[Candidate] = field(default_factory=list)
     costs: dict[str, MemoryCost] = field(default_factory=dict)
 
     def best_first(self) -> list[Candidate]:
-        """Those that fit and were timed, the one to take first."""
+        """Return the candidates that fit and were timed, the best one first."""
         timed = [c for c in self.candidates if c.fits and c.examples_per_second]
         if not timed:
             return []
@@ -126,12 +132,17 @@ class SearchResult:
 
 
 def rate(candidate: Candidate) -> float:
-    """Examples per second; 0 if it was not measured."""
+    """Return a candidate's examples per second; 0 if they were not measured."""
     return candidate.examples_per_second or 0.0
 
 
 def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
-    """Measures, kind by kind; stops when slower kinds can bring nothing more."""
+    """Measure each kind of recomputation, until a slower kind cannot improve the result.
+
+    Args:
+      measurer: Runs the updates.
+      task: Candidates and limits.
+    """
     found = SearchResult()
     for kind in task.recompute:
         search = _Search(measurer, task, kind)
@@ -144,12 +155,12 @@ def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
 
 
 class _Search:
-    """The search among micro-batches, with one kind of recomputation."""
+    """The search over micro-batch sizes for one kind of recomputation."""
 
     def __init__(self, measurer: StepMeasurer, task: SearchSpace, recompute: str) -> None:
         self.measurer, self.task, self.recompute = measurer, task, recompute
         self.points: list[MemoryPoint] = []
-        # The least that ran out of memory, of the longest examples.
+        # Smallest micro-batch of the longest examples that ran out of memory.
         self.too_large = math.inf
         self.update_seconds = 0.0
         self.example_seconds = 0.0
@@ -162,7 +173,7 @@ class _Search:
         return [] if self.cost is None else [self._candidate(size) for size in self.task.sizes]
 
     def nothing_to_gain(self) -> bool:
-        """Whether a kind that takes less memory and more time can be passed over."""
+        """Return whether a slower kind with less memory cannot improve the result."""
         fitting = self._fitting()
         if not fitting:
             return False
@@ -178,12 +189,14 @@ class _Search:
     # --- Memory ---------------------------------------------------------------------
 
     def _measure_cost(self) -> MemoryCost | None:
-        """Doubles the micro-batch until examples weigh clearly more than the update.
+        """Measure peaks of growing micro-batches, and return the fitted memory cost.
 
-        Until they weigh as much as it does, where that takes no time.
+        The size doubles until the examples take clearly more memory than the update itself, and
+        further while that is quick. The result is None if the update, or a single example, does not
+        fit.
         """
         short = MeasurementRequest([[_SHORT]], self.recompute)
-        self.measurer.run(short)  # It is traced.
+        self.measurer.run(short)  # The first run traces the function.
         measurement = self.measurer.run(short)
         if measurement is None:
             return None
@@ -192,12 +205,12 @@ class _Search:
         while self._measure(size, longest) and size < self.task.target_batch:
             weight = self.points[-1].peak_bytes / update_bytes
             size = min(2 * size, self.task.target_batch)
-            # Of large models, examples weigh little against the update, and take long.
+            # In large models, examples add little to the update's memory and take long.
             seconds = _CHEAP_SECONDS if weight > 1.4 else _MOST_SECONDS
             if weight > 2 or size * self.example_seconds > seconds:
                 break
         if not self.points:
-            return None  # The update fits, but no example.
+            return None  # The update fits without examples, but not with one.
         if longest > 2 * _SHORT:
             self._measure(2 * self.points[-1].micro_batch, longest // 2)
         cost = fit_cost(update_bytes, self.task.resting_bytes, self.points)
@@ -230,13 +243,13 @@ class _Search:
         assert self.cost is not None
         cost = self.cost
         if self.task.alone(size):
-            # In the update, gradients take their place.
+            # `update_bytes` stays the same: the optimizer step holds the gradients instead.
             static = cost.static_bytes - self.task.accumulator_bytes
             cost = dataclasses.replace(cost, static_bytes=static)
         return cost.peak_bytes(size, self.task.longest)
 
     def _fits(self, size: int) -> bool:
-        # MemoryPoint with accumulators, runs without.
+        # Sizes are measured with accumulators, but the whole window runs without them.
         failed = size >= self.too_large and not self.task.alone(size)
         return self._predicted(size) <= self.task.usable_bytes and not failed
 
@@ -246,7 +259,7 @@ class _Search:
     # --- Speed ----------------------------------------------------------------------
 
     def _measure_speeds(self) -> None:
-        """From the largest that fits downwards, then around the best, then the best again."""
+        """Time the largest sizes that fit, then sizes around the best, then the best two again."""
         fitting = self._fitting()
         spent, size = 0.0, fitting[-1] if fitting else None
         while size is not None and spent < self.task.speed_seconds:
@@ -260,9 +273,10 @@ class _Search:
                     spent += self._time(size)
 
     def _around_best(self, fitting: list[int]) -> list[int]:
-        """Half way from the best to its timed neighbours, and the power of two beside it.
+        """Return sizes near the best one: halfway to its timed neighbors, and the nearest power of
+        two.
 
-        Hardware works in lanes and tiles, whose numbers are powers of two.
+        Hardware often computes in blocks whose sizes are powers of two.
         """
         if not self.rates:
             return []
@@ -284,9 +298,9 @@ class _Search:
         return sorted(self.rates, key=lambda size: self.rates[size], reverse=True)
 
     def _time(self, size: int) -> float:
-        """Times a part of a window that stands for the whole; returns the seconds it took."""
+        """Time a representative part of a window, and return the seconds it took."""
         lengths = self.task.typical
-        # One micro-step has no accumulators, and stays one.
+        # Without accumulators, the window must stay a single micro-batch.
         kind = "count" if self.task.alone(size) else self.task.cut
         starts = make_cut(kind, self.task.longest)(np.array(lengths), size)
         cut = [lengths[a:b] for a, b in itertools.pairwise(starts)]
@@ -298,7 +312,7 @@ class _Search:
         if measurement is None:
             self.rates.setdefault(size, 0.0)
             return 0.0
-        # The update is once a window, however much of it was run.
+        # The optimizer step counts once per window, whatever part of the window was timed.
         share = _padded(chosen) / _padded(cut)
         seconds = max(measurement.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
         self.rates[size] = max(self.rates.get(size, 0.0), len(lengths) / seconds)
@@ -306,21 +320,22 @@ class _Search:
 
 
 def _padded(micro_batches: Sequence[Sequence[int]]) -> int:
-    """Tokens that are computed."""
+    """Return the number of tokens of micro-batches, with padding."""
     return sum(len(lengths) * max(lengths) for lengths in micro_batches)
 
 
 def verified(
     found: SearchResult, measurer: StepMeasurer, task: SearchSpace
 ) -> tuple[Candidate, Measurement] | None:
-    """The best candidate that real updates under the limit have shown to fit.
+    """Return the best candidate that fits in real updates, and its measurement; None if none does.
 
-    Those that have not, and what takes as much, no longer count as fitting.
+    Candidates that ran out of memory, and those predicted to take as much, no longer count as
+    fitting.
 
     Args:
-      found: what `search` found.
-      measurer: one that has no more memory than the limit.
-      task: as for `search`.
+      found: Result of `search`.
+      measurer: A measurer with no more memory than the limit.
+      task: Candidates and limits of the search.
     """
     failed = float("inf")
     for candidate in found.best_first():

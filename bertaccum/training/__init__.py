@@ -1,1 +1,1 @@
-"""A training run: its steps, checkpoints, events and folder."""
+"""Training runs: their updates, checkpoints, events and folders."""

@@ -1,4 +1,4 @@
-"""Saving and loading: the whole training state, and the best weights with what they need."""
+"""Checkpoints of a run: saving and restoring its full training state, and saving the best model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bertaccum.training.events import Evaluated
 from bertaccum.training.run_folder import RunFolder
 
 _STATE, _POSITION = "state", "position.json"
-# Fields of `BatchPlan` that are saved with the position: they change when memory runs out.
+# Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
 _CUT = ("micro_batch", "recompute")
 _PIECE_BYTES = 4 * 2**20
 _NAME = re.compile(r"update-(\d+)")
@@ -40,21 +40,23 @@ _NAME = re.compile(r"update-(\d+)")
 
 @dataclass
 class Position:
-    """How far a run has come: with weights and optimizer, all that decides what follows.
+    """Progress of a run, which with the weights and the optimizer decides all later updates.
 
-    What is drawn at random follows from the seed and the update's number, so that there is
-    no random state.
+    There is no random state: every random number follows from the seed and the number of the
+    update.
 
     Args:
-      run: the run's own mark.
-      update: updates done.
-      best, last: the best and the last evaluation of those that `eval_every` asks for.
-      loss: of the last update.
-      examples: trained on.
-      seconds, total_seconds: spent on updates; on everything since the first one began.
-      peak_memory_bytes: the most so far; None where the device does not say.
-      shrinkings: times that memory ran out.
-      nonfinite_in_a_row: windows skipped since the last update that was applied.
+      run: Mark that identifies the run.
+      update: Number of completed updates.
+      best, last: Best and last of the evaluations that `eval_every` asks for.
+      loss: Loss of the last update.
+      examples: Number of examples trained on.
+      seconds: Time spent on updates, in seconds.
+      total_seconds: Time since the first update began, in seconds, without interruptions.
+      peak_memory_bytes: Peak memory of the device so far, in bytes; None if the device does not
+        report it.
+      shrinkings: Number of times the run ran out of memory.
+      nonfinite_in_a_row: Windows skipped since the last applied update.
     """
 
     run: str
@@ -71,10 +73,10 @@ class Position:
 
     @staticmethod
     def of(saved: dict[str, Any]) -> Position:
-        """Return the position in what `read_saved` returned.
+        """Return the position among the values that `read_saved` returned.
 
         Raises:
-          TypeError, KeyError, AttributeError: it holds none.
+          TypeError, KeyError, AttributeError: The values contain no position.
         """
         own = {key: value for key, value in saved.items() if key not in _CUT}
         evaluations = {key: own[key] and Evaluated(**own[key]) for key in ("best", "last")}
@@ -82,20 +84,21 @@ class Position:
 
     @property
     def evaluated(self) -> int:
-        """The update that was evaluated last; 0 if there is none."""
+        """Return the number of the update evaluated last; 0 before the first evaluation."""
         return self.last.update if self.last is not None else 0
 
 
 class Checkpoints:
-    """The training states of a run, `checkpoints/update-N/`, each whole or not there.
+    """The checkpoints of a run, in `checkpoints/update-N/`.
 
-    Saving is for between updates: the accumulators are empty then, and left out.
+    A checkpoint appears atomically. It is saved between updates, when the accumulators are empty,
+    so it does not contain them.
 
     Args:
-      model: whose weights are saved.
-      optimizer: whose state is saved; it is built already.
-      folder: of the run.
-      keep: how many states to keep.
+      model: Model whose weights are saved.
+      optimizer: Optimizer whose state is saved; it must be built.
+      folder: Run folder.
+      keep: Number of checkpoints to keep.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class Checkpoints:
         keep: int,
     ) -> None:
         self._folder, self._keep = folder.checkpoints, keep
-        # The inner optimizer's state has the loss scale in it.
+        # The loss scale is part of the inner optimizer's state.
         whole = tf.train.Checkpoint(
             model=model, optimizer=optimizer.inner, skipped_windows=optimizer.skipped_windows
         )
@@ -119,14 +122,14 @@ class Checkpoints:
         self._state = tf.train.Checkpoint(**self._variables)
 
     def save(self, position: Position, batch: BatchPlan) -> None:
-        """Save the state, then remove the oldest.
+        """Save a checkpoint, then remove the oldest ones.
 
         Args:
-          position: of the run.
-          batch: how windows are cut now.
+          position: Position of the run.
+          batch: Current batch plan; its micro-batch size and recomputation are saved.
 
         Raises:
-          RunError: it cannot be written; what was saved before is still there.
+          RunError: The checkpoint cannot be written; earlier checkpoints are intact.
         """
         with _saved(state_of(self._folder, position.update), self._folder) as folder:
             self._state.write(str(folder / _STATE))
@@ -137,7 +140,7 @@ class Checkpoints:
         self._forget()
 
     def _forget(self) -> None:
-        """Removes the oldest, but not those of the best models that resuming may go back to."""
+        """Remove the oldest checkpoints, except the best ones that a kept checkpoint refers to."""
         states = saved_states(self._folder)
         bests = {_best_of(path) for path in states[-self._keep :]}
         for old in states[: -self._keep]:
@@ -145,7 +148,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def share(self, topology: Topology) -> None:
-        """Gives all workers the chief's state; all have to call it."""
+        """Copy the chief's variables to all workers; every worker must call this."""
         for variable in self._variables.values():
             for part in _components(variable):
                 value = part.numpy()
@@ -155,10 +158,11 @@ class Checkpoints:
                     part.assign(value)
 
     def restore(self, path: Path) -> None:
-        """Gives weights and optimizer the state in `path`, which `read_saved` has checked.
+        """Restore weights and optimizer state from a checkpoint that `read_saved` has verified.
 
         Raises:
-          InputError: it is that of another model.
+          InputError: The checkpoint belongs to a different model.
+          RunError: The checkpoint does not fit in memory.
         """
         try:
             for name, variable in self._variables.items():
@@ -166,24 +170,25 @@ class Checkpoints:
                     _restore_variable(part, path / _STATE, f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
         except tf.errors.ResourceExhaustedError:
             raise RunError(
-                "does not fit into memory",
-                "raise `memory_limit`, or lower `micro_batch`",
+                "does not fit in memory",
+                "raise `memory_limit` or lower `micro_batch`",
                 path=path,
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-            raise _unusable(path, f"does not fit this run's model ({reason(error)})") from None
+            raise _unusable(path, f"does not match this run's model ({reason(error)})") from None
 
 
 def _components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
-    """What a variable consists of on this worker's replicas."""
+    """Return a variable's copies on this worker's replicas."""
     return tuple(getattr(variable, "values", (variable,)))
 
 
 def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
-    """Gives a variable what a state has under this name, piece by piece, and where it is.
+    """Assign a saved value to a variable in place, in pieces of at most `_PIECE_BYTES`.
 
-    Assigning takes the variable's memory a second time, and leaves a hole where it was. numpy
-    is avoided: made from its arrays, a tensor that does not fit is a segmentation fault.
+    A plain assignment would briefly need the variable's memory twice and fragment the allocator.
+    The pieces are not numpy arrays, because TensorFlow crashes when a tensor made from one does not
+    fit.
     """
     with tf.device("CPU"):
         (value,) = tf.raw_ops.RestoreV2(
@@ -200,20 +205,20 @@ def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
         tf.raw_ops.ResourceScatterUpdate(
             resource=variable.handle, indices=first + tf.range(len(piece)), updates=piece
         )
-    # Scattering has every read make a copy from then on.
+    # After a scatter update, TensorFlow copies the variable on every read unless told not to.
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 @contextmanager
 def _saved(path: Path, states: Path) -> Iterator[Path]:
-    """Yield a folder to write to, which then appears as `path`, whole, or not at all.
+    """Yield a folder to write to, which then appears as `path` atomically.
 
     Args:
-      path: the folder to appear.
-      states: the run's folder of checkpoints; an error says whether any is there to resume from.
+      path: Final path of the folder.
+      states: The run's folder of checkpoints; the error says whether it holds one to resume from.
 
     Raises:
-      RunError: it cannot be written.
+      RunError: The folder cannot be written.
     """
     try:
         with new_folder(path) as folder:
@@ -222,24 +227,24 @@ def _saved(path: Path, states: Path) -> Iterator[Path]:
         raise RunError(
             f"cannot be saved ({reason(error)})",
             "free disk space or fix the permissions, then run again with `resume`; "
-            + ("earlier checkpoints are intact" if saved_states(states) else "it starts over"),
+            + ("earlier checkpoints are intact" if saved_states(states) else "the run starts over"),
             path=path,
         ) from None
 
 
 def saved_states(folder: Path) -> list[Path]:
-    """The states in a folder of checkpoints, oldest first."""
+    """Return the checkpoints in a folder, oldest first."""
     found = [(int(m[1]), p) for p in folder.glob("update-*") if (m := _NAME.fullmatch(p.name))]
     return [path for _, path in sorted(found)]
 
 
 def state_of(folder: Path, update: int) -> Path:
-    """Where the state after an update is, if it is there."""
+    """Return the path of the checkpoint of an update; it may not exist."""
     return folder / f"update-{update}"
 
 
 def _best_of(path: Path) -> str | None:
-    """The name of the state that the best model of a state is in."""
+    """Return the name of the best checkpoint up to a checkpoint, or None if unknown."""
     try:
         best = json.loads(read_text(path / _POSITION))["position"]["best"]
         return best and state_of(path.parent, best["update"]).name
@@ -248,41 +253,41 @@ def _best_of(path: Path) -> str | None:
 
 
 def read_saved(path: Path, run: str) -> dict[str, Any]:
-    """Read a checkpoint's position and cut, after checking every byte of the checkpoint.
+    """Read a checkpoint's position and batch plan, after verifying the digests of all its files.
 
     Args:
-      path: the state.
-      run: the mark of the run that it should be of.
+      path: The checkpoint's folder.
+      run: Mark of the run that the checkpoint should belong to.
 
     Returns:
-      The fields of its `Position`, and `micro_batch` and `recompute`.
+      The fields of its `Position`, with `micro_batch` and `recompute`.
 
     Raises:
-      InputError: the state is damaged, or another run's.
+      InputError: The checkpoint is damaged, or belongs to another run.
     """
     try:
         values = json.loads(read_text(path / _POSITION))
         digest = values.pop("digest")
         if digest != _digest(values):
-            raise ValueError(f"the digest of {_POSITION} differs")
+            raise ValueError(f"{_POSITION} does not match its digest")
         for name, expected in values["files"].items():
             if sha256(path / name) != expected:
-                raise ValueError(f"the digest of {name} differs")
+                raise ValueError(f"{name} does not match its digest")
         saved = dict(values["position"])
         position = Position.of(saved)
     except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _unusable(path, f"is damaged ({error})") from None
     if position.run != run:
-        raise _unusable(path, "is the state of another run")
+        raise _unusable(path, "is a checkpoint of another run")
     return saved
 
 
 def _unusable(path: Path, why: str) -> InputError:
     states = saved_states(path.parent)
     earlier = states[: states.index(path)] if path in states else []
-    hint = "remove it, and resuming begins anew"
+    hint = "remove it to start the run over"
     if earlier:
-        hint = f"remove it, and resuming goes on from {earlier[-1].name}"
+        hint = f"remove it to resume from {earlier[-1].name}"
     return InputError(why, hint, path=path)
 
 
@@ -293,10 +298,10 @@ def _digest(values: dict[str, Any]) -> str:
 def save_best(
     model: tf_keras.Model, files: ModelFiles, evaluated: Evaluated, folder: RunFolder
 ) -> None:
-    """Puts the model's weights, what they need to be used, and how good they are in `best/`.
+    """Replace `best/` with the model's weights, the files needed to use them, and their evaluation.
 
     Raises:
-      RunError: it cannot be written; what was there still is.
+      RunError: The folder cannot be written; the earlier best model is intact.
     """
     with _saved(folder.best, folder.checkpoints) as written:
         files.write(written)
@@ -305,7 +310,7 @@ def save_best(
 
 
 def best_evaluation(folder: RunFolder) -> Evaluated | None:
-    """How good the model in `best/` is; None if there is none, or it is damaged."""
+    """Return the evaluation of the model in `best/`; None if the folder is missing or damaged."""
     try:
         return Evaluated(**json.loads(read_text(folder.best / EVALUATION)))
     except (InputError, ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a run says as it goes on: the lines of its logs, and what the command line shows."""
+"""Events of a training run: what its logs record and what the command line shows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ from bertaccum.planning.batch_plan import BatchPlan
 
 @dataclass(frozen=True)
 class Started:
-    """The run's folder is there and an update is next.
+    """The run folder exists and the first update of this process is next.
 
     Args:
-      why: why windows are cut so; None if the user named the micro-batch.
-      updates: of the whole run.
-      done: of them, in the state that the run is resumed from.
-      over: if no updates are left, what would have more made.
-      worker: whose event it is.
-      pretrained_pooler: whether the pretrained weights include the pooler's.
-      pretrained_run: the run whose best checkpoint the weights come from, if they do.
-      pretrained_head: whether that checkpoint's head is used.
-      best_by: the metric that selects the best checkpoint.
-      truncation: what `max_seq_length` cuts off the texts of train.tsv.
+      folder: Run folder.
+      model: Name of the encoder.
+      pretrained: Whether training starts from pretrained weights.
+      parameters: Number of parameters.
+      train_examples, dev_examples: Number of rows in train.tsv and dev.tsv.
+      plan: How windows are split into micro-batches.
+      why: Why the planner chose this plan; None if the user set the micro-batch.
+      updates: Number of updates of the whole run.
+      done: Number of updates completed before this process resumed the run.
+      over: How to train further, if no updates are left; else empty.
+      worker: Number of the worker that sends the event.
+      pretrained_pooler: Whether the pretrained weights include the pooler.
+      pretrained_run: Name of the run whose best checkpoint provides the weights; None if they come
+        from elsewhere.
+      pretrained_head: Whether the head of that checkpoint is used.
+      best_by: Metric that selects the best checkpoint.
+      truncation: How many texts of train.tsv `max_seq_length` truncates; None if unknown.
     """
 
     folder: Path
@@ -52,19 +59,19 @@ class Updated:
     """One update: a line of `metrics.jsonl`.
 
     Args:
-      update: its number, from 1.
-      epoch: the epoch it belongs to, from 1.
-      loss: mean over the window's examples.
-      examples: in the window.
-      micro_steps: that the window was cut into.
-      tokens: in the window.
-      padded_tokens: that were computed, padding included.
-      learning_rate: that it was applied with.
-      grad_norm: of the mean gradient, before clipping.
-      seconds: that it took, data included.
+      update: Number of the update, from 1.
+      epoch: Number of its epoch, from 1.
+      loss: Mean loss over the window's examples.
+      examples: Number of examples in the window.
+      micro_steps: Number of micro-batches of the window.
+      tokens: Number of tokens in the window, without padding.
+      padded_tokens: Number of tokens in the window, with padding.
+      learning_rate: Learning rate of the update.
+      grad_norm: Global norm of the mean gradient before clipping.
+      seconds: Duration of the update in seconds, including data loading.
       examples_per_second: `examples / seconds`.
-      skipped: the gradient was not finite and the window was dropped.
-      peak_memory_bytes: the most that the device had handed out; None where it does not say.
+      skipped: Whether the window was skipped because its gradient was not finite.
+      peak_memory_bytes: Peak memory of the device in bytes; None if the device does not report it.
     """
 
     update: int
@@ -86,16 +93,16 @@ class Updated:
 class Evaluated:
     """One evaluation on dev.tsv: a line of `eval.jsonl`.
 
-    Args:
-      update: after which it was made.
-      accuracy, loss, matthews_correlation, macro_f1: on all of dev.tsv.
-      best: no earlier evaluation was better by the metric of `best_by`.
-      examples: in dev.tsv.
-      majority_class, majority_accuracy: the most frequent class of dev.tsv, and the accuracy of
-        always predicting it.
-      only_prediction: the class that was predicted for every example; None if there are several.
+    Logs and checkpoints of earlier versions lack the fields after `best`.
 
-    Logs and checkpoints of earlier versions have no field after `best`.
+    Args:
+      update: Number of completed updates.
+      accuracy, loss, matthews_correlation, macro_f1: Metrics over dev.tsv.
+      best: Whether no earlier evaluation was better by the metric of `best_by`.
+      examples: Number of rows in dev.tsv.
+      majority_class: Most frequent class of dev.tsv.
+      majority_accuracy: Accuracy of always predicting that class.
+      only_prediction: The class predicted for every example; None if several were predicted.
     """
 
     update: int
@@ -110,26 +117,26 @@ class Evaluated:
     only_prediction: str | None = None
 
     def is_worse_than(self, other: Evaluated, metric: str) -> bool:
-        """Return whether an evaluation of the same run is better by one of `METRICS`."""
+        """Return whether another evaluation of the same run is better by one of `METRICS`."""
         return is_worse(getattr(self, metric), getattr(other, metric), metric)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The run is over; `summary` is what `summary.json` holds."""
+    """The run has finished; `summary` is the content of `summary.json`."""
 
     summary: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """A window did not fit and is run again, cut smaller: a line of `metrics.jsonl`.
+    """A window ran out of memory and is repeated in smaller pieces: a line of `metrics.jsonl`.
 
     Args:
-      update: the update it belongs to, from 1; nothing of it had been applied.
-      out_of_memory: the micro-batch that was too large.
-      micro_batch: the one that is used from now on.
-      recompute: whether encoder layers recompute from now on.
+      update: Number of the update, from 1; none of it had been applied.
+      out_of_memory: Micro-batch size that was too large.
+      micro_batch: Micro-batch size from now on.
+      recompute: Recomputation from now on, `none` or `layer`.
     """
 
     update: int
@@ -140,13 +147,13 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A signal ended the run early; what it did is saved.
+    """A signal stopped the run early, after a checkpoint was saved.
 
     Args:
-      update: the last one that was done.
-      signal: its number.
-      folder: to resume.
-      workers: that were stopped.
+      update: Number of completed updates.
+      signal: Number of the signal.
+      folder: Run folder to resume.
+      workers: Number of workers that were stopped.
     """
 
     update: int

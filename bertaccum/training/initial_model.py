@@ -1,4 +1,4 @@
-"""The classifier that a configuration means."""
+"""The classifier that a configuration describes, with its initial weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from bertaccum.tasks.saved_classifier import load_run
 def build_model(
     config: TrainConfig, source: ModelSource, classes: int, takes_head: bool = False
 ) -> tf_keras.Model:
-    """Return the classifier to train, in the configured precision, with its first weights.
+    """Return the classifier to train, in the configured precision, with its initial weights.
 
     Args:
-      config: precision, dropout, seed and recomputation.
-      source: dimensions and pretrained weights of the encoder.
-      classes: outputs of the head.
-      takes_head: take the head's weights, too, from a `source` that is a run.
+      config: Precision, dropout, seed and recomputation.
+      source: Dimensions and pretrained weights of the encoder.
+      classes: Number of outputs of the head.
+      takes_head: Whether to load the head's weights as well, if `source` is a run.
     """
     tf_keras.utils.set_random_seed(config.seed)
     policy = tf_keras.mixed_precision.global_policy()

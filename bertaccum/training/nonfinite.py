@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: where they occurred, and what to change."""
+"""The error for losses and gradients that are not finite: where they occurred, what to change."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bertaccum.errors import RunError
 
 
 class NotFiniteError(RunError):
-    """A loss or a gradient was not finite for too many updates in a row.
+    """Error raised after too many consecutive updates with a loss or gradient that is not finite.
 
     Args:
-      update: number of the last of these updates, from 1.
-      in_a_row: how many there were.
-      rows: [examples] of the whole window, in its order, counted from 0 in the token store.
-      windows: this worker's shares of it.
-      losses: of their micro-batches.
-      precision: of the run, as the option.
+      update: Number of the last of these updates, from 1.
+      in_a_row: Number of these updates.
+      rows: Row numbers in the token store, from 0, in the window's order, [examples] int.
+      windows: This worker's shares of the window.
+      losses: Losses of the micro-batches of each share.
+      precision: The run's `precision` option.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class NotFiniteError(RunError):
 
 
 def remedy(precision: str) -> str:
-    """Return what to change after a loss or a gradient was not finite.
+    """Return a hint about what to change after a loss or a gradient was not finite.
 
     Args:
-      precision: of the run, as the option.
+      precision: The run's `precision` option.
     """
     safer = {"mixed_float16": "mixed_bfloat16 or float32", "mixed_bfloat16": "float32"}
     safe = safer.get(resolved_precision(precision))
-    return "lower `learning_rate`" + (f", or pass `precision` {safe}" if safe else "")
+    return "lower `learning_rate`" + (f", or set `precision` to {safe}" if safe else "")

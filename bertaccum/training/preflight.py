@@ -1,6 +1,7 @@
-"""Checks of what the user named, before TensorFlow is imported, which takes seconds.
+"""Checks of the user's files and options that run before TensorFlow is imported.
 
-Training checks again, which costs little: workers may find different files.
+Importing TensorFlow takes seconds. Training repeats these checks, because workers may see different
+files.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ def check_run(config: TrainConfig, progress: Progress) -> None:
     """Check the run folder, the data and the model of a new run; download the model if needed.
 
     Args:
-      config: the whole recipe.
-      progress: called while the model is downloaded.
+      config: Options of the run.
+      progress: Called while the model is downloaded.
 
     Raises:
-      ConfigError, InputError: one of them cannot be used.
+      ConfigError, InputError: A file, folder or option cannot be used.
     """
     if describes_workers(config.strategy):
-        return  # One that stopped here would leave the others waiting.
+        return  # A worker that stopped here would leave the others waiting.
     RunFolder.new_path(config.out)
     _check_inputs(config, progress)
 
@@ -39,25 +40,31 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
     """Check the folder, the data and the model of several runs, as `check_run` does for one.
 
     Args:
-      config: of the runs; its `out` is the folder that holds theirs.
-      seeds: number of runs.
-      progress: as for `check_run`.
+      config: Options of the runs; `out` is the folder that contains their run folders.
+      seeds: Number of runs.
+      progress: Called while the model is downloaded.
+
+    Raises:
+      ConfigError, InputError: A file, folder or option cannot be used.
     """
     if config.out is None:
-        raise ConfigError("`seeds` needs `out`", "name the folder that all runs go to")
+        raise ConfigError("`seeds` needs `out`", "name a folder to hold the runs")
     if RunPaths(Path(config.out)).config.exists():
-        raise ConfigError(f"`out` {config.out} is a run's folder", "name another one for `seeds`")
-    dataclasses.replace(config, seed=config.seed + seeds - 1)  # Raises if the last is too large.
+        raise ConfigError(f"`out` {config.out} is a run folder", "name another one for `seeds`")
+    dataclasses.replace(config, seed=config.seed + seeds - 1)  # Checks the last seed.
     _check_inputs(config, progress)
 
 
 def check_resumed(run: Path, strategy: str, progress: Progress) -> None:
-    """Check that a run is there to resume, and that its data and model still are.
+    """Check that the run to resume exists, and that its data and model are still there.
 
     Args:
-      run: its folder.
-      strategy: as `strategy`, for this process.
-      progress: called while a model is downloaded.
+      run: Run folder.
+      strategy: The `strategy` option of this process.
+      progress: Called while a model is downloaded.
+
+    Raises:
+      ConfigError, InputError: The run, its data or its model cannot be used.
     """
     if not describes_workers(strategy):
         _check_inputs(read_run_config(run), progress)
@@ -66,8 +73,12 @@ def check_resumed(run: Path, strategy: str, progress: Progress) -> None:
 def check_plan(config: PlanConfig, progress: Progress) -> None:
     """Check `out`, the data and the model of a plan.
 
+    Args:
+      config: Options of the plan.
+      progress: Called while a model is downloaded.
+
     Raises:
-      ConfigError, InputError: one of them cannot be used.
+      ConfigError, InputError: A file, folder or option cannot be used.
     """
     out = Path(config.out)
     if not out.parent.is_dir() or out.is_dir():

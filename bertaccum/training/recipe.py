@@ -1,4 +1,4 @@
-"""The recipe's optimizer: AdamW, linear warm-up and decay, clipping, loss scaling."""
+"""The optimizer of a run: AdamW, linear warm-up and decay, gradient clipping and loss scaling."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
 
-# Parts of the names of the variables that do not decay.
+# Variables whose names contain one of these have no weight decay.
 NO_DECAY = ("bias", "layer_norm")
-# epsilon: tf_keras adds it to a second moment that is not bias-corrected, so that in the
-# first updates BERT's own 1e-6 drowns small gradients; training from random weights stalls.
+# tf_keras adds epsilon to a second moment that is not bias-corrected. In the first updates BERT's
+# own 1e-6 would outweigh small gradients, and training from random weights would stall.
 _KINDS: dict[str, dict[str, Any]] = {
     ADAMW: {"epsilon": 1e-8, "bias_correction": True},
     BERT_ADAMW: {"epsilon": 1e-6, "bias_correction": False},
@@ -27,12 +27,12 @@ _KINDS: dict[str, dict[str, Any]] = {
 def make_optimizer(
     config: TrainConfig, updates: int, accumulation_steps: int
 ) -> AccumulatingOptimizer:
-    """AdamW as BERT is fine-tuned, inside the accumulating optimizer.
+    """Return the AdamW of BERT fine-tuning inside an accumulating optimizer.
 
     Args:
-      config: which of the two, learning rate, warm-up, decay, clipping and precision.
-      updates: length of the whole schedule, in updates.
-      accumulation_steps: micro-steps in a full window; with one there are no accumulators.
+      config: AdamW variant, learning rate, warm-up, weight decay, clipping and precision.
+      updates: Length of the learning-rate schedule, in updates.
+      accumulation_steps: Number of micro-steps in a full window; with 1 there are no accumulators.
     """
     adamw = OffloadedAdamW if config.offload_optimizer else InPlaceAdamW
     inner: tf_keras.optimizers.Optimizer = adamw(
@@ -54,14 +54,18 @@ def make_optimizer(
 def make_schedule(
     config: TrainConfig, updates: int
 ) -> tf_keras.optimizers.schedules.LearningRateSchedule:
-    """From 0 to the peak over the warm-up, then in a straight line to 0 at the end.
+    """Return a schedule with linear warm-up from 0 to the peak, then linear decay to 0.
 
-    With `bert-adamw` that line is google-research/bert's, which starts at the first update: where
-    the warm-up ends, the rate falls from the peak onto it.
+    With `bert-adamw` the decay starts at the first update, as in google-research/bert, so the rate
+    drops from the peak to the decay line when the warm-up ends.
+
+    Args:
+      config: Optimizer, peak learning rate and warm-up.
+      updates: Length of the schedule, in updates.
     """
     if config.optimizer == BERT_ADAMW:
         line = tf_keras.optimizers.schedules.PolynomialDecay(config.learning_rate, updates, 0.0)
-        # As it rounds: downwards.
+        # google-research/bert rounds the warm-up down.
         warmup = int(updates * config.warmup_fraction)
         return WarmUp(config.learning_rate, line, warmup) if warmup else line
     warmup = round(config.warmup_fraction * updates)

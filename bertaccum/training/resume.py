@@ -1,4 +1,4 @@
-"""What a run began with, and whether going on with it is going on."""
+"""Resuming a run: its configuration, and checks that its inputs have not changed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from bertaccum.training.run_folder import RunFolder
 from bertaccum.version import __version__
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
-# What decides when a run ends, which all workers have to do at once.
+# These options decide when a run ends, and all workers must end at the same update.
 _ENDING = ("max_updates", "patience", "max_nonfinite")
-# How windows are cut, which decides the updates where dropout's masks belong to micro-batches.
+# These options change the updates if dropout masks are seeded per micro-batch.
 _CUTTING = ("micro_batch", "cut")
 
 
 def _absolute(name: str) -> str:
-    """A path that holds from any folder; the name of a preset, or none, as it is."""
+    """Return a path that is valid in any working directory.
+
+    The name of a preset, or of a file that does not exist, is returned unchanged.
+    """
     name = checkpoint_home(name)
     if name in PRESETS or not Path(name).exists():
         return name
@@ -38,11 +41,11 @@ def _absolute(name: str) -> str:
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
-    """A configuration with nothing left to be derived, and good in any folder.
+    """Return a configuration with its model, paths and precision resolved, valid in any directory.
 
     Args:
-      config: of a run.
-      model: the name of its model, whose weights it begins with unless it says otherwise.
+      config: Options of a run.
+      model: Name of the model to initialize from if neither `init_checkpoint` nor `model` is set.
     """
     checkpoint = config.init_checkpoint or config.model or model
     config = dataclasses.replace(config, init_checkpoint=checkpoint)
@@ -52,15 +55,15 @@ def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
 
 
 def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
-    """A run's own configuration, with what was asked for now where that changes no update.
+    """Return the configuration of a run to resume, with the changed options.
 
     Args:
-      run: its folder.
-      asked: the options that were named.
+      run: Run folder.
+      asked: Options to change; only options that change no update may differ.
 
     Raises:
-      ConfigError: it would be another run.
-      InputError: there is no run.
+      ConfigError: An option would change the updates.
+      InputError: The folder contains no run.
     """
     if "out" in asked:
         raise ConfigError(
@@ -76,17 +79,17 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
         if field.metadata["free"] and not (cut_decides and field.name in _CUTTING):
             free[field.name] = value
         elif _resolved(field.name, value) != _before(began, field.name):
-            other.append(f"`{field.name}` {value} (was {was})")
+            other.append(f"`{field.name}` to {value} (was {was})")
     if other:
         raise ConfigError(
-            f"`resume` {run} would be another run with {', '.join(other)}",
-            "leave that out, or train anew with another `out`",
+            f"`resume` {run} cannot change {', '.join(other)}",
+            "omit these options, or start a new run with another `out`",
         )
     return dataclasses.replace(began, **free, out=str(run))
 
 
 def _before(began: TrainConfig, name: str) -> Any:
-    """What an option of a run meant, also where it was left to the tool."""
+    """Return the value that an option of a run had, including a model left to the default."""
     if name == "model" and began.model is None and began.init_checkpoint in PRESETS:
         return began.init_checkpoint
     return _resolved(name, getattr(began, name))
@@ -101,12 +104,12 @@ def _resolved(name: str, value: Any) -> Any:
 
 
 def is_deterministic(wanted: bool | None) -> bool:
-    """What `deterministic` means here."""
+    """Return whether a run is deterministic; by default it is on a CPU."""
     return device_name() == "CPU" if wanted is None else wanted
 
 
 def inputs_of(inputs: RunInputs) -> dict[str, Any]:
-    """What a run's updates follow from besides its configuration: digests of the data and so on."""
+    """Return the inputs besides the configuration that decide a run's updates, files as digests."""
     vocabulary, weights = "\n".join(inputs.source.vocabulary), inputs.source.telling_file
     return {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
@@ -118,29 +121,29 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
 
 
 def read_mark(folder: RunFolder) -> str:
-    """What tells the states of a run from those of others.
+    """Return the mark that distinguishes a run's checkpoints from those of other runs.
 
     Raises:
-      InputError: the folder's inputs.json is damaged.
+      InputError: The run's inputs.json is damaged.
     """
     return str(_read_inputs(folder, ["mark"])["mark"])
 
 
 def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
-    """Raises InputError if what the run began with is no longer what is there."""
+    """Raise InputError if the run's data, vocabulary, model or weights changed since it began."""
     now = inputs_of(inputs)
     before = _read_inputs(folder, list(now))
     changed = [name for name, value in now.items() if value != before[name]]
     if changed:
         raise InputError(
-            f"{', '.join(changed)} of this run changed since it began",
-            "bring back what was there, or train anew with another `out`",
+            f"{', '.join(changed)} changed since this run began",
+            "restore the original files, or start a new run with another `out`",
             path=folder.path,
         )
 
 
 def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) -> None:
-    """Raises ConfigError if workers were not given the same data, options or versions."""
+    """Raise ConfigError if the workers differ in data, options or versions."""
     if topology.workers == 1:
         return
     config = resolved_config(config, inputs.source.name)
@@ -152,8 +155,8 @@ def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) 
     told = exchange(topology, values | inputs_of(inputs) | versions | {"bertaccum": __version__})
     if found := differences(told):
         raise ConfigError(
-            f"the workers do not agree: {', '.join(found)}",
-            "start the same command on the same data everywhere",
+            f"the workers disagree on {', '.join(found)}",
+            "start every worker with the same command, data and versions",
         )
 
 
@@ -162,4 +165,4 @@ def _read_inputs(folder: RunFolder, names: list[str]) -> dict[str, Any]:
         values = json.loads(read_text(folder.inputs))
         return {name: values[name] for name in names}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(f"is damaged ({error})", "train anew", path=folder.inputs) from None
+        raise InputError(f"is damaged ({error})", "start a new run", path=folder.inputs) from None

@@ -1,4 +1,4 @@
-"""A run under way: windows in, updates out, its state and the best model kept on the way."""
+"""A run in progress: its updates, evaluations, checkpoints and best model."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ from bertaccum.version import __version__
 
 
 class Run:
-    """One run under way: its parts, and how far it has come.
+    """A run in progress: its parts and its position.
 
     Args:
-      task: of the model.
-      plan: what was decided before the first update.
-      model: made under the topology's strategy.
-      stores: examples of train.tsv and of dev.tsv.
-      topology: the replicas.
-      watch: is told what this worker is doing.
-      folder: to write to.
-      stopping: says whether to stop.
-      progress: called during evaluations.
+      task: Task of the model.
+      plan: Decisions made before the first update.
+      model: Classifier, built under the topology's strategy.
+      stores: Token stores of train.tsv and dev.tsv.
+      topology: Replicas of the run.
+      watch: Watch that is told what this worker is doing.
+      folder: Run folder to write to.
+      stopping: Says whether the run was asked to stop.
+      progress: Called during evaluations.
     """
 
     def __init__(
@@ -92,7 +92,11 @@ class Run:
         self.tensorboard: TensorBoardLog | None = None
 
     def create_folder(self, named: Iterable[str]) -> None:
-        """Create the run's folder with all that decides it, and which options the user named."""
+        """Create the run folder with the run's configuration and inputs.
+
+        Args:
+          named: Names of the options that the user set.
+        """
         stores = {"train.tsv": self.train_store, "dev.tsv": self.dev_store}
         inputs = inputs_of(self.inputs) | {
             "mark": self.position.run,
@@ -107,7 +111,7 @@ class Run:
         self.folder.create(self.config, inputs)
 
     def restore(self, path: Path, position: Position) -> None:
-        """Goes back to a saved state, and to what was the best model then."""
+        """Return to a checkpoint, and to the best model at that time."""
         self.folder.rewind(position.update, position.evaluated)
         best = position.best
         if best is not None and best != best_evaluation(self.folder):
@@ -118,7 +122,7 @@ class Run:
         self.checkpoints.restore(path)
 
     def share_state(self, position: Position) -> None:
-        """Gives all workers the state that the chief went back to."""
+        """Copy the chief's restored state to all workers, and take its position."""
         if self.topology.workers > 1:
             self.checkpoints.share(self.topology)
         self.position = position
@@ -127,7 +131,7 @@ class Run:
         try:
             yield from self._events()
         finally:
-            # Whoever listens would keep this run's model alive.
+            # Without this, the callback for signals would keep this run's model alive.
             self.stopping.heed(_nothing)
             if self.tensorboard is not None:
                 self.tensorboard.close()
@@ -145,13 +149,13 @@ class Run:
             while self._goes_on():
                 yield from self._next()
             self._save()
-            # Where it would not have been evaluated had it gone on, the state does not know of it.
+            # This last evaluation is off schedule, so it is not saved with the checkpoint.
             last = self.position.last
             if last is None or self.position.evaluated < self.position.update:
                 yield (last := self._evaluate())
         except StoppedEarlyError:
             self._save()
-            # Another worker may have been asked.
+            # The signal may have gone to another worker.
             number = self.stopping.requested or signal.SIGTERM
             yield Stopped(self.position.update, number, self.folder.path, self.topology.workers)
             return
@@ -161,7 +165,7 @@ class Run:
         yield Finished(summary)
 
     def _next(self) -> Iterator[Event]:
-        """One evaluation or one update; saves where that is due."""
+        """Run one evaluation or one update, then save a checkpoint if one is due."""
         if self._evaluation_is_due():
             evaluated = self._evaluate()
             self.position.last = evaluated
@@ -182,9 +186,9 @@ class Run:
 
     def _how_to_go_on(self) -> str:
         if self.position.update < self.plan.last_update:
-            return "raise `patience`, or train anew"
+            return "raise `patience`, or start a new run"
         ends_early = self.plan.last_update < self.plan.scheduled_updates
-        return "raise `max_updates`, or train anew" if ends_early else "train anew"
+        return "raise `max_updates`, or start a new run" if ends_early else "start a new run"
 
     def _patience_is_over(self) -> bool:
         best, last, patience = self.position.best, self.position.last, self.config.patience
@@ -204,8 +208,8 @@ class Run:
         return time.monotonic() - self.saved_at >= seconds
 
     def _save(self) -> None:
-        # A state that is there is not touched again: what it does not know of is an evaluation,
-        # which resuming repeats.
+        # An existing checkpoint is not written again. It lacks at most one evaluation, which
+        # resuming repeats.
         if self.saved == self.position.update or not self.topology.chief:
             return
         self.position.total_seconds = time.perf_counter() - self.started
@@ -236,8 +240,8 @@ class Run:
         )
 
     def _update(self) -> Iterator[Event]:
-        """One update, and what is to be said of it."""
-        # Several workers stop together, in an update, of which all hear.
+        """Run one update and yield its events."""
+        # With several workers, the update itself makes all of them stop together.
         if self.topology.workers == 1 and self._asked_to_stop():
             raise StoppedEarlyError
         for event in self.updater.run(self.position.update):
@@ -267,7 +271,7 @@ class Run:
             self.tensorboard.add(line)
 
     def _write_plan(self) -> None:
-        """Write the current plan, what has been learned about memory, and the run's length."""
+        """Write the current plan, the learned memory limits and the run's length to plan.json."""
         now = dataclasses.asdict(self.updater.batch) | {"updates": self.plan.last_update}
         learned = {"learned_limits": learned_limits(self.plan.request)}
         values = self.plan.planned.values | now | learned
@@ -282,12 +286,13 @@ class Run:
         found = self.task.scores(logits, store.labels, self.inputs.labels.names)
         evaluated = Evaluated(update=update, best=True, **found)
         before = self.position.best
-        # A small dev.tsv gives many ties; among equals the longest trained is the best guess.
+        # A small dev.tsv gives many ties; among equals, the longest-trained model is the best
+        # guess.
         if before is not None and evaluated.is_worse_than(before, self.config.best_by):
             evaluated = dataclasses.replace(evaluated, best=False)
         if not math.isfinite(evaluated.loss):
             raise RunError(
-                f"the loss on dev.tsv is no longer finite at update {update}",
+                f"the loss on dev.tsv is not finite after update {update}",
                 remedy(self.config.precision),
             )
         if evaluated.best and self.topology.chief:
@@ -308,7 +313,7 @@ class Run:
             "best_by": self.config.best_by,
             "best_metric": metric_of(vars(best), self.config.best_by),
             "best_update": best.update,
-            # Of the best checkpoint, whichever metric selected it.
+            # These metrics are those of the best checkpoint, whichever metric selected it.
             "best_dev_accuracy": best.accuracy,
             "best_dev_loss": best.loss,
             "best_dev_matthews_correlation": best.matthews_correlation,
@@ -336,4 +341,4 @@ class Run:
 
 
 def _nothing() -> None:
-    """What is done about a signal when no run is under way; it is remembered."""
+    """Ignore a signal while no run is in progress; `Stopping` remembers it."""

@@ -1,4 +1,4 @@
-"""The run folder: where a run writes what it was, what it did and what it made."""
+"""Writing the run folder: configuration, inputs, logs and results of a run."""
 
 from __future__ import annotations
 
@@ -24,24 +24,31 @@ from bertaccum.files import json_text, read_mapping
 from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
 
-# So often, and so long in between, a lock is tried.
+# Number of attempts to take a lock, and the seconds between them.
 _LOOKS, _LOOK_SECONDS = 3, 0.1
 
 
 class RunFolder(RunPaths):
-    """Writes one run's folder."""
+    """The writable folder of one run.
+
+    Args:
+      path: Path of the folder.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        # What tells its states from those of other runs.
+        # The mark distinguishes this run's checkpoints from those of other runs.
         self.mark = secrets.token_hex(8)
 
     @staticmethod
     def new_path(out: str | None) -> Path:
-        """Where a new run goes.
+        """Return the path of a new run folder.
+
+        Args:
+          out: The `out` option; None for a folder in `runs/` named after the time.
 
         Raises:
-          ConfigError: something is there already.
+          ConfigError: The path exists, is not valid, or cannot be created.
         """
         path = Path(out) if out else _unused_name()
         try:
@@ -49,26 +56,26 @@ class RunFolder(RunPaths):
                 resume = (path / "config.yaml").is_file()
                 raise ConfigError(
                     f"`out` {path} exists",
-                    f"continue it with `resume` {path}, or name another folder"
+                    f"continue it with `resume` {path}, or choose another folder"
                     if resume
-                    else "name another folder",
+                    else "choose another folder",
                 )
             parent = next(p for p in path.resolve().parents if p.exists())
         except OSError as error:
-            raise ConfigError(f"`out` {path} is not a possible name ({error.strerror})") from None
+            raise ConfigError(f"`out` {path} is not a valid path ({error.strerror})") from None
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise ConfigError(f"`out` {path} cannot be made in {parent}", "name another folder")
+            raise ConfigError(f"`out` {path} cannot be created in {parent}", "choose another one")
         return path
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
-        """Makes the folder with what decides the run, and points `runs/latest` to it.
+        """Create the folder with its configuration and inputs, and point `runs/latest` to it.
 
         Args:
-          config: the configuration, nothing left to be derived.
-          inputs: digests of the data and what else they mean.
+          config: Fully resolved configuration.
+          inputs: Digests of the data and other facts that identify the run.
 
         Raises:
-          RunError: the folder cannot be written.
+          RunError: The folder cannot be written.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,10 +91,12 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, no other process trains into this folder; the system ends it with ours.
+        """Lock the folder, so that no other process can train in it during this context.
+
+        The system releases the lock when this process ends.
 
         Raises:
-          InputError: another one does.
+          InputError: Another process is training in the folder.
         """
         with self.lock.open("a+") as file:
             try:
@@ -95,8 +104,8 @@ class RunFolder(RunPaths):
             except BlockingIOError:
                 file.seek(0)
                 raise InputError(
-                    f"process {file.read().strip()} is training into this folder",
-                    "wait for it, or stop it",
+                    f"process {file.read().strip()} is training in this folder",
+                    "wait for it to finish, or stop it",
                     path=self.path,
                 ) from None
             file.truncate(0)
@@ -105,9 +114,14 @@ class RunFolder(RunPaths):
             yield
 
     def rewind(self, update: int, evaluated: int) -> None:
-        """Back to a saved state: forgets what was logged after these, and a best model of none.
+        """Undo everything that the run wrote after a checkpoint.
 
-        Also a summary, and what a process that was killed left half written.
+        This removes later log lines, the summary and half-written files, and the best model if no
+        evaluation is left.
+
+        Args:
+          update: Last update to keep in `metrics.jsonl`.
+          evaluated: Last evaluated update to keep in `eval.jsonl`; 0 if none.
         """
         self.summary.unlink(missing_ok=True)
         for path, last in ((self.metrics, update), (self.eval, evaluated)):
@@ -121,7 +135,7 @@ class RunFolder(RunPaths):
             remove_unfinished(folder)
 
     def sync_logs(self) -> None:
-        """Has the logs on the disk, so that no state is saved whose updates they lack."""
+        """Flush the logs to disk, so that no checkpoint is ahead of them after a crash."""
         for path in (self.metrics, self.eval):
             if path.exists():
                 sync(path)
@@ -130,14 +144,14 @@ class RunFolder(RunPaths):
         write_text(path, json_text(values))
 
     def read_plan(self) -> dict[str, Any]:
-        """What `plan.json` holds; nothing if it is not there, or damaged."""
+        """Return the content of `plan.json`; empty if it is missing or damaged."""
         return read_mapping(self.plan) or {}
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
-        """Adds one line to `metrics.jsonl` or `eval.jsonl`.
+        """Append one line to `metrics.jsonl` or `eval.jsonl`.
 
         Raises:
-          RunError: it cannot be written.
+          RunError: The line cannot be written.
         """
         try:
             with path.open("a", encoding="utf-8") as file:
@@ -151,35 +165,38 @@ class RunFolder(RunPaths):
 
 
 class Bystander(RunFolder):
-    """The run folder as workers have it that are not the chief: nothing is written or read."""
+    """The run folder of a worker that is not the chief: it reads and writes nothing."""
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nothing is locked."""
+        """Lock nothing."""
         yield
 
     def rewind(self, update: int, evaluated: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def sync_logs(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def read_plan(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return an empty plan."""
         return {}
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _lock(file: IO[str]) -> None:
-    """Raises BlockingIOError if another process trains; one that only looks is waited for."""
+    """Lock a file, or raise BlockingIOError if another process trains in the folder.
+
+    Retries, because a process that only reads the folder also locks the file for a moment.
+    """
     for _ in range(_LOOKS):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,14 +206,14 @@ def _lock(file: IO[str]) -> None:
 
 
 def _unused_name() -> Path:
-    """A folder named by the time; two runs may start in one second."""
+    """Return a folder named after the time, with a number if two runs start in the same second."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     names = itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2)))
     return next(RUNS / name for name in names if not (RUNS / name).exists())
 
 
 def _point_latest_to(path: Path) -> None:
-    """`runs/latest`, for runs that are in `runs`; a relative link survives moving the folder."""
+    """Point `runs/latest` to a run in `runs`; the link is relative, so `runs` can be moved."""
     link = RUNS / LATEST
     if path.resolve().parent != RUNS.resolve() or (link.exists() and not link.is_symlink()):
         return
@@ -207,5 +224,5 @@ def _point_latest_to(path: Path) -> None:
 
 def _yaml(config: TrainConfig) -> str:
     values = {k: v for k, v in dataclasses.asdict(config).items() if v is not None and k != "out"}
-    header = "# The options of this run. Given as a configuration file, they repeat it.\n"
+    header = "# The options of this run. To repeat it, pass this file as a configuration file.\n"
     return header + yaml.safe_dump(values, sort_keys=False)

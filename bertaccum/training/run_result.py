@@ -1,4 +1,4 @@
-"""What training returns."""
+"""Results of training, as the Python API returns them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class RunResult:
     """A run that has finished or was stopped.
 
     Args:
-      folder: the run folder; None in a worker that is not the chief and never began.
-      finished: False if a signal stopped the run; it can be resumed.
-      updates: number of updates done.
-      best: the evaluation that selected the best checkpoint; None before the first one.
-      summary: what summary.json holds; None if the run was stopped.
+      folder: Run folder; empty in a worker that stopped before the run began.
+      finished: Whether the run finished; if a signal stopped it, it can be resumed.
+      updates: Number of completed updates.
+      best: Evaluation that selected the best checkpoint; None before the first evaluation.
+      summary: Content of summary.json; None if the run was stopped.
     """
 
     folder: Path
@@ -34,14 +34,14 @@ class RunResult:
 
 @dataclass(frozen=True)
 class SeedsResult:
-    """Runs that differ in their seeds.
+    """Runs that differ only in their seeds.
 
     Args:
-      folder: the folder that holds the run folders.
-      finished: False if a signal stopped one of the runs; the same call continues.
-      runs: one result for each seed that was begun.
-      spread: mean, standard deviation, least and most of each figure of the summaries; None if
-        the runs were stopped.
+      folder: Folder that contains the run folders.
+      finished: Whether all runs finished; if a signal stopped one, the same call continues.
+      runs: One result for each seed that was started.
+      spread: Mean, standard deviation, minimum and maximum of each metric; None if the runs were
+        stopped.
     """
 
     folder: Path
@@ -51,14 +51,14 @@ class SeedsResult:
 
 
 def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -> RunResult:
-    """Take a run's events until its end.
+    """Consume a run's events until it ends, and return its result.
 
     Args:
-      events: of the run; those of later runs are left.
-      callback: called with each event.
+      events: Events of the run; those of later runs are not consumed.
+      callback: Called with each event.
 
     Raises:
-      BertAccumError: as the run does.
+      BertAccumError: The run failed.
     """
     folder, updates, best = Path(), 0, None
     for event in events:
@@ -85,21 +85,21 @@ def collect_seeds(
     events: Iterator[Event],
     callback: Callable[[Event], None] | None,
 ) -> SeedsResult:
-    """Take the events of several runs, and write the spread of their figures.
+    """Consume the events of several runs, and write and return the spread of their metrics.
 
     Args:
-      config: of the runs; its `out` is the folder that holds theirs.
-      seeds: number of runs.
-      events: of all runs, one after the other.
-      callback: called with each event.
+      config: Options of the runs; `out` is the folder that contains their run folders.
+      seeds: Number of runs.
+      events: Events of all runs, one run after another.
+      callback: Called with each event.
 
     Raises:
-      BertAccumError: as the runs do.
+      BertAccumError: A run failed.
     """
     out, runs = Path(str(config.out)), []
     for seed in range(config.seed, config.seed + seeds):
         result = collect(events, callback)
-        # A run that was finished before says no more than its summary.
+        # A run that had already finished yields only its summary, so its folder is set here.
         runs.append(dataclasses.replace(result, folder=seed_folder(out, seed)))
         if not result.finished:
             return SeedsResult(out, False, runs, None)

@@ -1,4 +1,4 @@
-"""The same run with several seeds, one after the other: how much a result owes to chance."""
+"""Repeating a run with several seeds, to measure how much its metrics vary by chance."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.resume import resumed_config
 
-# With which a run that is over may go on.
+# Raising these options makes a finished run continue.
 _LONGER = ("max_updates", "patience")
-# What of the summaries is averaged.
+# Fields of the summaries that are averaged.
 _FIGURES = (
     "best_dev_accuracy",
     "best_dev_loss",
@@ -43,28 +43,29 @@ def train_seeds(
     start: Callable[[TrainConfig, dict[str, Any]], Iterator[Event]],
     resume: Callable[[Path, dict[str, Any]], Iterator[Event]],
 ) -> Iterator[Event]:
-    """Trains with `seeds` seeds, from `config.seed` on, into folders `seed-N` in `config.out`.
+    """Train `seeds` runs, with seeds from `config.seed` on, in folders `seed-N` of `config.out`.
 
-    The same call, made again, goes on where it was stopped, and passes over runs that are over.
+    Repeating the call resumes a stopped run and skips finished ones.
 
     Args:
-      config: of the runs; its `out` is a folder for all of them.
-      seeds: how many runs.
-      named: options that the user named.
-      start: trains a new run, given its configuration and the options that were named.
-      resume: continues a run, given its folder and the options to change.
+      config: Options of the runs; `out` is the folder that contains their run folders.
+      seeds: Number of runs.
+      named: Options that the user set.
+      start: Starts a new run, given its configuration and the options that the user set.
+      resume: Resumes a run, given its folder and the options to change.
 
     Yields:
-      The events of each run, whose `Finished` ends it; that of a run that was over before, too.
+      The events of each run, ending with `Finished`; a run that had already finished yields only
+        that.
 
     Raises:
-      ConfigError: several workers are described, or the folder holds runs with other options.
+      ConfigError: Several workers are described, or the folder contains runs with other options.
     """
-    assert config.out is not None  # check_seeds
+    assert config.out is not None  # `check_seeds` requires it.
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
-            "`seeds` is for one process, and workers are described",
-            "train once for each `seed`, into another `out`",
+            "`seeds` is for one process, but the environment describes several workers",
+            "run each `seed` separately, with its own `out`",
         )
     asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):
@@ -81,21 +82,21 @@ def train_seeds(
             yield event
             if isinstance(event, Stopped):
                 return
-        # Before the next model, the memory of this one.
+        # Free this model's memory before the next one is built.
         tf_keras.backend.clear_session()
         gc.collect()
 
 
 def seed_folder(out: Path, seed: int) -> Path:
-    """Return the folder of one of several runs."""
+    """Return the run folder for a seed."""
     return out / f"seed-{seed}"
 
 
 def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """The summary of a run that has nothing left to do for what is asked of it.
+    """Return the summary of a run that is finished under the options asked for, else None.
 
     Raises:
-      ConfigError: it was another run.
+      ConfigError: The run used other options.
     """
     summary = read_mapping(path.summary)
     if summary is None:
@@ -105,16 +106,16 @@ def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Averages runs, and keeps that as `seeds.json`.
+    """Average the metrics of several runs, and write the result to `seeds.json`.
 
     Args:
-      out: the folder of all runs.
-      summaries: of each.
+      out: Folder that contains the run folders.
+      summaries: Summaries of the runs.
 
     Returns:
-      `runs` (how many), `best_by` (the metric that selected each run's best checkpoint), and for
-      each figure `mean`, `spread` (standard deviation of a sample; 0 of one), `least` and `most`
-      of those that are numbers.
+      `runs` (their number), `best_by` (the metric that selected each best checkpoint), and for each
+        metric its `mean`, `spread` (sample standard deviation, 0 for a single run), `least` and
+        `most`. Values that are not finite are left out.
     """
     result: dict[str, Any] = {
         "runs": len(summaries),
@@ -123,7 +124,7 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     for name in _FIGURES:
         known = [found for summary in summaries if (found := summary.get(name)) is not None]
         values = [value for value in known if math.isfinite(value)]
-        if not values:  # The loss of a last window that was skipped, say.
+        if not values:  # For example, no run's last loss is finite.
             continue
         result[name] = {
             "mean": statistics.fmean(values),

@@ -1,4 +1,4 @@
-"""The update as one `tf.function`: a loop over micro-batches, then one optimizer step."""
+"""One update as a `tf.function`: a loop over micro-batches, then one optimizer step."""
 
 from __future__ import annotations
 
@@ -30,26 +30,25 @@ def make_update(
     stopped: tf.Variable | None = None,
     dropout_stream: str = "example",
 ) -> Callable[[Window], dict[str, Any]]:
-    """Builds the update of `model` by `optimizer`.
+    """Build a function that runs one update of `model` with `optimizer`.
 
     Args:
-      task: of the model.
-      model: takes `encoder_inputs`.
-      optimizer: what accumulates and applies.
-      seed: of dropout, whose masks follow from it, the number of the update and each
-        example's place in the window.
-      accumulate: whether windows may have several micro-batches; if not, there are no
-        accumulators.
-      stopped: a bool on the host; when it turns True, no further micro-batch is begun, and
-        nothing is applied.
-      dropout_stream: what a mask of dropout belongs to, "example" or "micro-batch".
+      task: Task of the model.
+      model: Model that takes `encoder_inputs`.
+      optimizer: Optimizer that accumulates and applies the gradients.
+      seed: Seed of dropout. A mask depends on the seed, the number of the update and the example's
+        position in the window.
+      accumulate: Whether windows may have several micro-batches; if not, there are no accumulators.
+      stopped: Boolean variable in host memory. Once it is True, no further micro-batch starts and
+        the update is not applied.
+      dropout_stream: How dropout masks are seeded, "example" or "micro-batch".
 
     Returns:
-      A function of a Window that updates the weights and returns `loss` (mean over the
-      window), `losses` (each micro-batch's share of it), `grad_norm` (of the mean gradient,
-      before clipping), `learning_rate`, `finished` (False if it was stopped; sums are then
-      left as they are) and `applied` (False, too, if a gradient was not finite and the window
-      was dropped).
+      A function that takes a `Window`, updates the weights and returns a dict. `loss` is the mean
+        over the window, and `losses` each micro-batch's share of it. `grad_norm` is the global norm
+        of the mean gradient before clipping. `learning_rate` is the rate of the update. `finished`
+        is False if the update was stopped; the accumulated sums then remain. `applied` is False if
+        it was stopped, or if it was skipped because a gradient was not finite.
     """
     if stopped is None:
         with tf.device("CPU"):
@@ -67,7 +66,7 @@ def make_update(
 
 
 def of_update(optimizer: AccumulatingOptimizer) -> dict[str, tf.Tensor]:
-    """What the optimizer knows of the last update."""
+    """Return gradient norm and learning rate of the optimizer's last update."""
     return {
         "grad_norm": tf.identity(optimizer.gradient_norm),
         "learning_rate": tf.identity(optimizer.learning_rate),
@@ -75,20 +74,20 @@ def of_update(optimizer: AccumulatingOptimizer) -> dict[str, tf.Tensor]:
 
 
 def in_python(results: dict[str, tf.Tensor]) -> dict[str, Any]:
-    """Numbers and lists of them."""
+    """Return tensors as Python numbers and lists."""
     return {name: value.numpy().tolist() for name, value in results.items()}
 
 
 @dataclass(frozen=True)
 class Share:
-    """A window, or a replica's share of it, as tensors; its masks are drawn.
+    """A window, or a replica's share of it, as tensors, with its dropout masks.
 
     Args:
-      tokens: [examples, (length)] int32.
-      labels: [examples] int32.
-      cuts: [micro_steps + 1] int32.
-      masks: of these examples.
-      window_examples: int32 scalar, examples in the whole window.
+      tokens: Token ids, [examples, (length)] int32.
+      labels: Labels, [examples] int32.
+      cuts: First example of each micro-batch, and the end, [micro_steps + 1] int32.
+      masks: Dropout masks of these examples.
+      window_examples: Number of examples in the whole window, [] int32.
     """
 
     tokens: tf.RaggedTensor
@@ -105,7 +104,7 @@ def open_share(
     dropout_stream: str,
     window: tuple[tf.Tensor, ...],
 ) -> Share:
-    """The share that `fields` were given of, in the update that comes next."""
+    """Return the share described by tensors of `fields`, with dropout masks for the next update."""
     token_ids, row_splits, labels, cuts, positions, examples = window
     tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
     own_seed = tf.stack([tf.constant(seed, tf.int64), here(optimizer.iterations).read_value()])
@@ -135,11 +134,11 @@ def accumulate_share(
     share: Share,
     stopped: tf.Variable,
 ) -> dict[str, tf.Tensor]:
-    """All micro-steps of a share, or those until it is stopped; communicates nothing."""
+    """Run the micro-steps of a share until they are done or stopped, without communication."""
     step, steps = tf.constant(0), tf.size(share.cuts) - 1
     total, losses = tf.constant(0.0), tf.TensorArray(tf.float32, steps, element_shape=[])
     while (step < steps) & ~stopped.read_value():
-        # Side by side, two micro-batches would take the memory of both.
+        # Parallel iterations would hold the activations of several micro-batches at once.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = share.cuts[step], share.cuts[step + 1]
         tokens, labels = share.tokens[start:end], share.labels[start:end]
@@ -159,7 +158,7 @@ def _single(
     share: Share,
     _: tf.Variable,
 ) -> dict[str, tf.Tensor]:
-    # There is one micro-batch: the window.
+    # The window is a single micro-batch.
     with dropout_masks(share.masks.of_micro_batch(share.cuts[0])):
         loss, pairs = micro_step(
             task, model, optimizer, share.tokens, share.labels, share.window_examples
@@ -177,10 +176,18 @@ def micro_step(
     labels: tf.Tensor,
     window: tf.Tensor,
 ) -> tuple[tf.Tensor, list[Any]]:
-    """A micro-batch's share of the mean loss over the `window` examples, and its gradients.
+    """Return a micro-batch's share of the window's mean loss, and its gradients.
 
-    Of the mean, not of a sum, so that with a loss scale float16 overflows where that of the
-    big batch would.
+    The loss is divided by the size of the window, so that with a loss scale float16 overflows
+    exactly when the loss of the whole batch would.
+
+    Args:
+      task: Task of the model.
+      model: Model to differentiate.
+      optimizer: Optimizer that scales the loss.
+      tokens: Token ids, [micro_batch, (length)] int32.
+      labels: Labels, [micro_batch] int32.
+      window: Number of examples in the whole window, [] int32.
     """
     variables = model.trainable_variables
     with tf.GradientTape() as tape:
@@ -190,20 +197,21 @@ def micro_step(
     return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
 
 
-# What travels with the gradients, one number each. The first is not 0 where somebody objects.
+# Numbers that the replicas sum together with the gradients. A nonzero sum of objections drops the
+# window.
 REPORTED = ("objections", "loss", "micro_steps", "padded_tokens")
 
 
 class SharedUpdate:
-    """Updates of a model that several replicas make together, in two parts.
+    """Updates that several replicas make together, in two parts.
 
-    `accumulate` is each worker's own affair: it may fail for lack of memory and be done again,
-    cut otherwise, while the others wait in `apply`, which communicates once.
+    `accumulate` is local to each worker. If it runs out of memory, the worker repeats it with
+    smaller micro-batches while the others wait in `apply`, which communicates once.
 
     Args:
-      task, model, optimizer, seed, dropout_stream, stopped: as for `make_update`.
-      topology: under whose strategy model and optimizer were made.
-      watch: is told what is being done.
+      task, model, optimizer, seed, dropout_stream, stopped: Arguments of `make_update`.
+      topology: Replicas; model and optimizer were made under its strategy.
+      watch: Watch that is told what this worker is doing.
     """
 
     def __init__(
@@ -249,16 +257,19 @@ class SharedUpdate:
         self._accumulate, self._apply = accumulate, apply
 
     def __call__(self, shares: list[Window]) -> dict[str, Any]:
-        """One update: this worker's shares, then what all have.
+        """Run one update: accumulate this worker's shares, then apply the sum over all workers.
+
+        Args:
+          shares: One share of the window for each replica of this worker.
 
         Returns:
-          As an update of one replica does, with the sums over workers of what is `REPORTED`;
-          `losses` are of this worker's replicas.
+          The values of `make_update`, and the `REPORTED` numbers summed over workers. `losses`
+            holds one list for each replica of this worker.
 
         Raises:
-          tf.errors.ResourceExhaustedError: this worker's shares do not fit; drop what has been
-            accumulated, and try again, cut otherwise.
-          RunError: the reduction, or the change of the weights, does not fit.
+          tf.errors.ResourceExhaustedError: This worker's shares do not fit in memory. Drop the
+            accumulated sums and try again with smaller micro-batches.
+          RunError: The reduction or the optimizer step does not fit in memory.
         """
         self._watch.doing("training")
         own = self.accumulate(shares)
@@ -275,17 +286,20 @@ class SharedUpdate:
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "out of memory while replicas added up their gradients",
-                "lower `micro_batch` or raise `memory_limit`, and go on with `resume`",
+                "lower `micro_batch` or raise `memory_limit`, then run again with `resume`",
             ) from None
         losses = [part["losses"] for part in own]
         return results | {"losses": losses, "finished": results["objections"] == 0}
 
     def accumulate(self, shares: Sequence[Window]) -> list[dict[str, Any]]:
-        """Runs all micro-steps of this worker's shares, one a replica.
+        """Run all micro-steps of this worker's shares.
+
+        Args:
+          shares: One share of the window for each replica of this worker.
 
         Returns:
-          For each replica `loss` (its part of the window's mean), `losses` of its micro-steps,
-          `finished`.
+          For each replica its `loss` (its part of the window's mean), the `losses` of its
+            micro-batches, and `finished`.
         """
         results = self._accumulate(*(field for share in shares for field in fields(share)))
         parts = {name: self._local(value) for name, value in results.items()}
@@ -295,13 +309,14 @@ class SharedUpdate:
         ]
 
     def apply(self, report: Sequence[float]) -> dict[str, Any]:
-        """Adds up over all replicas and updates; forgets the window if somebody objects.
+        """Sum the gradients over all replicas and update; drop the window if any worker objects.
 
         Args:
-          report: this worker's numbers, as in `REPORTED`.
+          report: This worker's `REPORTED` numbers.
 
         Returns:
-          Their sums over workers by name, `applied`, `grad_norm` and `learning_rate`.
+          The sums of these numbers over workers by name, `applied`, `grad_norm` and
+            `learning_rate`.
         """
         results = in_python(self._apply(np.array(report, np.float64)))
         return results | dict(zip(REPORTED, results.pop("total"), strict=True))

@@ -1,7 +1,7 @@
-"""Running training steps in a process of their own, to see what they take.
+"""Training steps that are measured in a separate process.
 
-`python -m bertaccum.training.step_measurement` reads a job and then windows, as lines of JSON, and
-answers each with a line. Whatever happens to it, the process that asked goes on.
+`python -m bertaccum.training.step_measurement` reads a job and then requests as lines of JSON, and
+answers each with one line. If this process crashes, the process that asked continues.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-# Windows of the data whose lengths are told.
+# Number of windows whose lengths are reported.
 _WINDOWS = 4
 _SEED = 0
 
 
 def main() -> None:
-    """Answers requests until there are none left."""
-    # What TensorFlow, or anything else, prints must not get among the answers.
+    """Answer requests from stdin until it is closed."""
+    # Output of TensorFlow and other libraries goes to stderr, so that it cannot mix with the
+    # answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -66,7 +67,12 @@ def main() -> None:
 
 
 class MeasuredModel:
-    """A model in training, on random tokens: what a step costs does not depend on them."""
+    """A model in training on random tokens; the cost of a step does not depend on the tokens.
+
+    Args:
+      job: Job of `measurement_job`.
+      progress: Called while the data are tokenized.
+    """
 
     def __init__(self, job: dict[str, Any], progress: Callable[..., None]) -> None:
         self.config = TrainConfig(**job["config"])
@@ -83,7 +89,7 @@ class MeasuredModel:
     def _lengths(
         self, job: dict[str, Any], progress: Callable[..., None]
     ) -> tuple[int, list[list[int]]]:
-        """The longest example's length and those of some windows."""
+        """Return the length of the longest example in tokens, and the lengths of some windows."""
         target, longest = self.config.target_batch, self.config.max_seq_length
         if not job["tsvs"]:
             return longest, [[longest] * target]
@@ -96,12 +102,12 @@ class MeasuredModel:
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
         rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]
         windows = [sorted(train.lengths(r).tolist()) for r in rows]
-        # A short last window says little, if there are others.
+        # A short last window is not typical, so it counts only if it is the only one.
         whole = [w for w in windows if len(w) == len(windows[0])]
         return max(store.longest for store in stores), whole
 
     def description(self) -> dict[str, Any]:
-        """What the windows are run on: bytes that are always in use, and lengths of the data."""
+        """Return facts about the model, the device and the data, with memory in bytes."""
         offloaded = self.config.offload_optimizer and device_memory.device_name() != "CPU"
         return {
             "static_bytes": {
@@ -124,7 +130,7 @@ class MeasuredModel:
         }
 
     def run(self, request: MeasurementRequest) -> dict[str, Any]:
-        """One update; seconds and peak, or that memory ran out."""
+        """Run one update and return its seconds and peak memory, or `out_of_memory`."""
         window = self._window(request.micro_batches)
         update = self._update(request.recompute, request.accumulate)
         gc.collect()
@@ -141,7 +147,7 @@ class MeasuredModel:
         return {"seconds": seconds, "peak_bytes": device_memory.peak_memory_bytes() or 0}
 
     def _update(self, recompute: str, accumulate: bool) -> Callable[[Window], Any]:
-        """Traced once for each kind."""
+        """Return the update for a kind of recomputation and accumulation, traced only once."""
         if (recompute, accumulate) not in self.updates:
             encoder = self.model.checkpoint_items["encoder"]
             set_recompute(encoder, recompute == "layer")
@@ -168,7 +174,7 @@ class MeasuredModel:
 
 
 def _bytes(variables: Iterable[tf.Variable]) -> int:
-    """Of each once, in the type it is kept in."""
+    """Return the memory of variables in bytes, counting each variable once."""
     kept = {id(v): v.shape.num_elements() * v.dtype.size for v in variables}
     return sum(kept.values())
 

@@ -1,7 +1,7 @@
-"""TensorBoard's event files, in the run folder's `tensorboard/`.
+"""TensorBoard event files, in the run folder's `tensorboard/`.
 
-What they hold is what the logs hold, so that they are made anew from these when a run goes on:
-an update that was made twice is there once.
+They contain what the logs contain. When a run is resumed, they are rewritten from the logs, so that
+repeated updates appear once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow as tf
 from bertaccum.errors import RunError, reason
 from bertaccum.reporting.run_record import Record
 
-# What of a line of `metrics.jsonl` and `eval.jsonl` is drawn, under which name.
+# Fields of `metrics.jsonl` and `eval.jsonl` to plot, with their TensorBoard tags.
 _OF_UPDATES = {
     "loss": "train/loss",
     "learning_rate": "train/learning_rate",
@@ -31,16 +31,19 @@ _OF_EVALUATIONS = {
     "matthews_correlation": "dev/matthews_correlation",
     "macro_f1": "dev/macro_f1",
 }
-# A person who watches waits so long at most.
+# Longest delay before an event appears in TensorBoard.
 _FLUSH_MILLISECONDS = 10_000
 
 
 class TensorBoardLog:
-    """Writes a run's events as they happen; begins with those that its logs have already.
+    """Writer of a run's TensorBoard events, starting with those already in the run's logs.
 
     Args:
-      folder: to write to; what is in it is replaced.
-      record: the run so far.
+      folder: Folder to write to; its contents are replaced.
+      record: The run so far.
+
+    Raises:
+      RunError: The folder cannot be written.
     """
 
     def __init__(self, folder: Path, record: Record) -> None:
@@ -55,10 +58,13 @@ class TensorBoardLog:
             self.add(line)
 
     def add(self, line: dict[str, Any]) -> None:
-        """Adds a line of `metrics.jsonl` or `eval.jsonl`, if it has anything to draw.
+        """Write a line of `metrics.jsonl` or `eval.jsonl`, if it has anything to plot.
+
+        Args:
+          line: Fields of the line.
 
         Raises:
-          RunError: it cannot be written.
+          RunError: The event cannot be written.
         """
         names = _OF_EVALUATIONS if "accuracy" in line else _OF_UPDATES
         known = {name: line[key] for key, name in names.items() if line.get(key) is not None}
@@ -67,12 +73,12 @@ class TensorBoardLog:
                 tf.summary.scalar(name, value)
 
     def close(self) -> None:
-        """Has all of it on the disk, as far as that is possible."""
+        """Flush all events to disk if possible."""
         with suppress(tf.errors.OpError):
             self._writer.close()
 
     def _text(self, name: str, content: str) -> None:
-        # Four spaces: Markdown, which TensorBoard makes of it, leaves that as it is.
+        # TensorBoard renders the text as Markdown, which leaves lines with four spaces unchanged.
         indented = "".join(f"    {row}\n" for row in content.splitlines())
         with self._writer.as_default(step=0):
             tf.summary.text(name, indented)

@@ -1,4 +1,4 @@
-"""Training: from options to a run under way, or to one that goes on."""
+"""Starting and resuming runs: options in, events out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from bertaccum.training.run_folder import Bystander, RunFolder
 from bertaccum.training.run_plan import RunPlan
 from data_prep.tsv import read_tsv
 
-# Number of rows that an error names.
+# Maximum number of rows that an error names.
 _NAMED_ROWS = 8
 
 
@@ -58,25 +58,25 @@ def train(
     named: dict[str, Any] | None = None,
     task: Task = CLASSIFICATION,
 ) -> Iterator[Event]:
-    """Trains one run; it goes on as long as the events are taken.
+    """Train a run, and yield its events.
 
-    Everything that can be wrong with the input is found before the run folder is made. Several
-    workers that are started again with the same `out` go on with that run: a cluster's manager
-    knows one command.
+    All input errors are raised before the run folder is created. If several workers are started
+    again with the same `out`, they resume that run, because a cluster manager restarts a job with
+    the same command.
 
     Args:
-      config: the whole recipe.
-      progress: called during long preparations with what, how much is done, and the total.
-      stopping: what to ask, and be told by, whether to stop.
-      named: the options that were given; by default those that are not at their defaults.
-      task: what the model learns.
+      config: Options of the run.
+      progress: Called during long preparations with the activity, the amount done, and the total.
+      stopping: Records requests to stop, and passes them on to the run.
+      named: Options that the user set; by default, those that differ from their default values.
+      task: Task of the model.
 
     Yields:
       `Started`, then `Updated` and `Evaluated` as they happen, then `Finished` or `Stopped`.
 
     Raises:
-      ConfigError, InputError: an option or file cannot be used.
-      RunError: it came to an end that it was not meant to have.
+      ConfigError, InputError: An option or file cannot be used.
+      RunError: Training failed.
     """
     stopping = stopping or Stopping()
     named = named_options(config) if named is None else named
@@ -89,7 +89,7 @@ def train(
     if config.out is None:
         raise ConfigError(
             "`strategy` multi-worker needs `out`",
-            "name the run folder: the same command, started again, goes on with it",
+            "name the run folder, so that the same command can resume the run",
         )
     with watch.watched():
         path = Path(config.out)
@@ -107,12 +107,12 @@ def resume(
     stopping: Stopping | None = None,
     task: Task = CLASSIFICATION,
 ) -> Iterator[Event]:
-    """Goes on with a run from the last state that it saved, as `train`.
+    """Resume a run from its last checkpoint, and yield its events as `train` does.
 
     Args:
-      path: the run folder; of several workers only the chief reads it.
-      asked: options to change; only such as change no update.
-      progress, stopping, task: as for `train`.
+      path: Run folder; among several workers, only the chief reads it.
+      asked: Options to change; only options that change no update are allowed.
+      progress, stopping, task: Arguments of `train`.
     """
     path = target_of(path)
     there = (path / "config.yaml").is_file()
@@ -123,15 +123,15 @@ def resume(
     topology = _connect(config, stopping)
     watch = Watch(topology)
     with watch.watched():
-        # Before its lock is looked for: there has to be a run.
+        # A missing run must be reported before its lock file is opened.
         told_by_chief(topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
         yield from _go_on(task, path, asked, topology, watch, progress, stopping)
 
 
 def _plan_apart(config: TrainConfig, progress: Progress) -> None:
-    """Plans before the workers meet; what it finds is kept, and taken again when they have met.
+    """Plan before the workers connect; the cached plan is used once they are connected.
 
-    Planning needs the device for itself, and may take longer than the others wait.
+    Planning needs the device for itself, and may take longer than the other workers wait.
     """
     local, workers = replicas_to_come(config.strategy, config.replicas)
     if workers > 1 and config.micro_batch == AUTO:
@@ -139,13 +139,13 @@ def _plan_apart(config: TrainConfig, progress: Progress) -> None:
 
 
 def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
-    """Sets the memory limit, which TensorFlow heeds when it starts, and finds the devices."""
+    """Set the memory limit, which must happen before TensorFlow starts, and connect the devices."""
     limit = size_in_bytes("memory_limit", config.memory_limit)
     announce_limit(limit, config.replicas or 1)
     timeout = timeout_seconds(config.collective_timeout)
     topology = make_topology(config.strategy, config.replicas, timeout)
     claim_memory()
-    # TensorFlow's server has a use of its own for SIGTERM.
+    # TensorFlow's server replaces the handler of SIGTERM.
     stopping.hear_again()
     return topology
 
@@ -168,11 +168,11 @@ def _begin(
 
 
 def _events(run: Run) -> Iterator[Event]:
-    """Yield a run's events; when it is finished, its model card is there."""
+    """Yield a run's events, and write its model card before the last one."""
     try:
         for event in run.events():
             if isinstance(event, Finished) and run.topology.chief:
-                # What a run has come to does not depend on its description.
+                # A model card that cannot be written does not invalidate the run.
                 with contextlib.suppress(InputError, OSError):
                     write_card(run.folder.path)
             yield event
@@ -217,7 +217,8 @@ def _go_on(
             learned = {key: saved[key] for key in ("micro_batch", "recompute")}
             kept = {key: value for key, value in learned.items() if key not in asked}
             config = dataclasses.replace(config, **kept)
-        # Why windows are cut so was found out when the run began.
+        # The reason for the plan was found when the run began, unless the user now changes the
+        # plan.
         earlier = {} if "micro_batch" in asked else folder.read_plan()
         run = _prepare(task, config, topology, watch, folder, stopping, progress, earlier)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
@@ -240,13 +241,13 @@ def _prepare(
     progress: Progress,
     earlier: dict[str, Any] | None = None,
 ) -> Run:
-    """Decide what is left to decide, read data and weights, and return the run.
+    """Plan the run, read its data and weights, and return it.
 
     Args:
-      task: what the model learns.
-      config: the options.
-      topology, watch, folder, stopping, progress: as for `Run`.
-      earlier: what plan.json holds, of a run that is resumed.
+      task: Task of the model.
+      config: Options of the run.
+      topology, watch, folder, stopping, progress: Arguments of `Run`.
+      earlier: Content of plan.json, if the run is resumed.
     """
     inputs = _inputs(config, progress)
     check_agreement(topology, config, inputs)
@@ -285,7 +286,7 @@ def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:
 def _plan(
     config: TrainConfig, inputs: RunInputs, local_replicas: int, workers: int, progress: Progress
 ) -> tuple[PlanRequest, PlanResult]:
-    """Return how windows are cut: as the user said, or as measured; and what was asked for."""
+    """Return the planner's request and its answer, measured unless the user set the micro-batch."""
     request, replicas = PlanRequest(config, inputs), local_replicas * workers
     if config.micro_batch != AUTO:
         kind = "none" if config.recompute == AUTO else config.recompute
@@ -294,7 +295,7 @@ def _plan(
         return request, PlanResult.given(plan)
     measured = request
     if replicas > 1:
-        # Each replica has its share of the window, cut as fits on each worker's card.
+        # Each worker plans its replicas' shares for its own devices.
         share = largest_share(config.target_batch, replicas)
         shared = dataclasses.replace(config, target_batch=share)
         measured = PlanRequest(shared, inputs, devices=local_replicas, shared=True)

@@ -1,4 +1,4 @@
-"""A run's updates, one after the other, cut as memory allows."""
+"""The updates of a run, with micro-batches that shrink when memory runs out."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from bertaccum.training.step import SharedUpdate, make_update
 
 
 class Updater:
-    """Computes any update of a run; after running out of memory, it cuts all windows smaller.
+    """The updates of a run; after running out of memory, it uses smaller micro-batches.
 
-    `batch` says how windows are cut now. It is the only place that knows.
+    The attribute `batch` is the current batch plan, and its only copy.
 
     Args:
-      task: of the model.
-      plan: of the run.
-      model: made under the topology's strategy.
-      store: the examples of train.tsv.
-      topology: the replicas.
-      watch: is told what this worker is doing.
+      task: Task of the model.
+      plan: Plan of the run.
+      model: Classifier, built under the topology's strategy.
+      store: Token store of train.tsv.
+      topology: Replicas of the run.
+      watch: Watch that is told what this worker is doing.
     """
 
     def __init__(
@@ -56,28 +56,32 @@ class Updater:
         self._topology, self._watch = topology, watch
         self.batch = plan.first_batch
         with self._topology.strategy.scope():
-            # Replicas always accumulate, so that a lack of memory is each one's own.
+            # Replicas always accumulate, so that each one can run out of memory and recover by
+            # itself.
             steps = max(self.batch.accumulation_steps, min(self._topology.replicas, 2))
             self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
         self._update = self._make_update()
-        # Of the update that was made last: its rows, this worker's shares and their losses.
+        # Rows of the last update, this worker's shares of them, and the shares' losses.
         self._last: tuple[np.ndarray, list[Window], list[list[float]]]
 
     def stop(self) -> None:
-        """Has the update under way begin no further micro-batch; for another thread to call."""
+        """Stop the current update before its next micro-batch; another thread may call this."""
         self._stopped.assign(True)
 
     def run(self, number: int) -> Iterator[OutOfMemory | Updated]:
-        """Makes update `number`, counted from 0.
+        """Run one update.
+
+        Args:
+          number: Number of the update, from 0.
 
         Yields:
-          `OutOfMemory` each time that it did not fit, and `Updated` at the end.
+          `OutOfMemory` each time the update ran out of memory, and `Updated` at the end.
 
         Raises:
-          StoppedEarlyError: a worker was asked to stop; nothing has changed.
-          RunError: it does not fit.
+          StoppedEarlyError: A worker was asked to stop; the update was not applied.
+          RunError: The update does not fit in memory.
         """
         reset_peak_memory()
         start = time.perf_counter()
@@ -111,18 +115,18 @@ class Updater:
         )
 
     def not_finite(self, update: int, in_a_row: int) -> NotFiniteError:
-        """Return an error that says where the last update's numbers were not finite.
+        """Return the error for too many consecutive updates that are not finite.
 
         Args:
-          update: number of the last update, from 1.
-          in_a_row: updates until then whose numbers were not finite.
+          update: Number of the last update, from 1.
+          in_a_row: Number of consecutive updates that were not finite.
         """
         rows, windows, losses = self._last
         rows, precision = by_length(self._store, rows), self._config.precision
         return NotFiniteError(update, in_a_row, rows, windows, losses, precision)
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
-        """A function of the shares of this worker's replicas."""
+        """Return a function that updates from the shares of this worker's replicas."""
         config, topology = self._config, self._topology
         made_of = self._task, self._model, self.optimizer, config.seed
         if topology.replicas > 1:
@@ -140,27 +144,29 @@ class Updater:
         return update
 
     def _shares(self, rows: np.ndarray) -> list[Window]:
-        """The windows of this worker's replicas, of which each is a share of the rows."""
+        """Return the shares of a window's rows for this worker's replicas."""
         first, replicas = self._topology.first_replica, self._topology.replicas
         own = range(first, first + self._topology.local_replicas)
         size, cut = self.batch.micro_batch, self._cut()
         return [make_window(self._store, rows, size, cut, r, replicas) for r in own]
 
     def _cut(self) -> Cut:
-        # One micro-step has no accumulators, and stays one.
+        # Without accumulators, the window must stay a single micro-batch.
         alone = self.batch.accumulation_steps == 1 and self._topology.replicas == 1
         return make_cut("count" if alone else self.batch.cut, self._store.longest)
 
     def _shrink(self, update: int) -> OutOfMemory:
-        """After running out of memory: forgets the window and cuts what comes smaller, for good.
+        """Drop the current window and reduce the micro-batch for all later ones.
+
+        If the micro-batch is already one example, this enables recomputation instead.
 
         Raises:
-          RunError: it cannot be cut smaller, or weights have been changed already.
+          RunError: No smaller plan exists, or some weights have already been changed.
         """
         if self.optimizer.half_updated.numpy():
             raise RunError(
-                f"out of memory while the weights of update {update} were being changed",
-                "lower `micro_batch` or raise `memory_limit`, and go on with `resume`",
+                f"out of memory while update {update} was being applied",
+                "lower `micro_batch` or raise `memory_limit`, then run again with `resume`",
             )
         with self._topology.strategy.scope():
             self.optimizer.drop()

@@ -71,7 +71,7 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
     assert summary["examples"] == 320
     assert summary["best_dev_accuracy"] > 0.9
     assert "random weights, not pretrained" in trained.err
-    assert "8 examples an update: 2 of 3 and one of 2; 40 updates" in trained.err
+    assert "8 examples per update: 2 micro-batches of 3 and one of 2; 40 updates" in trained.err
 
     folder = Path("runs/latest").resolve()
     assert folder.parent == Path("runs").resolve()
@@ -173,12 +173,15 @@ TRAIN_MISTAKES = {
     "two encoders": (["--bert-config", "x.json"], "both name the encoder"),
     "unknown model": (["--model", "bert-smal"], "'bert-smal' is not one of .*bert-small"),
     "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
-    "out exists": (["--out", "reviews"], "--out reviews exists; name another folder$"),
+    "out exists": (["--out", "reviews"], "--out reviews exists; choose another folder$"),
     "no config": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
     "no number": (["--epochs", "nan"], "nan is not a finite number"),
     "endless": (["--learning-rate", "inf"], "inf is not a finite number"),
-    "out in a file": (["--out", "reviews/vocab.txt/run"], "vocab.txt/run (cannot be made|is not)"),
-    "out too long": (["--out", "x" * 300], "is not a possible name"),
+    "out in a file": (
+        ["--out", "reviews/vocab.txt/run"],
+        "vocab.txt/run (cannot be created|is not)",
+    ),
+    "out too long": (["--out", "x" * 300], "is not a valid path"),
 }
 
 
@@ -373,7 +376,7 @@ def test_a_run_that_diverges_fails(run, data: Path) -> None:
         *("--learning-rate", 1e30, "--out", "diverged", *QUICK),
     )
     assert outcome.code == 1
-    message = "error: the loss on dev.tsv is no longer finite at update 5; lower --learning-rate"
+    message = "error: the loss on dev.tsv is not finite after update 5; lower --learning-rate"
     assert outcome.err.splitlines()[-1] == message
     metrics = Path("diverged/metrics.jsonl").read_text()
     assert "NaN" not in metrics
@@ -448,8 +451,8 @@ def test_plan_shows_what_fits_and_train_takes_it(
     assert (planned.code or 0) == 0
     assert "always in use: parameters 110 MiB" in planned.out
     assert re.search(r"7 x 3 x 1 = 20 \* +│ none +│ 709 MiB .* yes", planned.out)
-    assert "* 20 examples an update: micro-batches of up to 7 of the longest" in planned.out
-    assert "no accumulation is needed, the whole window fits; but cut it is faster" in planned.out
+    assert "* 20 examples per update: micro-batches of 7 examples, more if" in planned.out
+    assert "the whole window fits, but smaller micro-batches are faster" in planned.out
     assert "plan.json: written" in planned.out
     assert f"examples/s: of windows of {data}\n" in planned.out
     written = json.loads(Path("plan.json").read_text())
@@ -458,8 +461,8 @@ def test_plan_shows_what_fits_and_train_takes_it(
 
     trained = run("train", *common, "--recompute", "none", "--max-updates", 2, "--out", "r")
     assert (trained.code or 0) == 0
-    assert "micro-batches of up to 7 of the longest, more of shorter ones; 2 updates" in trained.err
-    assert "plan: no accumulation is needed" in trained.err
+    assert "micro-batches of 7 examples, more if they are short; 2 updates" in trained.err
+    assert "plan: the whole window fits, but" in trained.err
     kept = json.loads(Path("r/plan.json").read_text())
     assert kept == written | {"learned_limits": {}, "updates": 2}
     config = yaml.safe_load(Path("r/config.yaml").read_text())
@@ -474,7 +477,9 @@ def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
     planned = run("plan", "--data", data, "--device-memory", "950MiB")
     assert planned.code == 1
     assert "│ no" in planned.out
-    assert re.fullmatch(r"error: nothing fits: .*; --model bert-mini \(.*\)", planned.err.strip())
+    assert re.fullmatch(
+        r"error: nothing fits: .*; use --model bert-mini \(.*\)", planned.err.strip()
+    )
     # As on a machine with that little: a limit would come too late for this process.
     monkeypatch.setattr(device_memory, "machine_bytes", lambda: 960 * 2**20)
     trained = run("train", "--data", data, *QUICK[:-2])

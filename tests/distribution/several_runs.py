@@ -1,4 +1,4 @@
-"""A program that trains several runs in one process: `several_runs.py '[{option: value}, ...]'`."""
+"""Train several runs in one process: `several_runs.py '[{option: value}, ...]'`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Workers on this machine: each its place, its GPUs, and an end together."""
+"""Launching workers on this machine: their numbers, their GPUs and how they end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertaccum.errors import ConfigError
 ADDRESSES = ["127.0.0.1:1", "127.0.0.1:2"]
 
 
-def test_each_worker_has_its_place_and_gpus_of_its_own() -> None:
+def test_each_worker_has_its_own_number_and_gpus() -> None:
     for number, gpus in ((0, "0,2"), (1, "1,3")):
         told = module._environment(number, ADDRESSES, ["0", "1", "2", "3"])
         task = json.loads(told["TF_CONFIG"])
@@ -30,7 +30,7 @@ def test_each_worker_has_its_place_and_gpus_of_its_own() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in module._environment(0, ADDRESSES, [])
 
 
-def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_visible_gpus_are_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("0000:01", "0000:02", "0000:03"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(module, "_DRIVER", tmp_path)
@@ -52,20 +52,22 @@ def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch, tmp_pa
         (["--workers", "2"], "COMMAND"),
     ],
 )
-def test_what_cannot_be_launched_is_said(arguments: list[str], message: str) -> None:
+def test_invalid_launch_is_a_usage_error(arguments: list[str], message: str) -> None:
     with pytest.raises(click.UsageError) as error:
         cli.main(["launch", *arguments], standalone_mode=False)
     assert message.lower() in error.value.format_message().lower()
 
 
-def test_the_first_failure_is_the_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_is_that_of_the_first_failure(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(2, ["train", "--target-batch", "none"]) == 2
     errors = capfd.readouterr().err
     for worker in (0, 1):
         assert f"[{worker}] error: Invalid value for '--target-batch'" in errors
 
 
-def test_a_python_file_is_told_its_place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_python_file_gets_its_worker_number(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     program = tmp_path / "mine.py"
     program.write_text(
         "import json, os, sys\n"
@@ -81,12 +83,12 @@ def test_a_python_file_is_told_its_place(tmp_path: Path, capfd: pytest.CaptureFi
     assert out == "0 --epochs 3\n"
     *said, last = err.splitlines()
     assert sorted(said) == ["[0] a word", "[1] a word"]
-    assert last == "error: the first of the workers to fail ended with exit code 3"
+    assert last == "error: the first worker to fail exited with code 3"
     with pytest.raises(ConfigError, match=r"none.py is no file"):
         cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)
 
 
-def test_a_file_that_ignores_sigterm_is_killed(
+def test_python_file_that_ignores_sigterm_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STOP_SECONDS", 0.5)

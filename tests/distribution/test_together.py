@@ -1,4 +1,4 @@
-"""One run on several replicas and workers, real processes: the same updates, whatever happens."""
+"""Runs on several replicas and workers, in real processes, make the same updates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEVERAL_RUNS = str(Path(__file__).with_name("several_runs.py"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reviews and a thin encoder; windows of ten, which neither three nor four divide."""
+    """Create reviews and a small encoder; neither three nor four divides the windows of ten."""
     folder = tmp_path_factory.mktemp("together")
     write_small_task(folder / "reviews", train=47, dev=10)
     return folder
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
-    """Starts `train`, alone or launched; what is left of it at the end is ended."""
+    """Return a function that starts `train`, alone or launched; leftover processes are stopped."""
     started: list[subprocess.Popen] = []
 
     def run(
@@ -70,14 +70,14 @@ def start(folder: Path) -> Iterator[Start]:
 
 
 def ended(process: subprocess.Popen) -> tuple[int, str]:
-    """The exit code, and the lines on stderr that say errors."""
+    """Return a process's exit code, and its error lines on stderr."""
     _, errors = process.communicate()
     lines = [line for line in errors.splitlines() if re.match(r"(\[\d\] )?error: ", line)]
     return process.returncode, "\n".join(lines)
 
 
 def state(run: Path) -> dict[str, np.ndarray]:
-    """Weights, moments and counts of a run's last state."""
+    """Return weights, moments and counters of a run's last checkpoint."""
     last = saved_states(run / "checkpoints")[-1]
     reader = tf.train.load_checkpoint(str(last / "state"))
     names = [name for name in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in name]
@@ -108,14 +108,14 @@ def updates_of(run: Path) -> int:
 
 
 def undisturbed(folder: Path, start: Start) -> Path:
-    """The run that disturbed ones have to equal; trained once."""
+    """Return the run that the interrupted runs must equal; train it at the first call."""
     if not (folder / "undisturbed/summary.json").exists():
         assert ended(start("undisturbed", **LONG)) == (0, "")
     return folder / "undisturbed"
 
 
 @pytest.mark.slow
-def test_any_topology_gives_the_same_updates(folder: Path, start: Start) -> None:
+def test_mirrored_and_workers_make_the_same_updates(folder: Path, start: Start) -> None:
     alone, mirrored = start("alone"), start("mirrored", replicas=2, micro_batch=3)
     assert ended(alone) == (0, "")
     assert ended(mirrored) == (0, "")
@@ -137,7 +137,7 @@ def test_any_topology_gives_the_same_updates(folder: Path, start: Start) -> None
 
 
 def runs_of(folder: Path, name: str, micro_batches: list[int], **options: object) -> str:
-    """Options of runs with and without dropout, for `several_runs.py`; creates none of them."""
+    """Return the options of runs with and without dropout, as JSON for `several_runs.py`."""
     values = {"data": str(folder / "reviews"), "init_checkpoint": "none", "max_seq_length": 16}
     values |= {"bert_config": str(folder / "reviews/bert_config.json"), "target_batch": 10}
     values |= {"max_updates": UPDATES, "eval_every": 4, "save_every": "1", "epochs": 100.0}
@@ -151,7 +151,7 @@ def runs_of(folder: Path, name: str, micro_batches: list[int], **options: object
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Path:
-    """Runs of one device with one micro-batch a window, `one-m10-0.0` and `one-m10-0.1`."""
+    """Train `one-m10-0.0` and `one-m10-0.1` on one device with one micro-batch per window."""
     runs = runs_of(folder, "one", [10])
     subprocess.run([sys.executable, SEVERAL_RUNS, runs], check=True, capture_output=True)
     return folder
@@ -162,10 +162,10 @@ def alone(folder: Path) -> Path:
     ("workers", "replicas"),
     [(1, 1), (1, 2), (1, 4), (2, 1), (3, 1), (2, 2), (3, 2), (2, 4)],
 )
-def test_any_topology_any_micro_batch_with_and_without_dropout(
+def test_topology_and_micro_batch_do_not_change_the_weights(
     alone: Path, workers: int, replicas: int
 ) -> None:
-    """One process for each worker trains four runs, one after the other."""
+    """Each worker is one process that trains four runs in turn, with and without dropout."""
     name, sizes = f"w{workers}-r{replicas}", [1, 4]
     command = [SEVERAL_RUNS, runs_of(alone, name, sizes, replicas=replicas)]
     if workers > 1:
@@ -179,9 +179,7 @@ def test_any_topology_any_micro_batch_with_and_without_dropout(
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_or_hangs_is_named_and_the_same_command_goes_on(
-    folder: Path, start: Start
-) -> None:
+def test_lost_worker_is_named_and_the_same_command_resumes(folder: Path, start: Start) -> None:
     for victim in (0, 1):
         for number in (signal.SIGKILL, signal.SIGSTOP):
             done = updates_of(folder / "hurt")
@@ -190,7 +188,7 @@ def test_a_worker_that_dies_or_hangs_is_named_and_the_same_command_goes_on(
             os.kill(processes_of(process)[victim], number)
             code, errors = ended(process)
             assert code == (137 if number == signal.SIGKILL else 1)
-            what = "has ended" if number == signal.SIGKILL else "does not answer"
+            what = "has exited" if number == signal.SIGKILL else "does not answer"
             assert f"[{1 - victim}] error: worker {victim} (127.0.0.1:" in errors
             assert f") {what}" in errors and "start the same command again" in errors
     assert ended(start("hurt", **LONG)) == (0, "")
@@ -198,7 +196,7 @@ def test_a_worker_that_dies_or_hangs_is_named_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
+def test_random_kills_do_not_change_the_weights(folder: Path, start: Start) -> None:
     chance, kills = np.random.default_rng(0), 0
     while kills < 6:
         process = start("random", collective_timeout="20s", **LONG)
@@ -206,7 +204,7 @@ def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
         wait_for(process, run, updates_of(run) + int(chance.integers(0, 3)))
         time.sleep(float(chance.random()) * 0.1)
         while len(victims := processes_of(process)) < 2:
-            assert process.poll() is None, "a test of runs that are killed"
+            assert process.poll() is None, "the run ended before it could be killed"
             time.sleep(0.01)
         os.kill(victims[int(chance.integers(2))], signal.SIGKILL)
         kills += 1
@@ -216,7 +214,7 @@ def test_killed_at_random_again_and_again(folder: Path, start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
+def test_signal_to_one_worker_stops_all(folder: Path, start: Start) -> None:
     options = {"workers": 2, "epochs": 100_000, "save_every": "10m", "eval_every": 10**6}
     process = start("stopped", max_updates=100_000, **options)
     wait_for(process, folder / "stopped", 3)
@@ -227,14 +225,14 @@ def test_a_signal_to_one_stops_all(folder: Path, start: Start) -> None:
     done = last.name.removeprefix("update-")
     for worker in (0, 1):
         assert f"[{worker}] error: stopped by a signal after update {done}; the same" in errors
-    # Nothing of the window under way is in what was saved.
+    # The checkpoint contains nothing of the interrupted window.
     assert ended(start("so-far", max_updates=int(done), **options)) == (0, "")
     assert difference(folder / "stopped", folder / "so-far") == 0
 
 
 @pytest.mark.slow
-def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start) -> None:
-    """That of a worker that is not the chief."""
+def test_signal_to_one_worker_stops_a_shared_evaluation(folder: Path, start: Start) -> None:
+    """The signal goes to a worker that is not the chief."""
     large = write_small_task(folder / "large-dev", train=20, dev=100_000)
     options = {"data": "large-dev", "bert_config": str(large), "save_every": 1, "eval_every": 2}
     process = start("in-eval", workers=2, **options)
@@ -248,7 +246,7 @@ def test_a_signal_stops_an_evaluation_that_all_share(folder: Path, start: Start)
 
 
 @pytest.mark.slow
-def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> None:
+def test_disagreeing_workers_name_the_options(folder: Path, start: Start) -> None:
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
     processes = [
         start(
@@ -270,13 +268,13 @@ def test_workers_that_do_not_agree_say_in_what(folder: Path, start: Start) -> No
 
 
 def told(addresses: list[str], worker: int) -> list[str]:
-    """What to put before a command to make it that of a worker."""
+    """Return the prefix that makes a command run as a worker."""
     task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
     return ["env", f"TF_CONFIG={json.dumps(task)}"]
 
 
 @pytest.mark.slow
-def test_a_worker_that_runs_out_of_memory_cuts_its_own_share_smaller(
+def test_worker_out_of_memory_shrinks_only_its_own_micro_batches(
     folder: Path, start: Start
 ) -> None:
     wide = write_small_task(folder / "wide", train=256, dev=10)
@@ -300,7 +298,7 @@ def test_a_worker_that_runs_out_of_memory_cuts_its_own_share_smaller(
 
 @pytest.fixture
 def hosts() -> Iterator[list[str]]:
-    """Two network namespaces with addresses of their own, 10.77.0.1 and 10.77.0.2, connected."""
+    """Create two connected network namespaces with the addresses 10.77.0.1 and 10.77.0.2."""
     names = [f"bertaccum-{os.getpid()}-{number}" for number in (0, 1)]
     ends = [f"ba{os.getpid() % 10**6}-{number}" for number in (0, 1)]
     commands = [f"netns add {name}" for name in names]
@@ -321,8 +319,8 @@ def hosts() -> Iterator[list[str]]:
 
 
 @pytest.mark.slow
-def test_hosts_one_of_which_is_cut_off(folder: Path, start: Start, hosts: list[str]) -> None:
-    """Each with a network of its own; the wire between them is pulled out in mid-run."""
+def test_disconnected_host_is_named(folder: Path, start: Start, hosts: list[str]) -> None:
+    """Each host has its own network; the link between them is cut during the run."""
     addresses = ["10.77.0.1:2222", "10.77.0.2:2222"]
 
     def both(**options: object) -> list[subprocess.Popen]:

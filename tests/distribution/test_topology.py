@@ -1,4 +1,4 @@
-"""Which devices of which processes: as asked for, or as TF_CONFIG or Slurm describes them."""
+"""Devices and processes of a run: as requested, or as TF_CONFIG or Slurm describes them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def describe(monkeypatch: pytest.MonkeyPatch, cluster: object, task: object) -> 
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
 
 
-def test_one_device_is_all_by_itself() -> None:
+def test_one_device_is_its_own_chief() -> None:
     for kind in ("auto", "one"):
         found = make_topology(kind, None, 60)
         assert (found.workers, found.replicas, found.chief) == (1, 1, True)
 
 
-def test_places_follow_from_the_worker() -> None:
+def test_first_replica_follows_from_the_worker() -> None:
     found = Topology(local_replicas=4, worker=2, addresses=("a:1", "b:1", "c:1"))
     assert (found.workers, found.replicas, found.first_replica) == (3, 12, 8)
     assert not found.chief
 
 
-def test_a_chief_by_name_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_chief_is_worker_0(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
     describe(monkeypatch, cluster, {"type": "worker", "index": 1})
     found = module._cluster()
@@ -54,7 +54,7 @@ def test_a_chief_by_name_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.worker == 0
 
 
-def test_slurm_describes_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_step_describes_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -71,11 +71,11 @@ def test_slurm_describes_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG cannot be used .*task"),
         (
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
-            "task worker 1 is not among its workers",
+            "task worker 1 is not in its cluster",
         ),
     ],
 )
-def test_a_description_that_makes_no_sense_is_named(
+def test_invalid_tf_config_is_an_error(
     monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", text)
@@ -83,12 +83,12 @@ def test_a_description_that_makes_no_sense_is_named(
         make_topology("auto", None, 60)
 
 
-def test_what_does_not_go_together_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conflicting_strategies_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="needs a description of the workers; set TF_CONFIG"):
         make_topology("multi-worker", None, 60)
     describe(monkeypatch, {"worker": ["a:1", "b:1"]}, {"type": "worker", "index": 0})
     with pytest.raises(ConfigError, match="is for one process, but TF_CONFIG describes workers"):
         make_topology("mirrored", 2, 60)
     monkeypatch.setattr(module, "_gpus", lambda: ["one"])
-    with pytest.raises(ConfigError, match="each worker takes all its GPUs"):
+    with pytest.raises(ConfigError, match="each worker uses all GPUs"):
         make_topology("multi-worker", 2, 60)

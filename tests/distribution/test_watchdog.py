@@ -1,4 +1,4 @@
-"""Who is to blame when workers wait for each other."""
+"""Naming the worker that the others wait for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertaccum.distribution.watchdog import WAITING, Watch
 ADDRESSES = ("127.0.0.1:1", "127.0.0.1:2")
 
 
-def test_a_worker_that_answers_but_keeps_the_others_waiting_is_named(
+def test_worker_that_keeps_others_waiting_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ports: list[int] = []
@@ -21,12 +21,12 @@ def test_a_worker_that_answers_but_keeps_the_others_waiting_is_named(
         return ports + [0] * (2 - len(ports))
 
     monkeypatch.setattr(watchdog, "exchange", exchange)
-    # The second is told both ports, and asks; the first is asked.
+    # The second worker knows both ports and asks the first.
     slow, other = (Watch(Topology(worker=n, addresses=ADDRESSES)) for n in (0, 1))
     slow.doing("planning")
-    assert other.culprits() == ["worker 0 (127.0.0.1:1) is planning, for 0 s"]
+    assert other.culprits() == ["worker 0 (127.0.0.1:1) has been planning for 0 s"]
     slow.doing(WAITING)
     assert other.culprits() == []
     slow._server.shutdown()
     slow._server.server_close()
-    assert other.culprits() == ["worker 0 (127.0.0.1:1) has ended"]
+    assert other.culprits() == ["worker 0 (127.0.0.1:1) has exited"]

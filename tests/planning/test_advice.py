@@ -1,4 +1,4 @@
-"""What is proposed where nothing fits would fit."""
+"""Advice when nothing fits: every proposed change would fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COSTS = {
 }
 PARTS = {"parameters": 110 * MIB, "slots": 220 * MIB, "accumulators": 110 * MIB}
 OWN = Size(28_000_000, 2048)
-# The last is the model itself, counted without biases.
+# The last preset is the model itself, counted without biases.
 PRESETS = {
     "bert-tiny": Size(4_000_000, 256),
     "bert-mini": Size(11_000_000, 1024),
@@ -36,45 +36,45 @@ def advice(**changes: object) -> list[str]:
     return remedies(dataclasses.replace(SITUATION, **changes), OWN, PRESETS)
 
 
-def test_each_remedy_comes_with_what_it_takes() -> None:
+def test_each_remedy_comes_with_its_peak() -> None:
     assert advice() == [
-        "`recompute` layer (about 578 MiB)",
-        "`max_seq_length` 96 (about 546 MiB)",
-        "`accumulator_dtype` bfloat16 (about 523 MiB)",
-        "on a GPU `offload_optimizer` (about 358 MiB)",
-        "`model` bert-mini (about 241 MiB)",
+        "use `recompute` layer (about 578 MiB)",
+        "use `max_seq_length` 96 (about 546 MiB)",
+        "use `accumulator_dtype` bfloat16 (about 523 MiB)",
+        "use `offload_optimizer` on a GPU (about 358 MiB)",
+        "use `model` bert-mini (about 241 MiB)",
     ]
 
 
-def test_what_is_used_already_or_would_not_do_is_left_out() -> None:
+def test_remedies_in_use_or_too_large_are_left_out() -> None:
     few = advice(recompute=["none", "layer"], halved=True, usable_bytes=400 * MIB)
     assert [line.split(" (")[0] for line in few] == [
-        "on a GPU `offload_optimizer`",
-        "`model` bert-mini",
+        "use `offload_optimizer` on a GPU",
+        "use `model` bert-mini",
     ]
     assert advice(usable_bytes=10 * MIB) == []
 
 
-def test_a_smaller_model_is_proposed_until_one_fits() -> None:
+def test_largest_smaller_model_that_fits_is_proposed() -> None:
     least = advice(usable_bytes=100 * MIB)
-    assert [line.split(" (")[0] for line in least] == ["`model` bert-tiny"]
+    assert [line.split(" (")[0] for line in least] == ["use `model` bert-tiny"]
 
 
-def test_a_micro_batch_that_was_asked_for_is_what_must_fit() -> None:
+def test_remedies_are_for_the_smallest_allowed_micro_batch() -> None:
     lines = advice(
         micro_batch=8,
         usable_bytes=650 * MIB,
         costs={"none": MemoryCost(500 * MIB, 450 * MIB, MIB, 0.0)},
     )
     assert lines[:2] == [
-        "`max_seq_length` 24 (about 642 MiB)",
-        "`micro_batch` 1 (about 578 MiB)",
+        "use `max_seq_length` 24 (about 642 MiB)",
+        "use `micro_batch` 1 (about 578 MiB)",
     ]
 
 
-def test_where_nothing_could_be_measured_the_resting_bytes_speak() -> None:
+def test_remedies_without_measurements_use_the_static_bytes() -> None:
     blind = advice(costs={}, usable_bytes=300 * MIB)
     assert [line.split(" (")[0] for line in blind] == [
-        "on a GPU `offload_optimizer`",
-        "`model` bert-mini",
+        "use `offload_optimizer` on a GPU",
+        "use `model` bert-mini",
     ]

@@ -1,4 +1,4 @@
-"""The batch arithmetic."""
+"""Batch arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_accumulation_steps_are_derived(target: int, micro: int, steps: int) -> 
 
 
 @pytest.mark.parametrize("target", [1, 2, 7, 32, 100])
-def test_even_sizes_are_the_smallest_for_their_number_of_micro_steps(target: int) -> None:
+def test_sizes_are_the_smallest_for_their_number_of_micro_steps(target: int) -> None:
     sizes = even_micro_batches(target)
     assert sizes[0] == 1 and sizes[-1] == target
     steps = [make_plan(target, size).accumulation_steps for size in sizes]
@@ -25,9 +25,9 @@ def test_even_sizes_are_the_smallest_for_their_number_of_micro_steps(target: int
         assert needed in steps and size >= sizes[steps.index(needed)]
 
 
-def test_a_plan_says_how_a_window_is_cut() -> None:
-    assert str(make_plan(32, 8)) == "32 examples an update: 4 micro-batches of 8"
+def test_plan_as_text() -> None:
+    assert str(make_plan(32, 8)) == "32 examples per update: 4 micro-batches of 8"
     assert str(make_plan(32, 32, "layer")).endswith("no accumulation, with recomputation")
     by_cost = str(make_plan(32, 12, cut="cost"))
-    assert by_cost.endswith("of up to 12 of the longest, more of shorter ones")
-    assert str(make_plan(32, 12)) == "32 examples an update: 2 of 12 and one of 8"
+    assert by_cost.endswith("micro-batches of 12 examples, more if they are short")
+    assert str(make_plan(32, 12)) == "32 examples per update: 2 micro-batches of 12 and one of 8"

@@ -1,6 +1,6 @@
-"""The memory limit, for real: on a CPU with the allocator that GPUs have.
+"""The memory limit of a CPU, with the real allocator of GPUs.
 
-It can be set only once, before TensorFlow starts, so each test is a process of its own.
+TensorFlow accepts a limit only before it starts, so each test runs in its own process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_what_is_handed_out_is_measured_and_limited() -> None:
+def test_limit_and_peak_of_allocated_memory() -> None:
     out = run(
         """
 limit_memory(100 * MIB)
@@ -47,18 +47,21 @@ print("ninety in one piece", tf.zeros([90, MIB // 4]).shape[0])
 
 LATE = "tf.linalg.matmul(tf.ones([500, 500]), tf.ones([500, 500]))\n"
 WRONG = {
-    "late": (LATE + "limit_memory(200 * MIB)", "comes too late"),
-    "twice": ("limit_memory(200 * MIB); limit_memory(100 * MIB)", "comes too late"),
-    "tiny": ("limit_memory(MIB)", "too small to start in; allow at least 64 MiB"),
-    "absurd": ("limit_memory(2**60)", "this machine has no"),
+    "late": (LATE + "limit_memory(200 * MIB)", "cannot take effect"),
+    "twice": ("limit_memory(200 * MIB); limit_memory(100 * MIB)", "cannot take effect"),
+    "tiny": (
+        "limit_memory(MIB)",
+        "too small for TensorFlow to start; set a limit of at least 64 MiB",
+    ),
+    "absurd": ("limit_memory(2**60)", "on this machine; set a lower memory limit"),
 }
 
 
-# An allocation that fails waits for ten seconds first.
+# An allocation that fails waits for ten seconds, so the test that does so is slow.
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=pytest.mark.slow if c == "absurd" else []) for c in WRONG]
 )
-def test_a_limit_that_cannot_be_is_an_error(case: str) -> None:
+def test_invalid_limit_is_an_error(case: str) -> None:
     code, message = WRONG[case]
     out = run(
         f"try:\n    {code.replace(chr(10), chr(10) + '    ')}\n"

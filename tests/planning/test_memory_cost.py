@@ -1,4 +1,4 @@
-"""The fitted cost is that of the device it was measured on."""
+"""Fitting the memory cost to measured peaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 2**20
     linear=st.floats(0.001, 1.0),
     quadratic=st.floats(0.0, 0.003),
 )
-def test_a_cost_of_this_form_is_found_again(
+def test_fit_recovers_a_known_cost(
     static: int, update: int, linear: float, quadratic: float
 ) -> None:
     law = MemoryCost((static + update) * MIB, static * MIB, linear * MIB, quadratic * MIB)
@@ -32,12 +32,12 @@ def test_a_cost_of_this_form_is_found_again(
             assert found.peak_bytes(micro_batch, length) == pytest.approx(expected, rel=1e-6)
 
 
-def test_what_lies_under_the_updates_peak_says_nothing() -> None:
+def test_points_below_the_updates_peak_are_not_fitted() -> None:
     points = [MemoryPoint(1, 128, 100.0), MemoryPoint(2, 128, 101.0), MemoryPoint(4, 128, 120.0)]
     found = fit_cost(100.0, 80.0, points)
     assert found.peak_bytes(1, 128) == 100.0
     assert found.peak_bytes(4, 128) == pytest.approx(120.0)
-    # Then only so much is known: two examples take no more than 20.
+    # These points only tell that two examples take no more than 20.
     bound = fit_cost(100.0, 80.0, points[:2])
     assert bound.peak_bytes(2, 128) == 100.0
     assert bound.peak_bytes(4, 128) == pytest.approx(120.0)

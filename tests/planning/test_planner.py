@@ -1,4 +1,4 @@
-"""Planning: with simulated training steps, and at the end with real ones."""
+"""Planning with simulated training steps, and with real ones in the last tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MIB = 2**20
 def make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[PlanResult, dict[str, Any]]]:
-    """Plans with simulated workers; the report and what was written."""
+    """Return a function that plans with simulated processes and returns the plan and its file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
@@ -46,18 +46,18 @@ def make(
     return call
 
 
-def test_the_fastest_that_fits_is_taken_and_written(make: Callable[..., Any]) -> None:
+def test_fastest_plan_that_fits_is_chosen_and_written(make: Callable[..., Any]) -> None:
     report, written = make(memory_limit="4GiB")
     assert report.values == written
-    reason = "there is no prepared data in data/yelp_polarity yet"
-    assert report.timed_on == f"windows of full length: {reason}"
+    reason = "because prepared data in data/yelp_polarity is missing"
+    assert report.timed_on == f"full-length windows, {reason}"
     assert (report.plan.micro_batch, report.plan.accumulation_steps) == (8, 4)
-    assert written["why"].startswith("no accumulation is needed, the whole window fits; but cut")
+    assert written["why"].startswith("the whole window fits, but smaller micro-batches are faster:")
     rows = {(c["micro_batch"], c["recompute"]): c for c in written["candidates"]}
     assert rows[4, "none"]["predicted_peak_bytes"] == pytest.approx(598 * MIB, rel=1e-3)
     assert rows[32, "none"]["predicted_peak_bytes"] == pytest.approx(1524 * MIB, rel=1e-3)
     assert all(row["fits"] for row in rows.values())
-    # The second process has no more than the limit, less half of the margin.
+    # The second process may use the limit minus half of the margin.
     assert [job["limit_bytes"] / MIB for job in Simulated.started][1] == int(4096 * 0.98)
 
     small, written = make(memory_limit="720MiB")
@@ -66,14 +66,14 @@ def test_the_fastest_that_fits_is_taken_and_written(make: Callable[..., Any]) ->
     assert written["peak_memory_bytes"] <= 720 * MIB * 0.98
 
 
-def test_a_whole_window_needs_no_accumulation(make: Callable[..., Any]) -> None:
+def test_whole_window_needs_no_accumulation(make: Callable[..., Any]) -> None:
     report, written = make(memory_limit="4GiB", target_batch=8)
     assert report.plan.accumulation_steps == 1
     assert written["why"] == "the whole window fits: no accumulation is needed"
     assert Simulated.started[1]["accumulation_steps"] == 1
 
 
-def test_what_is_measured_once_is_not_measured_again(make: Callable[..., Any]) -> None:
+def test_same_request_is_measured_once(make: Callable[..., Any]) -> None:
     first, _ = make(memory_limit="2GiB")
     again, _ = make(memory_limit="2GiB")
     assert (first.cached, again.cached) == (False, True)
@@ -97,7 +97,7 @@ def test_what_is_measured_once_is_not_measured_again(make: Callable[..., Any]) -
         assert not report.cached, other
 
 
-def test_nothing_fits_and_what_would(make: Callable[..., Any]) -> None:
+def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> None:
     report, written = make(memory_limit="510MiB", recompute="none")
     assert written["micro_batch"] is None
     with pytest.raises(RunError) as error:
@@ -105,14 +105,14 @@ def test_nothing_fits_and_what_would(make: Callable[..., Any]) -> None:
     assert error.value.exit_code == 1
     message = str(error.value)
     assert message.startswith("nothing fits: one example of 128 tokens takes at least 500 MiB;")
-    assert "there are 490 MiB, without the margin" in message
-    assert "`accumulator_dtype` bfloat16 (about 445 MiB)" in message
-    assert "`model` bert-mini" in message
-    # MemoryPoint to be proposed, though it was not allowed.
+    assert "490 MiB are usable after the safety margin" in message
+    assert "use `accumulator_dtype` bfloat16 (about 445 MiB)" in message
+    assert "use `model` bert-mini" in message
+    # Recomputation was measured for the advice, although the options do not allow it.
     assert set(written["example_bytes"]) == {"none", "layer"}
 
 
-def test_a_card_that_is_not_here(make: Callable[..., Any]) -> None:
+def test_plan_for_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
     _, written = make(device_memory="1100MiB")
     assert written["memory_bytes"] == (1100 - 250 - 225) * MIB
     assert Simulated.started[0]["environment"] == {"CUDA_VISIBLE_DEVICES": ""}
@@ -122,7 +122,7 @@ def test_a_card_that_is_not_here(make: Callable[..., Any]) -> None:
         make(device_memory="500MiB")
 
 
-def test_on_a_card_that_is_not_here_moments_are_in_the_hosts_memory(
+def test_offloaded_slots_of_a_gpu_that_is_not_present(
     make: Callable[..., Any],
 ) -> None:
     _, plain = make(device_memory="900MiB")
@@ -132,14 +132,14 @@ def test_on_a_card_that_is_not_here_moments_are_in_the_hosts_memory(
     assert offloaded["static_bytes"]["slots"] == 0
     assert offloaded["memory_bytes"] == plain["memory_bytes"]
     assert offloaded["peak_memory_bytes"] <= offloaded["memory_bytes"]
-    # What stands in for the card has room for the moments, and they are not moved there.
+    # The CPU that stands in for the GPU has room for the moments, which are not offloaded there.
     proving = Simulated.started[-1]
     assert not proving["config"]["offload_optimizer"]
     limit = offloaded["memory_bytes"] + 220 * MIB
     assert proving["limit_bytes"] == pytest.approx(0.98 * limit, abs=MIB)
 
 
-def test_what_ran_out_of_memory_is_not_planned_again(
+def test_size_that_ran_out_of_memory_is_not_planned_again(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -152,16 +152,14 @@ def test_what_ran_out_of_memory_is_not_planned_again(
     assert report.cached
     assert report.plan.micro_batch < 8
     assert written["learned_limits"] == {"none": 8}
-    assert "ran out of memory before; planning with `fresh` forgets that" in written["why"]
-    # Also for another target batch, but not with more memory.
+    assert "ran out of memory before; plan with `fresh` to retry them" in written["why"]
+    # The limit also holds for another target batch, but not with more memory.
     assert make(memory_limit="4GiB", target_batch=64)[0].plan.micro_batch < 8
     assert make(memory_limit="5GiB")[0].plan.micro_batch == 8
     assert make(memory_limit="4GiB", fresh=True)[0].plan.micro_batch == 8
 
 
-def test_a_damaged_plan_in_the_cache_is_measured_again(
-    make: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_damaged_cache_file_is_measured_again(make: Callable[..., Any], tmp_path: Path) -> None:
     make(memory_limit="4GiB")
     (path,) = (tmp_path / "cache" / "plans").iterdir()
     path.write_text("{")
@@ -193,7 +191,7 @@ def job(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_starts_again() -> None:
+def test_killed_measurement_process_restarts() -> None:
     with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job())
         assert built["longest"] == 64 and built["windows"] == [[64] * 8]
@@ -204,14 +202,14 @@ def test_a_worker_that_is_killed_starts_again() -> None:
         assert large.peak_bytes > small.peak_bytes > built["resting_bytes"]
         assert (
             worker.run(MeasurementRequest([[64] * 20000], "none")) is None
-        )  # It does not fit, and goes on.
+        )  # The process survives this.
         assert worker.run(MeasurementRequest([[64] * 2, [8]], "layer", thorough=True)) is not None
         os.kill(worker._process.pid, signal.SIGKILL)
         assert worker.run(MeasurementRequest([[64] * 2], "none")) is None
         assert worker.run(MeasurementRequest([[64] * 2], "none")).seconds > 0
 
 
-def test_a_workers_error_is_ours(tmp_path: Path) -> None:
+def test_error_of_the_measurement_process_is_raised(tmp_path: Path) -> None:
     train = tmp_path / "train.tsv"
     train.write_text("label\ttext\n0\tgood\n7\tbad\n")
     words = [*SPECIAL_TOKENS, "good", "bad"]
@@ -221,7 +219,7 @@ def test_a_workers_error_is_ours(tmp_path: Path) -> None:
     assert error.value.exit_code == 2
 
 
-def test_what_a_failed_worker_wrote_is_shown_whole(
+def test_stderr_of_a_failed_measurement_process_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "python"
@@ -239,10 +237,10 @@ def test_what_a_failed_worker_wrote_is_shown_whole(
 
 
 @pytest.mark.slow
-def test_real_steps_take_what_was_predicted(
+def test_real_steps_take_the_predicted_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bert-tiny in 150 MiB: a plan that is proven, whose prediction is right within 3 %."""
+    """BERT-Tiny in 150 MiB: the plan is verified, and its prediction is right within 3 %."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     config = PlanConfig(
@@ -266,7 +264,7 @@ def test_real_steps_take_what_was_predicted(
     assert taken["fits"] and taken["examples_per_second"] > 0
     larger = [c for c in values["candidates"] if not c["fits"]]
     assert larger
-    # The next time no process is needed.
+    # The cached plan needs no measurement process.
     monkeypatch.setattr(rehearsal, "MeasurementProcess", None)
     assert plan_for_options(
         dataclasses.replace(config, out=str(tmp_path / "again.json")), silent

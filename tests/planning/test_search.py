@@ -1,4 +1,4 @@
-"""The search, on simulated devices whose best plan is known by trying everything."""
+"""The search on simulated devices, with the best plan known by brute force."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ LONGEST = 128
 
 @dataclasses.dataclass
 class Device:
-    """A device that takes known bytes and seconds.
+    """A simulated device with known memory and speed.
 
     Args:
-      memory: what it has.
-      static, update, example: bytes; `example` of one token without recomputation.
-      started, token: seconds of each micro-step, and of each token in it, padding included.
-      saturated: examples that are computed in the time of one.
+      memory: Memory of the device in bytes.
+      static: Bytes that do not grow with the micro-batch.
+      update: Peak of the optimizer step in bytes.
+      example: Bytes of one token without recomputation.
+      started: Seconds of each micro-step.
+      token: Seconds of each token in a micro-step, with padding.
+      saturated: Number of examples that take the time of one.
+      noise: Relative error of the measured seconds.
+      asked: Sizes and kinds of recomputation measured so far.
     """
 
     memory: float
@@ -80,7 +85,7 @@ def task(limit: float, target: int = 32, **options: object) -> SearchSpace:
 
 
 def best_rate(device: Device, task: SearchSpace) -> float:
-    """Examples per second of the best plan that fits, by brute force."""
+    """Return the examples per second of the best plan that fits, by brute force."""
     rates = [0.0]
     for kind in task.recompute:
         for size in task.sizes:
@@ -90,7 +95,7 @@ def best_rate(device: Device, task: SearchSpace) -> float:
 
 
 def rate_of(device: Device, task: SearchSpace, size: int, kind: str) -> float:
-    """Over all windows."""
+    """Return the examples per second over all windows."""
     seconds = sum(
         device.seconds([window[i : i + size] for i in range(0, len(window), size)], kind)
         for window in task.windows
@@ -99,7 +104,7 @@ def rate_of(device: Device, task: SearchSpace, size: int, kind: str) -> float:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_chosen_is_nearly_the_best_by_brute_force(seed: int) -> None:
+def test_choice_is_nearly_the_best_by_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     device = Device(
         memory=1e9,
@@ -122,14 +127,14 @@ def test_what_is_chosen_is_nearly_the_best_by_brute_force(seed: int) -> None:
         )
 
 
-def test_recomputation_is_not_tried_where_it_cannot_pay() -> None:
+def test_recomputation_is_not_measured_if_it_cannot_pay() -> None:
     device = Device(memory=1e9)
     search(device, task(1e6))
     assert {kind for _, kind in device.asked} == {"none"}
 
 
-def test_recomputation_is_taken_where_it_pays() -> None:
-    # Sixteen examples take the time of one, and without recomputation two fit.
+def test_recomputation_is_chosen_if_it_pays() -> None:
+    # Sixteen examples take the time of one, and only two fit without recomputation.
     device = Device(memory=1e9, example=1.0, saturated=16)
     best = search(device, task(750.0)).best_first()[0]
     assert best.plan.recompute == "layer"
@@ -137,27 +142,27 @@ def test_recomputation_is_taken_where_it_pays() -> None:
     assert only.plan.recompute == "none"
 
 
-def test_a_size_that_was_asked_for_is_the_only_candidate() -> None:
+def test_single_allowed_size_is_the_only_candidate() -> None:
     found = search(Device(memory=1e9), task(1e6, sizes=[12]))
     assert [c.plan for c in found.candidates] == [make_plan(32, 12, "none", "count")]
 
 
-def test_nothing_fits() -> None:
+def test_no_candidate_fits() -> None:
     found = search(Device(memory=1e9), task(430.0))
     assert found.best_first() == []
     assert not any(c.fits for c in found.candidates)
     assert set(found.costs) == {"none", "layer"}
-    # Where the device itself has no more than that, nothing can even be measured.
+    # On a device with no more memory than the limit, nothing can be measured.
     assert search(Device(memory=430.0), task(430.0)).costs == {}
 
 
-def test_an_update_that_fits_without_any_example_leads_to_recomputation() -> None:
+def test_recomputation_is_chosen_if_no_example_fits_without_it() -> None:
     found = search(Device(memory=500.0, example=1.0), task(520.0))
     assert set(found.costs) == {"layer"}
     assert found.best_first()[0].plan.recompute == "layer"
 
 
-def test_what_has_run_out_of_memory_does_not_fit_whatever_is_predicted() -> None:
+def test_size_that_ran_out_of_memory_does_not_fit() -> None:
     class Odd(Device):
         def peak(self, micro_batch: int, *rest: object) -> float:
             return 1e9 if micro_batch >= 4 else 400.0
@@ -166,18 +171,18 @@ def test_what_has_run_out_of_memory_does_not_fit_whatever_is_predicted() -> None
     assert [c.plan.micro_batch for c in found.candidates if c.fits] == [1, 2, 3, 32]
 
 
-def test_the_whole_window_goes_without_accumulators() -> None:
+def test_whole_window_has_no_accumulators() -> None:
     found = search(Device(memory=1e9), task(1e6))
     whole = found.candidates[-1]
     assert whole.plan.accumulation_steps == 1
     assert whole.predicted_peak_bytes == pytest.approx(300.0 + 0.3 * LONGEST * 32)
 
 
-def test_a_share_is_accumulated_however_it_is_cut_and_added_up_with_the_others() -> None:
+def test_shares_have_accumulators_and_an_exchange_peak() -> None:
     device, options = Device(1e9), {"target": 8, "recompute": ["none"], "shared": True}
     wanted = task(740.0, **options)
     found = search(device, wanted)
-    # 400 at rest, and 2.5 times the 100 of the gradients.
+    # The peak is 400 bytes at rest plus 2.5 times the 100 bytes of the gradients.
     peaks = {c.plan.micro_batch: c.predicted_peak_bytes for c in found.candidates}
     assert peaks[1] == 650.0
     assert peaks[8] == pytest.approx(device.peak(8, LONGEST, "none", True), rel=0.01)
@@ -187,11 +192,11 @@ def test_a_share_is_accumulated_however_it_is_cut_and_added_up_with_the_others()
     assert measurement.peak_bytes == device.peak(taken.plan.micro_batch, LONGEST, "none", True)
 
 
-def test_a_plan_that_fails_in_earnest_is_replaced_by_a_smaller_one() -> None:
+def test_plan_that_fails_verification_is_replaced() -> None:
     wanted = task(700.0)
     found = search(Device(memory=1e9), wanted)
     first = found.best_first()[0]
-    # Fragmentation, or whatever it be: less is there than was promised.
+    # Because of fragmentation, for example, less memory is available than expected.
     verifier = Device(memory=first.predicted_peak_bytes - 1)
     taken, measurement = verified(found, verifier, wanted)
     assert taken.predicted_peak_bytes < first.predicted_peak_bytes
@@ -202,7 +207,7 @@ def test_a_plan_that_fails_in_earnest_is_replaced_by_a_smaller_one() -> None:
     assert not any(c.fits and c.examples_per_second for c in found.candidates)
 
 
-def test_equally_fast_plans_take_the_least_memory() -> None:
+def test_fastest_plan_with_the_least_memory_is_chosen() -> None:
     device = Device(memory=1e9, started=0.0)
     wanted = task(1e6, windows=[[LONGEST] * 32])
     best = search(device, wanted).best_first()[0]

@@ -1,4 +1,4 @@
-"""What a run leaves, in a form to compare."""
+"""The results of a run, in a form that tests can compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANGING = {"seconds", "examples_per_second", "peak_memory_bytes"}
 
 
 def result(path: Path | str | None) -> dict[str, Any]:
-    """All that a run leaves, without what clocks and allocators say."""
+    """Return a run's logs, last checkpoint and best model, without timings and memory figures."""
     folder = RunFolder(Path(str(path)))
     logs = {
         log.name: [

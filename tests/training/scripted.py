@@ -1,4 +1,4 @@
-"""Tasks that behave as a test says, to be given to `train` and `resume`."""
+"""Tasks with scripted behavior, to pass to `train` and `resume`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertaccum.tasks.classification import Classification
 
 
 class ScriptedScores(Classification):
-    """Scores come from lists, one value an evaluation; others are the true ones."""
+    """A task with some scores taken from lists, one value per evaluation."""
 
     def __init__(self, **values: list[float]) -> None:
         self._values: dict[str, Iterator[float]] = {k: iter(v) for k, v in values.items()}
@@ -23,7 +23,7 @@ class ScriptedScores(Classification):
 
 
 class ChangedLogits(Classification):
-    """Logits are those that a function makes of the true ones, the tokens and `training`."""
+    """A task with logits computed by a function of the true logits, the tokens and `training`."""
 
     def __init__(self, change: Callable[[tf.Tensor, tf.RaggedTensor, bool], tf.Tensor]) -> None:
         self._change = change
@@ -33,7 +33,7 @@ class ChangedLogits(Classification):
 
 
 class CountedPasses(Classification):
-    """A function is called before each forward pass of a kind."""
+    """A task that calls a function before each forward pass, of training or of evaluation."""
 
     def __init__(self, called: Callable[[], Any], training: bool = True) -> None:
         self._called, self._training = called, training

@@ -1,4 +1,4 @@
-"""`--optimizer bert-adamw` against google-research/bert's optimization.py, worked out in numpy."""
+"""`--optimizer bert-adamw` against a numpy version of google-research/bert's optimization.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertaccum.training.recipe import make_optimizer, make_schedule
 
 UPDATES, WINDOW, PARTS = 14, 6, (2, 3, 1)
 CONFIG = TrainConfig(optimizer="bert-adamw", learning_rate=1e-3, warmup_fraction=0.35)
-# As layers of the encoder call theirs; of three, one decays.
+# These are the encoder's variable names; only the kernel has weight decay.
 KERNEL, BIAS, GAMMA = "dense/kernel", "dense/bias", "output_layer_norm/gamma"
 
 Weights = dict[str, np.ndarray]
@@ -26,9 +26,9 @@ def first_weights() -> Weights:
 
 
 def windows() -> list[tuple[np.ndarray, np.ndarray, float]]:
-    """Features, targets and what the loss is multiplied by: two thirds are to be clipped.
+    """Return features, targets and a loss factor for each window; two thirds are clipped.
 
-    Two of the features are so small that epsilon shows.
+    Two of the features are so small that epsilon matters.
     """
     rng = np.random.default_rng(2)
     sizes = ([1, 1, 1e-4, 1e-4], [1, 1, 1])
@@ -39,7 +39,7 @@ def windows() -> list[tuple[np.ndarray, np.ndarray, float]]:
 
 
 def mean_gradient(weights: Weights, features: np.ndarray, targets: np.ndarray) -> Weights:
-    """Of the mean over examples of sum((gamma * (x kernel + bias) - y)^2), by hand."""
+    """Return the analytic gradient of the mean of sum((gamma * (x kernel + bias) - y)^2)."""
     hidden = features @ weights[KERNEL] + weights[BIAS]
     error = 2 * (weights[GAMMA] * hidden - targets) / len(features)
     at_hidden = error * weights[GAMMA]
@@ -58,7 +58,7 @@ def expected_rate(step: int, steps: int, config: TrainConfig) -> float:
 
 
 def expected() -> tuple[Weights, list[float]]:
-    """The weights after all updates, and the norms before clipping, in float64."""
+    """Return the weights after all updates and the norms before clipping, in float64."""
     weights, norms = first_weights(), []
     first = {name: np.zeros_like(w) for name, w in weights.items()}
     second = {name: np.zeros_like(w) for name, w in weights.items()}
@@ -78,7 +78,7 @@ def expected() -> tuple[Weights, list[float]]:
 
 
 def trained(offload: bool) -> Weights:
-    """The same by the recipe's own optimizer, from sums over micro-batches, traced."""
+    """Return the weights of the recipe's own optimizer, accumulating micro-batches in a trace."""
     variables = {n: tf.Variable(w, dtype=tf.float32, name=n) for n, w in first_weights().items()}
     config = TrainConfig(**{**vars(CONFIG), "offload_optimizer": offload})
     optimizer = make_optimizer(config, UPDATES, len(PARTS))
@@ -101,10 +101,10 @@ def trained(offload: bool) -> Weights:
     return {name: variable.numpy() for name, variable in variables.items()}
 
 
-# Steps are up to 6e-3 long, and half of 1.3e-5 of that off, which 1 - 0.999 is in float32: over
-# 14 updates 5e-7.
+# Steps are up to 6e-3 long. In float32, 1 - 0.999 has a relative error of 1.3e-5, and a step half
+# of that, which adds up to 5e-7 over 14 updates.
 @pytest.mark.parametrize("offload", [False, True])
-def test_the_updates_are_those_of_the_original(offload: bool) -> None:
+def test_updates_equal_those_of_google_bert(offload: bool) -> None:
     weights, norms = expected()
     clipped = [norm > 1 for norm in norms]
     assert any(clipped) and not all(clipped)
@@ -115,7 +115,7 @@ def test_the_updates_are_those_of_the_original(offload: bool) -> None:
 
 
 @pytest.mark.parametrize(("updates", "fraction"), [(17, 0.1), (50, 0.29), (20, 0.0), (4, 1.0)])
-def test_the_rate_falls_onto_the_line_from_the_first_update(updates: int, fraction: float) -> None:
+def test_learning_rate_decays_from_the_first_update(updates: int, fraction: float) -> None:
     config = TrainConfig(optimizer="bert-adamw", learning_rate=1.0, warmup_fraction=fraction)
     schedule = make_schedule(config, updates)
     rates = [float(schedule(step)) for step in range(updates)]

@@ -1,4 +1,4 @@
-"""When a run is evaluated, what is its best model, and when it ends by itself."""
+"""Evaluation interval, best checkpoint, early stopping and runs with several seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bertaccum.training.seed_sweep import write_spread
 from bertaccum.training.train import resume, train
 from bertaccum.training.updater import Updater
 
-# What each evaluation in turn is to say.
+# Accuracy of each evaluation in turn.
 ACCURACIES = [0.5, 0.9, 0.9, 0.7, 0.8, 0.99]
 
 
@@ -54,13 +54,13 @@ def config(tmp_path: Path) -> Any:
         pytest.param(3, 6, marks=pytest.mark.slow),
     ],
 )
-def test_patience_ends_with_an_evaluation_that_is_no_better(
+def test_patience_stops_training_without_improvement(
     config: Any, patience: int, updates: int
 ) -> None:
     run = config("run", patience=patience)
     *_, last = train(run, silent, task=ScriptedScores(accuracy=ACCURACIES))
     assert isinstance(last, Finished)
-    # An equally good one is not worse: the third of them is the best.
+    # An equal accuracy counts as best: the third evaluation replaces the second.
     assert last.summary["best_update"] == (6 if updates == 6 else 3)
     assert last.summary["updates"] == updates
     assert last.summary["stopped_early"] == (updates < 6)
@@ -69,7 +69,7 @@ def test_patience_ends_with_an_evaluation_that_is_no_better(
 
 
 @pytest.mark.slow
-def test_patience_counts_on_over_a_crash(config: Any) -> None:
+def test_patience_survives_a_crash(config: Any) -> None:
     list(train(config("whole", patience=2), silent, task=ScriptedScores(accuracy=ACCURACIES)))
     cut = config("cut", patience=2)
     events: Iterator[Any] = train(cut, silent, task=ScriptedScores(accuracy=ACCURACIES))
@@ -77,12 +77,12 @@ def test_patience_counts_on_over_a_crash(config: Any) -> None:
         if isinstance(event, Updated) and event.update == 5:
             break
     events.close()
-    # The fourth update's evaluation, which saved nothing, is repeated.
+    # The fourth update's evaluation was not saved, so resuming repeats it.
     task = ScriptedScores(accuracy=ACCURACIES[3:])
     *_, last = resume(Path(cut.out), {}, silent, task=task)
     assert (last.summary["updates"], last.summary["stopped_early"]) == (5, True)
     assert result(cut.out) == result(config("whole").out)
-    # More patience, and it goes on: the sixth is the best.
+    # With more patience the run continues, and its sixth evaluation is the best.
     task = ScriptedScores(accuracy=ACCURACIES[4:])
     *_, last = resume(Path(cut.out), {"patience": 3}, silent, task=task)
     assert (last.summary["updates"], last.summary["best_update"]) == (6, 6)
@@ -90,31 +90,31 @@ def test_patience_counts_on_over_a_crash(config: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 3)])
-def test_what_is_best_is_decided_by_a_metric(config: Any, metric: str, best: int) -> None:
+def test_best_by_selects_the_best_checkpoint(config: Any, metric: str, best: int) -> None:
     task = ScriptedScores(accuracy=[0.5, 0.9, 0.7], loss=[0.7, 0.9, 0.5])
     *_, last = train(config("run", best_by=metric, max_updates=3), silent, task=task)
     assert (last.summary["best_update"], last.summary["best_by"]) == (best, metric)
 
 
-def test_every_so_many_updates_or_epochs() -> None:
+def test_eval_every_in_updates_or_epochs() -> None:
     found = [updates_between(every, 40) for every in (None, 7, 1.0, 0.25, 0.001)]
     assert found == [40, 7, 40, 10, 1]
 
 
 @pytest.mark.slow
-def test_half_epochs_are_evaluated(config: Any) -> None:
+def test_evaluation_twice_per_epoch(config: Any) -> None:
     events = list(train(config("run", eval_every=0.5, epochs=2.0), silent))
     assert [e.update for e in events if isinstance(e, Evaluated)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.5, float("nan"), float("inf"), True, "often"])
-def test_an_interval_that_is_none_is_refused(config: Any, value: object) -> None:
+def test_invalid_eval_every_is_an_error(config: Any, value: object) -> None:
     with pytest.raises(ConfigError, match="`eval_every`"):
         config("run", eval_every=value)
 
 
 @pytest.mark.slow
-def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
+def test_seeds_can_be_stopped_and_continued(config: Any) -> None:
     asked = config("many", max_updates=3, seed=5)
     stopping = Stopping()
     for event in api.training_events(asked, seeds=3, stopping=stopping):
@@ -127,7 +127,7 @@ def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
     for seed, summary in zip((5, 6, 7), summaries, strict=True):
         *_, alone = train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
         assert alone.summary["final_loss"] == summary["final_loss"]
-    with pytest.raises(ConfigError, match=r"would be another run with `dropout` 0.3 \(was 0.1\)"):
+    with pytest.raises(ConfigError, match=r"cannot change `dropout` to 0.3 \(was 0.1\)"):
         list(api.training_events(dataclasses.replace(asked, dropout=0.3), seeds=3))
     *_, longer = api.training_events(dataclasses.replace(asked, max_updates=4), seeds=1)
     assert longer.summary["updates"] == 4
@@ -140,14 +140,14 @@ def test_several_seeds_are_runs_that_go_on(config: Any) -> None:
     assert json.loads(Path(asked.out, "seeds.json").read_text()) == spread
 
 
-def test_seeds_need_a_folder_and_a_process_of_their_own(
+def test_seeds_need_out_and_a_single_process(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="`seeds` needs `out`"):
         api.train_seeds(2)
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("seed: 0\n")
-    with pytest.raises(ConfigError, match="is a run's folder"):
+    with pytest.raises(ConfigError, match="is a run folder"):
         api.train_seeds(2, config("one"))
     workers = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
@@ -156,7 +156,7 @@ def test_seeds_need_a_folder_and_a_process_of_their_own(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_over_is_forgotten_by_who_listens(config: Any) -> None:
+def test_finished_run_is_freed(config: Any) -> None:
     stopping = Stopping()
     list(train(config("run", max_updates=1), silent, stopping))
     gc.collect()
@@ -166,12 +166,12 @@ def test_a_run_that_is_over_is_forgotten_by_who_listens(config: Any) -> None:
 OLD = {"update": 4, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}
 
 
-def test_states_of_earlier_versions_have_no_macro_f1() -> None:
+def test_checkpoint_of_an_earlier_version_has_no_macro_f1() -> None:
     values = {"run": "mark", "micro_batch": 4, "recompute": "none", "best": OLD, "last": OLD}
     position = Position.of(values)
     assert position is not None and position.best is not None
     assert (position.evaluated, position.best.macro_f1) == (4, None)
     now = dataclasses.replace(position.best, update=8, macro_f1=0.3, majority_accuracy=0.5)
     assert not now.is_worse_than(position.best, "accuracy")
-    # It is saved and read again as it is.
+    # Saving and loading preserve the position.
     assert Position.of(dataclasses.asdict(position)) == position

@@ -1,4 +1,4 @@
-"""`--init-checkpoint RUN`: training that begins with the best checkpoint of another run."""
+"""`--init-checkpoint RUN`: training that starts from the best checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LABELS = Labels(["0", "1"], ["bad", "good"])
 
 @dataclasses.dataclass
 class Begun:
-    """A run folder with a best checkpoint, and the model that it holds."""
+    """A run folder with a best checkpoint, and the model in it."""
 
     path: Path
     model: tf_keras.Model
@@ -70,7 +70,7 @@ def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInp
 
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])
-def test_the_same_classes_take_encoder_and_head(begun: Begun, recompute: str) -> None:
+def test_same_classes_load_encoder_and_head(begun: Begun, recompute: str) -> None:
     config = config_of(begun, recompute=recompute)
     source, what = run_inputs(config, LABELS)
     assert (source.name, source.of_run, what.takes_head) == ("first.v2", True, True)
@@ -82,7 +82,7 @@ def test_the_same_classes_take_encoder_and_head(begun: Begun, recompute: str) ->
 @pytest.mark.parametrize(
     "labels", [Labels(["0", "1"], ["ham", "spam"]), Labels(["0", "1", "2"], ["a", "b", "c"])]
 )
-def test_other_classes_take_the_encoder_and_a_new_head(begun: Begun, labels: Labels) -> None:
+def test_other_classes_load_the_encoder_only(begun: Begun, labels: Labels) -> None:
     config = config_of(begun)
     source, what = run_inputs(config, labels)
     assert not what.takes_head
@@ -92,12 +92,12 @@ def test_other_classes_take_the_encoder_and_a_new_head(begun: Begun, labels: Lab
     assert np.abs(model.weights[-2]).max() < 0.1 < np.abs(begun.model.weights[-2]).max()
 
 
-def test_its_digest_tells_the_run_from_others(begun: Begun) -> None:
+def test_inputs_include_the_digest_of_the_weights(begun: Begun) -> None:
     _, what = run_inputs(config_of(begun), LABELS)
     assert inputs_of(what)["pretrained weights"] == sha256(begun.path / "best/model.ckpt.index")
 
 
-def test_a_link_means_the_run_that_it_points_to_now(begun: Begun) -> None:
+def test_link_is_resolved_when_training_starts(begun: Begun) -> None:
     latest = begun.path.parent / "latest"
     latest.symlink_to(begun.path.name)
     config = dataclasses.replace(config_of(begun), init_checkpoint=str(latest))
@@ -109,14 +109,14 @@ def test_a_link_means_the_run_that_it_points_to_now(begun: Begun) -> None:
     assert source.name == "first.v2"
 
 
-def test_a_run_without_a_best_checkpoint_is_refused(begun: Begun) -> None:
+def test_run_without_best_checkpoint_is_an_error(begun: Begun) -> None:
     (begun.path / "best").rename(begun.path / "gone")
     with pytest.raises(InputError, match=r"first.v2: this run has no best checkpoint yet; wait"):
         find_model(config_of(begun), silent)
 
 
 @pytest.mark.slow
-def test_training_begins_there_and_can_be_resumed(begun: Begun) -> None:
+def test_training_from_a_run_can_be_resumed(begun: Begun) -> None:
     options = {"target_batch": 8, "micro_batch": 8, "max_updates": 1, "save_every": "1"}
     config = config_of(begun, out=str(begun.path.parent / "second"), **options)
     (begun.path / "best/labels.json").write_text('{"values": ["0", "1"], "names": ["0", "1"]}')

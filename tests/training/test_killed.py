@@ -1,4 +1,4 @@
-"""Signals and kills at any moment, on the real program in processes of its own."""
+"""Signals and kills at random moments, on the real program in separate processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Start = Callable[..., subprocess.Popen]
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sample of reviews, and the dimensions of a small encoder."""
+    """Create sample reviews, and the dimensions of a small encoder."""
     folder = tmp_path_factory.mktemp("data") / "data"
     prepare(PrepareConfig(source="sample", out=str(folder)), silent, learn_vocabulary)
     write_small_model(folder / "bert_config.json", folder / "vocab.txt")
@@ -35,7 +35,7 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(reviews: Path, tmp_path: Path) -> Start:
-    """Starts the program in a folder of its own."""
+    """Return a function that starts the program in the test's own folder."""
     (tmp_path / "data").symlink_to(reviews)
 
     def run(*arguments: object) -> subprocess.Popen:
@@ -46,7 +46,7 @@ def start(reviews: Path, tmp_path: Path) -> Start:
 
 
 def new_run(name: str, **options: object) -> list[object]:
-    """Arguments of a small run."""
+    """Return the arguments of a small run."""
     values = {"data": "data", "bert_config": "data/bert_config.json", "init_checkpoint": "none"}
     values |= {"max_seq_length": 32, "target_batch": 32, "micro_batch": 8, "save_every": 1}
     values |= {"max_updates": 1000, "eval_every": 10, "out": name}
@@ -60,7 +60,7 @@ def updates_of(run: Path) -> int:
 
 
 def wait_for(process: subprocess.Popen, run: Path, updates: int) -> None:
-    """Until so many updates are logged, or the process ends."""
+    """Wait until this many updates are logged, or the process ends."""
     while process.poll() is None and updates_of(run) < updates:
         time.sleep(0.01)
 
@@ -68,14 +68,14 @@ def wait_for(process: subprocess.Popen, run: Path, updates: int) -> None:
 def killed_until_through(
     start: Start, folder: Path, new: list[object], kills: int, seed: int
 ) -> int:
-    """Kills a run at random moments, as often as asked, and lets it end; how often it was."""
+    """Kill and resume a run at random moments, then let it finish; return the number of kills."""
     chance, run, killed = random.Random(seed), folder / "killed", 0
     while True:
         begun = (run / "config.yaml").exists()
         arguments = ["train", "--resume", "killed"] if begun else new
         process, before = start(*arguments), updates_of(run)
         if killed < kills:
-            # In some it has not begun, in others it is about to save, evaluate or log.
+            # The run may not have started, or may be about to save, evaluate or log.
             wait_for(process, run, before + chance.choice([0, 1, 1, 2]))
             time.sleep(chance.random() * 0.1)
             process.send_signal(signal.SIGKILL)
@@ -87,7 +87,7 @@ def killed_until_through(
 
 
 @pytest.mark.slow
-def test_killed_at_random_it_ends_as_if_it_never_had_been(start: Start, tmp_path: Path) -> None:
+def test_random_kills_do_not_change_the_result(start: Start, tmp_path: Path) -> None:
     whole = start(*new_run("whole", max_updates=80))
     killed = new_run("killed", max_updates=80)
     assert killed_until_through(start, tmp_path, killed, kills=12, seed=10) == 12
@@ -101,10 +101,10 @@ def test_killed_at_random_it_ends_as_if_it_never_had_been(start: Start, tmp_path
     [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
 @pytest.mark.slow
-def test_a_signal_stops_a_long_window_saves_and_says_how_to_go_on(
+def test_signal_in_a_long_window_saves_a_checkpoint(
     start: Start, tmp_path: Path, number: int, code: int
 ) -> None:
-    # A window of hundreds of micro-steps: the signal comes in the middle of the second one.
+    # A window has hundreds of micro-steps, so the signal arrives in the middle of the second one.
     long = {"target_batch": 800, "micro_batch": 1, "cut": "count", "epochs": 100}
     process = start(*new_run("run", **long, save_every=1000))
     wait_for(process, tmp_path / "run", 1)
@@ -119,8 +119,8 @@ def test_a_signal_stops_a_long_window_saves_and_says_how_to_go_on(
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_at_once(start: Start, tmp_path: Path) -> None:
-    """While one micro-batch is computed that takes seconds."""
+def test_second_signal_stops_immediately(start: Start, tmp_path: Path) -> None:
+    """The signals arrive during a single micro-batch that takes seconds."""
     long = {"target_batch": 128, "micro_batch": 128, "epochs": 100, "eval_every": 1000}
     arguments = new_run("run", **long)
     at = arguments.index("--bert-config")
@@ -144,9 +144,7 @@ def test_a_second_signal_stops_at_once(start: Start, tmp_path: Path) -> None:
     assert "digest" in read_text(folder / "update-1/position.json")
 
 
-def test_while_it_prepares_a_signal_ends_it_and_nothing_is_left(
-    start: Start, tmp_path: Path
-) -> None:
+def test_signal_during_preparation_leaves_no_files(start: Start, tmp_path: Path) -> None:
     process = start(*new_run("run"))
     assert process.stderr is not None
     process.stderr.readline()

@@ -1,7 +1,7 @@
-"""Running out of memory is an event, not an end: the same updates, cut smaller.
+"""Running out of memory: the run continues with smaller micro-batches and the same updates.
 
-An allocation that fails is imitated at any place by Python's MemoryError, which TensorFlow
-makes its own ResourceExhaustedError of; the last tests run out of real memory.
+Python's MemoryError, which TensorFlow turns into ResourceExhaustedError, simulates a failed
+allocation at any place. The last test runs out of real memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UPDATES = 3
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., TrainConfig]:
-    """Three updates of a thin encoder, in windows of eight reviews."""
+    """Return a function that configures three updates of a small encoder with windows of eight."""
     folder = tmp_path / "reviews"
     encoder = write_small_task(folder, train=24, dev=24)
 
@@ -50,7 +50,7 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
 def run(
     config: TrainConfig, task: Task = CLASSIFICATION
 ) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
-    """The weights at the end, where memory ran out, and the summary."""
+    """Return the final weights, the out-of-memory events and the summary."""
     events = list(train(config, silent, task=task))
     model, _ = load_best(RunFolder(Path(config.out)).best_checkpoint())
     shrunk = [event for event in events if isinstance(event, OutOfMemory)]
@@ -58,7 +58,7 @@ def run(
 
 
 class Failing(CountedPasses):
-    """The forward passes with these numbers, from 1, fail."""
+    """A task with forward passes that fail at the given numbers, from 1."""
 
     def __init__(
         self, numbers: set[int] | range, training: bool, error: type[Exception] = MemoryError
@@ -81,13 +81,13 @@ def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 @pytest.mark.parametrize(
     "micro_batch", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
 )
-def test_the_updates_are_those_of_a_run_that_never_failed(
+def test_out_of_memory_does_not_change_the_updates(
     config: Callable[..., TrainConfig], micro_batch: int
 ) -> None:
     expected, none, _ = run(config(micro_batch, "whole"))
     assert none == []
     per_window = -(-8 // micro_batch)
-    # At each micro-step of the second window.
+    # Memory runs out at each micro-step of the second window in turn.
     for position in range(per_window):
         task = Failing({per_window + 1 + position}, training=True)
         weights, events, summary = run(config(micro_batch, f"cut-{position}"), task)
@@ -98,7 +98,7 @@ def test_the_updates_are_those_of_a_run_that_never_failed(
 
 
 @pytest.mark.slow
-def test_it_goes_on_down_to_one_example_with_recomputation(
+def test_micro_batch_shrinks_to_one_example_with_recomputation(
     config: Callable[..., TrainConfig],
 ) -> None:
     expected, _, _ = run(config(8, "whole"))
@@ -113,21 +113,22 @@ def test_it_goes_on_down_to_one_example_with_recomputation(
     assert [line.get("out_of_memory") for line in lines] == [8, 4, 2, 1, None, None, None]
     plan = json.loads(folder.plan.read_text())
     assert (plan["micro_batch"], plan["recompute"]) == (1, "layer")
-    # For the runs to come.
+    # Later runs use this limit.
     assert plan["learned_limits"] == {"none": 1}
 
 
-def test_where_nothing_helps_it_says_what_would(config: Callable[..., TrainConfig]) -> None:
+def test_error_if_one_example_does_not_fit(config: Callable[..., TrainConfig]) -> None:
     with pytest.raises(RunError, match=r"one example at a time and recomputation; lower `max_seq"):
         run(config(4, "cut"), Failing(range(1, 100), training=True))
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_does_not_fit_is_cut_smaller(config: Callable[..., TrainConfig]) -> None:
+def test_evaluation_continues_with_smaller_batches(config: Callable[..., TrainConfig]) -> None:
     _, _, expected = run(config(4, "whole", eval_every=1))
     task = Failing({1, 2}, training=False)
     _, events, summary = run(config(4, "cut", eval_every=1), task)
-    # 24 reviews at once, then in batches of 16, then of 8; the other two times of 8 at once.
+    # The batch size starts at 24, then falls to 16 and 8; the other two evaluations use 8
+    # throughout.
     assert task.seen == 1 + 1 + 3 + 3 + 3
     assert events == []
     assert summary["best_dev_accuracy"] == expected["best_dev_accuracy"]
@@ -135,14 +136,14 @@ def test_an_evaluation_that_does_not_fit_is_cut_smaller(config: Callable[..., Tr
         run(config(4, "never"), Failing(range(1, 100), training=False))
 
 
-def test_another_error_is_not_taken_for_it(config: Callable[..., TrainConfig]) -> None:
+def test_other_errors_are_not_treated_as_out_of_memory(config: Callable[..., TrainConfig]) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
         run(config(4, "cut"), Failing({2}, training=True, error=ValueError))
 
 
 @pytest.mark.slow
-def test_a_real_lack_of_memory_changes_no_update(config: Callable[..., TrainConfig]) -> None:
-    """Bert-tiny with windows of 8 times 128 tokens, with all the memory and with little of it."""
+def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., TrainConfig]) -> None:
+    """Train BERT-Tiny with 256 examples of 128 tokens per update, under several memory limits."""
     data = Path(config(8, "none").data)
     rows = [f"{i % 2}\t{'very ' * 200}{('bad', 'good')[i % 2]}\n" for i in range(1024)]
     (data / "train.tsv").write_text("label\ttext\n" + "".join(rows))

@@ -1,4 +1,4 @@
-"""What is wrong with the inputs is said before TensorFlow is imported."""
+"""Input errors are reported before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from small import write_small_task
 
 SMALL = {"--bert-config": "reviews/bert_config.json", "--init-checkpoint": "none"}
-# Importing tensorflow raises an ImportError, which ends the program with exit code 1.
+# In this program, importing tensorflow raises ImportError, which gives exit code 1.
 PROGRAM = """
 import contextlib, io, json, sys
 sys.modules["tensorflow"] = None
@@ -34,7 +34,7 @@ WRONG = {
     "train --resume nope": "nope: there is no run here",
     "train --resume run": "gone/train.tsv: there is no such file",
     "train --data reviews --seeds 2": "--seeds needs --out",
-    "train --data reviews --seeds 2 --out run": "--out run is a run's folder",
+    "train --data reviews --seeds 2 --out run": "--out run is a run folder",
     "plan --data nope": "nope/train.tsv: there is no such file",
     "plan --data reviews --out nope/plan.json": "--out nope/plan.json cannot be written",
     "plan --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
@@ -49,7 +49,7 @@ WRONG = {
 
 
 def words(command: str) -> list[str]:
-    """The command's words, with a small model if it builds one and does not name it."""
+    """Return the command's words, adding a small model if it builds one and does not name it."""
     named = command.split()
     if named[0] not in ("train", "plan") or "--resume" in named:
         return named
@@ -58,7 +58,7 @@ def words(command: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """Exit code and last line on stderr of each command in `WRONG`."""
+    """Return the exit code and last line of stderr for each command in `WRONG`."""
     folder = tmp_path_factory.mktemp("preflight")
     write_small_task(folder / "reviews", train=4, dev=2)
     for name in ("here", "damaged", "run"):
@@ -79,7 +79,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_wrong_inputs_are_found_without_tensorflow(
+def test_input_errors_are_reported_without_tensorflow(
     said: dict[str, tuple[int, str]], command: str
 ) -> None:
     code, line = said[command]

@@ -1,4 +1,4 @@
-"""Resuming: as if the run had never ended, to the last bit."""
+"""Resuming a run gives bit-identical results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
 
-# Twenty examples in windows of eight, two epochs: the third and the sixth window are short.
+# With twenty examples, windows of eight and two epochs, the third and the sixth window are short.
 EXAMPLES, UPDATES = 20, 6
 
 Make = Callable[..., TrainConfig]
@@ -45,14 +45,14 @@ Make = Callable[..., TrainConfig]
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data, and the dimensions of a thin encoder."""
+    """Create a small data set, and the dimensions of a small encoder."""
     folder = tmp_path_factory.mktemp("data") / "reviews"
     write_small_task(folder, train=EXAMPLES, dev=10)
     return folder
 
 
 def made(data: Path, out: Path, **options: object) -> TrainConfig:
-    """Six updates over two epochs, with dropout."""
+    """Return the configuration of a run with dropout and six updates over two epochs."""
     values = {
         "data": str(data),
         "out": str(out),
@@ -72,7 +72,7 @@ def made(data: Path, out: Path, **options: object) -> TrainConfig:
 
 @pytest.fixture
 def config(reviews: Path, tmp_path: Path) -> Make:
-    """Configurations of runs in a folder of the test's own, with data of its own."""
+    """Return a function that configures runs in the test's own folder, with its own data."""
     data = tmp_path / "reviews"
     shutil.copytree(reviews, data)
     return lambda name, **options: made(data, tmp_path / name, **options)
@@ -80,14 +80,14 @@ def config(reviews: Path, tmp_path: Path) -> Make:
 
 @pytest.fixture(scope="module")
 def whole(reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a run leaves that was never stopped."""
+    """Return the result of a run that was never interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
     list(train(made(reviews, out), silent))
     return result(out)
 
 
 def run_until(events: Any, update: int) -> None:
-    """Takes events up to those of an update, and lets go: as if the process were killed."""
+    """Consume events up to those of an update, then close the run as a kill would."""
     for event in events:
         if isinstance(event, Updated) and event.update == update:
             break
@@ -95,7 +95,7 @@ def run_until(events: Any, update: int) -> None:
 
 
 def stopped_after(config: TrainConfig, update: int) -> Event:
-    """Trains, and asks it to stop when an update is done; what it said last."""
+    """Train, ask the run to stop after an update, and return its last event."""
     stopping = Stopping()
     for event in train(config, silent, stopping):
         if isinstance(event, Updated) and event.update == update:
@@ -113,7 +113,7 @@ def stopped_after(config: TrainConfig, update: int) -> Event:
     ],
     ids=str,
 )
-def test_killed_after_any_update_it_ends_as_if_it_never_had_been(
+def test_resume_after_kill_gives_identical_result(
     config: Make, whole: dict[str, Any], options: dict[str, Any], kills: list[int]
 ) -> None:
     if options:
@@ -132,7 +132,7 @@ def test_killed_after_any_update_it_ends_as_if_it_never_had_been(
 
 
 @pytest.mark.slow
-def test_stopped_it_drops_the_window_saves_and_goes_on(config: Make, whole: dict[str, Any]) -> None:
+def test_resume_after_stop_gives_identical_result(config: Make, whole: dict[str, Any]) -> None:
     stopped = config("stopped", save_every="100")
     last = stopped_after(stopped, 3)
     assert last == Stopped(3, signal.SIGTERM, Path(str(stopped.out)))
@@ -141,10 +141,8 @@ def test_stopped_it_drops_the_window_saves_and_goes_on(config: Make, whole: dict
     assert result(stopped.out) == whole
 
 
-def test_a_stop_in_the_middle_of_a_window_changes_nothing(
-    config: Make, whole: dict[str, Any]
-) -> None:
-    """The request comes while TensorFlow computes the first micro-batch of the third window."""
+def test_stop_within_a_window_drops_that_window(config: Make, whole: dict[str, Any]) -> None:
+    """The request arrives while TensorFlow computes the first micro-batch of the third window."""
     passes: list[int] = []
     stopping = Stopping()
 
@@ -164,8 +162,8 @@ def test_a_stop_in_the_middle_of_a_window_changes_nothing(
 
 
 @pytest.mark.slow
-def test_more_updates_than_at_first(config: Make) -> None:
-    """At its first end it was evaluated, and was the best: a longer run never would have been."""
+def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> None:
+    """The short run's final evaluation is its best; an uninterrupted long run never makes it."""
     whole = config("whole")
     *_, last = train(whole, silent, task=ScriptedScores(accuracy=[0.9, 0.5, 0.5]))
     assert last.summary["best_update"] == 2
@@ -179,7 +177,9 @@ def test_more_updates_than_at_first(config: Make) -> None:
 
 
 @pytest.mark.slow
-def test_what_changes_no_update_may_be_changed(config: Make, whole: dict[str, Any]) -> None:
+def test_resume_may_change_options_that_change_no_update(
+    config: Make, whole: dict[str, Any]
+) -> None:
     cut = config("cut")
     run_until(train(cut, silent), 2)
     asked = {"micro_batch": 8, "keep": 1, "save_every": "10m", "seed": 0}
@@ -191,38 +191,40 @@ def test_what_changes_no_update_may_be_changed(config: Make, whole: dict[str, An
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
 
 
-def test_what_changes_the_updates_is_refused(config: Make) -> None:
+def test_resume_may_not_change_the_updates(config: Make) -> None:
     run_config = config("run")
     run_until(train(run_config, silent), 3)
     run = Path(str(run_config.out))
     before = result(run)
-    with pytest.raises(ConfigError, match=r"`target_batch` 4 \(was 8\), `seed` 1 \(was 0\)"):
+    with pytest.raises(ConfigError, match=r"`target_batch` to 4 \(was 8\), `seed` to 1 \(was 0\)"):
         list(resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
-    with pytest.raises(ConfigError, match=r"`optimizer` bert-adamw \(was adamw\)"):
+    with pytest.raises(ConfigError, match=r"`optimizer` to bert-adamw \(was adamw\)"):
         list(resume(run, {"optimizer": "bert-adamw"}, silent))
     with pytest.raises(ConfigError, match=r"both name the run folder; drop `out`"):
         list(resume(run, {"out": "elsewhere"}, silent))
     drawn = config("drawn", dropout_stream="micro-batch")
     RunFolder(Path(str(drawn.out))).create(drawn, {})
-    with pytest.raises(ConfigError, match=r"`micro_batch` 2 \(was 3\), `cut` cost \(was count\)"):
+    with pytest.raises(
+        ConfigError, match=r"`micro_batch` to 2 \(was 3\), `cut` to cost \(was count\)"
+    ):
         list(resume(Path(str(drawn.out)), {"micro_batch": 2, "cut": "cost"}, silent))
     data = Path(run_config.data)
     for name, text in (("train.tsv", "1\tbad food\n"), ("dev.tsv", "0\tgood\n")):
         whole = (data / name).read_text()
         (data / name).write_text(whole + text)
-        with pytest.raises(InputError, match=rf"run: {name} of this run changed since it began"):
+        with pytest.raises(InputError, match=rf"run: {name} changed since this run began"):
             list(resume(run, {}, silent))
         (data / name).write_text(whole)
     vocabulary = (data / "vocab.txt").read_text()
     (data / "vocab.txt").write_text(vocabulary.replace("good", "tasty"))
-    with pytest.raises(InputError, match=r"run: vocabulary of this run changed since it began"):
+    with pytest.raises(InputError, match=r"run: vocabulary changed since this run began"):
         list(resume(run, {}, silent))
     (data / "vocab.txt").write_text(vocabulary)
     assert result(run) == before
 
 
 @pytest.mark.slow
-def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> None:
+def test_damaged_checkpoint_error_names_the_previous_one(config: Make) -> None:
     run_config = config("run", max_updates=2)
     list(train(run_config, silent))
     run = Path(str(run_config.out))
@@ -233,11 +235,11 @@ def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> No
     def bit_flipped(raw: bytes) -> bytes:
         return raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:]
 
-    hint = "remove it, and resuming goes on from update-1"
+    hint = "remove it to resume from update-1"
     for path, harm, message in (
-        (data, lambda raw: raw[:-1], r"the digest of state.data-\S+ differs"),
-        (data, bit_flipped, r"the digest of state.data-\S+ differs"),
-        (position, lambda raw: raw.replace(b'"update": 2', b'"update": 3'), "digest of position"),
+        (data, lambda raw: raw[:-1], r"state.data-\S+ does not match its digest"),
+        (data, bit_flipped, r"state.data-\S+ does not match its digest"),
+        (position, lambda raw: raw.replace(b'"update": 2', b'"update": 3'), "position.json does"),
         (position, lambda raw: raw[: len(raw) // 2], "is damaged"),
         (position, lambda _: b"[]", "is damaged"),
         (position, lambda _: b"{}", "is damaged"),
@@ -257,23 +259,25 @@ def test_a_damaged_state_is_named_and_the_one_before_offered(config: Make) -> No
     for state in saved_states(run / "checkpoints"):
         (state / "position.json").unlink()
     shutil.rmtree(first, ignore_errors=True)
-    with pytest.raises(InputError, match=r"update-2: .*; remove it, and resuming begins anew"):
+    with pytest.raises(InputError, match=r"update-2: .*; remove it to start the run over"):
         list(resume(run, {}, silent))
 
 
 @pytest.mark.slow
-def test_the_state_that_is_offered_can_be_resumed_also_before_the_last_best_model(
+def test_checkpoint_before_the_last_best_model_can_be_resumed(
     config: Make, whole: dict[str, Any]
 ) -> None:
     run_config = config("run", max_updates=4)
     list(train(run_config, silent))
     run = Path(str(run_config.out))
     lines = (run / "eval.jsonl").read_text().splitlines()
-    assert [json.loads(line)["best"] for line in lines] == [True, True], "a test of two bests"
+    assert [json.loads(line)["best"] for line in lines] == [True, True], (
+        "this test needs two best checkpoints"
+    )
     states = saved_states(run / "checkpoints")
     assert [p.name for p in states] == ["update-2", "update-3", "update-4"]
     (states[-1] / "position.json").write_text("{}")
-    with pytest.raises(InputError, match=r"update-4.*goes on from update-3"):
+    with pytest.raises(InputError, match=r"update-4.*resume from update-3"):
         list(resume(run, {}, silent))
     shutil.rmtree(states[-1])
     list(resume(run, {"max_updates": UPDATES}, silent))
@@ -281,19 +285,21 @@ def test_the_state_that_is_offered_can_be_resumed_also_before_the_last_best_mode
 
 
 @pytest.mark.slow
-def test_a_state_of_another_run_is_named(config: Make) -> None:
+def test_checkpoint_of_another_run_is_an_error(config: Make) -> None:
     run_config, foreign = config("run", max_updates=1), config("other", max_updates=1, seed=1)
     list(train(run_config, silent))
     list(train(foreign, silent))
     run = Path(str(run_config.out))
     shutil.rmtree(run / "checkpoints/update-1")
     shutil.copytree(Path(str(foreign.out)) / "checkpoints/update-1", run / "checkpoints/update-1")
-    with pytest.raises(InputError, match=r"update-1: is the state of another run; remove it"):
+    with pytest.raises(InputError, match=r"update-1: is a checkpoint of another run; remove it"):
         list(resume(run, {}, silent))
 
 
 @pytest.mark.slow
-def test_latest_may_move_on_meanwhile(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_keeps_to_its_run_when_latest_moves(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_config = config("runs/one", max_updates=3)
     monkeypatch.chdir(Path(str(run_config.out)).parents[1])
     run_until(train(run_config, silent), 1)
@@ -308,7 +314,7 @@ def test_latest_may_move_on_meanwhile(config: Make, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_a_state_of_another_model_is_named(config: Make) -> None:
+def test_checkpoint_of_another_model_is_an_error(config: Make) -> None:
     both = run_config, foreign = config("run", max_updates=1), config("other", max_updates=1)
     list(train(run_config, silent))
     path = Path(str(foreign.bert_config))
@@ -316,17 +322,17 @@ def test_a_state_of_another_model_is_named(config: Make) -> None:
     list(train(foreign, silent))
     path.write_text(path.read_text().replace('"intermediate_size": 24', '"intermediate_size": 16'))
     run = Path(str(run_config.out))
-    # As if somebody had made it look like one of this run.
+    # The checkpoint gets this run's mark, so that it seems to belong to the run.
     shutil.rmtree(run / "checkpoints/update-1")
     shutil.copytree(Path(str(foreign.out)) / "checkpoints/update-1", run / "checkpoints/update-1")
     marks = [json.loads((Path(str(c.out)) / "inputs.json").read_text())["mark"] for c in both]
     inputs = run / "inputs.json"
     inputs.write_text(inputs.read_text().replace(*marks))
-    with pytest.raises(InputError, match=r"update-1: does not fit this run's model"):
+    with pytest.raises(InputError, match=r"update-1: does not match this run's model"):
         list(resume(run, {}, silent))
 
 
-def test_a_run_folder_that_goes_away(config: Make, whole: dict[str, Any]) -> None:
+def test_resume_after_the_run_folder_disappears(config: Make, whole: dict[str, Any]) -> None:
     run_config = config("run")
     run, events = Path(str(run_config.out)), train(run_config, silent)
     for event in events:
@@ -341,7 +347,7 @@ def test_a_run_folder_that_goes_away(config: Make, whole: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-def test_a_run_folder_that_becomes_read_only(
+def test_resume_after_the_run_folder_becomes_read_only(
     config: Make, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_config = config("run")
@@ -364,7 +370,7 @@ def test_a_run_folder_that_becomes_read_only(
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Nothing in the folder can be written any more, not even by root."""
+    """Make a folder read-only, even for root, in this context."""
     for options in (["--bind", str(folder)], ["-o", "remount,bind,ro"]):
         done = subprocess.run(["mount", *options, str(folder)], capture_output=True)
         if done.returncode:
@@ -376,10 +382,10 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_clock_that_jumps_back(
+def test_resume_when_the_clock_runs_backwards(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an hour, whenever somebody looks."""
+    """The clock goes back one hour each time it is read."""
     hours = itertools.count()
 
     class Clock(datetime.datetime):
@@ -402,18 +408,18 @@ def test_a_clock_that_jumps_back(
     assert result("runs/latest") == whole
 
 
-def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
+def test_two_processes_cannot_train_in_one_folder(config: Make) -> None:
     run_config = config("run")
     events = train(run_config, silent)
     for event in events:
         if isinstance(event, Updated):
             break
-    message = f"process {os.getpid()} is training into this folder; wait for it, or stop it"
+    message = f"process {os.getpid()} is training in this folder; wait for it to finish, or stop it"
     with pytest.raises(InputError, match=message):
         list(resume(Path(str(run_config.out)), {}, silent))
     events.close()
     with RunFolder(Path(str(run_config.out))).locked():
-        pass  # The lock went with who had it.
+        pass  # Closing the run released its lock.
 
 
 @pytest.mark.parametrize(
@@ -422,13 +428,13 @@ def test_two_processes_cannot_train_into_one_folder(config: Make) -> None:
         [(checkpoints, "write_text")],
         [(atomic, "sync"), (atomic, "_put_folder")],
     ],
-    ids=["while a file is written", "while files are put on the disk"],
+    ids=["while a file is written", "while files are flushed to disk"],
 )
 @pytest.mark.slow
-def test_where_it_cannot_save_what_was_saved_is_whole(
+def test_full_disk_leaves_earlier_checkpoints_intact(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch, places: list[Any]
 ) -> None:
-    """A disk that fills up: at any of the files of a state."""
+    """The disk fills up while any of a checkpoint's files is written."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -448,7 +454,7 @@ def test_where_it_cannot_save_what_was_saved_is_whole(
 
 
 @pytest.mark.slow
-def test_a_first_checkpoint_that_cannot_be_saved_promises_no_earlier_one(
+def test_full_disk_at_the_first_checkpoint_says_the_run_starts_over(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -457,17 +463,17 @@ def test_a_first_checkpoint_that_cannot_be_saved_promises_no_earlier_one(
     run_config = config("run")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_text", full)
-        with pytest.raises(RunError, match=r"run again with `resume`; it starts over$"):
+        with pytest.raises(RunError, match=r"run again with `resume`; the run starts over$"):
             list(train(run_config, silent))
     list(resume(Path(str(run_config.out)), {}, silent))
     assert result(str(run_config.out)) == whole
 
 
-def test_nonfinite_updates_in_a_row_end_the_run(
+def test_consecutive_nonfinite_updates_stop_training(
     config: Make,
 ) -> None:
     def changed(logits: Any, tokens: Any, training: bool) -> Any:
-        # Those of the longest review, which are the last of a window, are not numbers.
+        # The logits of the longest reviews, which come last in a window, become NaN.
         bad = tf.reduce_max(tokens.row_lengths()) >= 8
         return logits + tf.where(bad & training, float("nan"), 0.0)
 
@@ -494,6 +500,6 @@ def test_save_every(text: str, meaning: tuple[int | None, float | None]) -> None
 
 
 @pytest.mark.parametrize("text", ["0", "", "-1", "1.5", "10d", "m", "0m", "1e3", "٣"])
-def test_save_every_is_updates_or_time(text: str) -> None:
+def test_invalid_save_every_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError, match="is neither updates nor time; write it as"):
         save_interval(text)

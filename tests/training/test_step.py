@@ -1,4 +1,4 @@
-"""The promise: the same target batch gives the same weights, however a window is cut."""
+"""The same target batch gives the same weights for any micro-batch size."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ TINY = EncoderConfig(
     vocab_size=50,
     max_position_embeddings=32,
 )
-# 25 times the recipe's rate. Not more: a key's bias has no gradient but rounding noise, which
-# Adam makes as large as any other step.
+# This is 25 times the default learning rate. A higher one would amplify rounding errors: a key's
+# bias has no gradient but rounding noise, which Adam makes as large as any other step.
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
-# 100 examples are three windows of 32 and one of 4: the tenth update is in the third epoch.
+# 100 examples are three windows of 32 and one of 4, so the tenth update is in the third epoch.
 UPDATES = 10
 
 
@@ -46,7 +46,7 @@ def build(dropout: float = 0.0) -> tf_keras.Model:
 
 
 def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[str, float]]]:
-    """Weights after ten updates, and what each reported."""
+    """Return the weights after ten updates, and the results of each update."""
     plan = make_plan(CONFIG.target_batch, micro_batch)
     model, optimizer = build(), make_optimizer(CONFIG, UPDATES, plan.accumulation_steps)
     update, results = (
@@ -61,7 +61,7 @@ def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[st
 
 @pytest.fixture(scope="module")
 def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
-    """Plain tf_keras, all padded to the maximum, no accumulation: independent of our update."""
+    """Train with plain tf_keras, full padding and no accumulation, independently of our update."""
     model = build()
     optimizer = tf_keras.optimizers.AdamW(0.0, weight_decay=0.01, epsilon=1e-8)
     optimizer.exclude_from_weight_decay(
@@ -82,7 +82,7 @@ def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
             tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
         ]
         gradients, norm = tf.clip_by_global_norm(gradients, CONFIG.clip_norm)
-        # Warm-up over the first of ten updates, from 0; then in a straight line to 0.
+        # The learning rate warms up from 0 in the first of ten updates, then decays linearly to 0.
         rate = CONFIG.learning_rate * (0 if number == 0 else (UPDATES - number) / (UPDATES - 1))
         optimizer.learning_rate = rate
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -91,7 +91,7 @@ def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
 
 
 @pytest.mark.parametrize("micro_batch", [32, 8, 12, 1])
-def test_same_weights_however_the_window_is_cut(
+def test_same_weights_for_any_micro_batch(
     store: TokenStore, micro_batch: int, big_batch: tuple[np.ndarray, list[dict[str, float]]]
 ) -> None:
     weights, results = train(store, micro_batch)
@@ -99,12 +99,12 @@ def test_same_weights_however_the_window_is_cut(
     np.testing.assert_allclose(weights, expected_weights, rtol=0, atol=1e-6)
     for key in ("loss", "grad_norm", "learning_rate"):
         np.testing.assert_allclose([r[key] for r in results], [r[key] for r in expected], rtol=1e-5)
-    assert max(r["grad_norm"] for r in results) > CONFIG.clip_norm  # clipping was in effect
+    assert max(r["grad_norm"] for r in results) > CONFIG.clip_norm  # Clipping was active.
     assert all(r["applied"] for r in results)
 
 
 @pytest.mark.slow
-def test_there_are_no_accumulators_with_one_micro_step(store: TokenStore) -> None:
+def test_single_micro_step_has_no_accumulators(store: TokenStore) -> None:
     for micro_batch, accumulators in ((32, False), (8, True)):
         steps = make_plan(32, micro_batch).accumulation_steps
         model, optimizer = build(), make_optimizer(CONFIG, UPDATES, steps)
@@ -115,7 +115,7 @@ def test_there_are_no_accumulators_with_one_micro_step(store: TokenStore) -> Non
         assert (own > len(model.trainable_variables)) == accumulators
 
 
-def test_one_trace_serves_all_windows(store: TokenStore) -> None:
+def test_all_windows_share_one_trace(store: TokenStore) -> None:
     model = build()
     traces = []
     call = model.call
@@ -135,7 +135,7 @@ def test_one_trace_serves_all_windows(store: TokenStore) -> None:
     assert len(traces) == traced > 0
 
 
-def test_dropout_is_on_in_training_and_off_in_prediction(store: TokenStore) -> None:
+def test_dropout_is_active_in_training_only(store: TokenStore) -> None:
     model, window = build(dropout=0.5), make_window(store, np.arange(8), 8)
     predict = make_predict(CLASSIFICATION, model, Topology())
     np.testing.assert_array_equal(predict(window), predict(window))
@@ -144,7 +144,7 @@ def test_dropout_is_on_in_training_and_off_in_prediction(store: TokenStore) -> N
     assert update(window)["loss"] != update(window)["loss"]
 
 
-def test_padding_does_not_change_a_prediction(store: TokenStore) -> None:
+def test_padding_does_not_change_predictions(store: TokenStore) -> None:
     model = build()
     alone, together = (Predictor(CLASSIFICATION, model, batch)(store, silent) for batch in (1, 32))
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
@@ -154,7 +154,7 @@ def test_padding_does_not_change_a_prediction(store: TokenStore) -> None:
         np.testing.assert_array_equal(alone[row], logits[0])
 
 
-def test_biases_and_layer_norm_do_not_decay() -> None:
+def test_biases_and_layer_norm_have_no_weight_decay() -> None:
     model = build()
     config = dataclasses.replace(CONFIG, weight_decay=0.5, warmup_fraction=0.0)
     optimizer = make_optimizer(config, 10, 1)
@@ -168,14 +168,14 @@ def test_biases_and_layer_norm_do_not_decay() -> None:
         np.testing.assert_allclose(variable.numpy(), old * factor, rtol=1e-6, err_msg=variable.name)
 
 
-def test_the_schedule_warms_up_and_decays_by_updates() -> None:
+def test_schedule_warms_up_and_decays() -> None:
     schedule = make_schedule(TrainConfig(learning_rate=1.0, warmup_fraction=0.1), 100)
     expected = {0: 0.0, 5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0}
     for update, rate in expected.items():
         np.testing.assert_allclose(float(schedule(update)), rate, atol=1e-6)
 
 
-def test_a_window_that_is_not_finite_is_dropped(store: TokenStore) -> None:
+def test_nonfinite_window_is_skipped(store: TokenStore) -> None:
     model, optimizer = build(), make_optimizer(CONFIG, UPDATES, 4)
     update, window = (
         make_update(CLASSIFICATION, model, optimizer, 0, True),
@@ -189,7 +189,7 @@ def test_a_window_that_is_not_finite_is_dropped(store: TokenStore) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
-def test_each_precision_trains_with_its_own_arithmetic(store: TokenStore, precision: str) -> None:
+def test_each_precision_trains_in_its_compute_dtype(store: TokenStore, precision: str) -> None:
     config = dataclasses.replace(CONFIG, precision=precision, warmup_fraction=0.0)
     model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
     optimizer = make_optimizer(config, UPDATES, 4)
@@ -197,7 +197,7 @@ def test_each_precision_trains_with_its_own_arithmetic(store: TokenStore, precis
         make_update(CLASSIFICATION, model, optimizer, 0, True),
         make_window(store, np.arange(32), 8),
     )
-    # In float16 the first windows overflow until the loss scale has come down.
+    # In float16 the first windows overflow until the loss scale is low enough.
     results = [update(window) for _ in range(6)]
     compute = {"float32": "float32", "mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
     assert model.layers[-1].compute_dtype == compute[precision]

@@ -1,4 +1,4 @@
-"""What an update takes of the memory, measured: each in a process with a limit."""
+"""Measured memory of an update, in processes with a memory limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-# Many layers and few words: no variable is a large part of the model.
+# With many layers and few words, no variable is a large part of the model.
 WIDE = {
     "hidden_size": 192,
     "num_hidden_layers": 8,
@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
+def test_update_does_not_copy_the_gradients(kind: str) -> None:
     with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job(encoder=WIDE, config=KINDS[kind]))
         parameters = built["static_bytes"]["parameters"]
@@ -51,11 +51,11 @@ def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
         transient = (
             worker.run(MeasurementRequest([[8]], "none")).peak_bytes - built["resting_bytes"]
         )
-        # In mixed precision weights are there a second time, in half their size.
+        # Mixed precision adds a copy of the weights in half their size.
         assert transient < (0.75 if kind == "loss scale" else 0.5) * parameters
         if kind == "float32":
-            # A loop over 12 micro-steps takes no more than 12 windows of one. How two threads
-            # interleave moves each peak by up to 3 %: the largest of as many is compared.
+            # A loop over 12 micro-steps takes no more memory than 12 windows of one. The timing of
+            # two threads moves each peak by up to 3 %, so the largest of 12 peaks is compared.
             one, many = (
                 MeasurementRequest([[64] * 4], "none"),
                 MeasurementRequest([[64] * 4] * 12, "none"),
@@ -69,7 +69,7 @@ def test_an_update_makes_no_second_copy_of_the_gradients(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_micro_step_needs_no_accumulators() -> None:
+def test_update_of_one_micro_step_needs_no_accumulators() -> None:
     with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job(encoder=WIDE, accumulation_steps=1))
         assert built["static_bytes"]["accumulators"] == 0
@@ -77,7 +77,7 @@ def test_one_micro_step_needs_no_accumulators() -> None:
         assert worker.run(MeasurementRequest([[64] * 4], "none", accumulate=False)) is not None
 
 
-def test_gradients_of_embeddings_stay_sparse_until_they_are_summed(
+def test_embedding_gradients_stay_sparse_until_accumulated(
     store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {}
@@ -115,7 +115,7 @@ optimizer.build(model.trainable_variables)
 states = Checkpoints(model, optimizer, RunFolder(Path(sys.argv[1])), 1)
 states.save(Position(""), make_plan(4, 1, "none", "cost", 1))
 def largest():
-    # Upwards: what does not fit is waited for.
+    # Sizes grow, because an allocation that fails waits first.
     fitting = lambda mib: device_memory._can_have(mib * 2**20)
     return list(itertools.takewhile(fitting, itertools.count(1)))[-1]
 before, used = largest(), device_memory.used_bytes()
@@ -133,8 +133,8 @@ print(before, device_memory.peak_memory_bytes() - used, device_memory._can_have(
 
 
 @pytest.mark.slow
-def test_restoring_leaves_the_memory_as_it_was(tmp_path: Path) -> None:
-    """What is free is one piece as before, and reading restored weights makes no copy of them."""
+def test_restoring_does_not_fragment_memory(tmp_path: Path) -> None:
+    """Free memory stays in one block, and reading restored weights makes no copy of them."""
     (tmp_path / "checkpoints").mkdir()
     command = [sys.executable, "-c", RESTORING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""TensorBoard's event files: what the logs have, once."""
+"""TensorBoard event files contain each event of the logs once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def update(number: int) -> dict[str, object]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run that was saved after its second update."""
+    """Create a run saved after its second update."""
     (tmp_path / "config.yaml").write_text("target_batch: 8\nmicro_batch: 4\n")
     lines = [json_text(update(number), indent=None) for number in (1, 2)]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard reads, by name: steps and values."""
+    """Return the steps and values that TensorBoard reads, by tag."""
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     events.Reload()
     return {
@@ -41,7 +41,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def test_a_run_that_goes_on_is_drawn_once(run: Path) -> None:
+def test_resumed_run_has_each_update_once(run: Path) -> None:
     for more in ([3, 4], [3, 4, 5]):
         files = TensorBoardLog(run / "tensorboard", read_record(run))
         for number in more:
@@ -53,11 +53,11 @@ def test_a_run_that_goes_on_is_drawn_once(run: Path) -> None:
         [1, 1 / 2, 1 / 3, 1 / 4, 0.2]
     )
     assert found["dev/accuracy"] == [(2, 0.5)]
-    # What was not finite is not drawn, nor what a line has no value of.
+    # Values that are missing or not finite are not plotted.
     assert "train/gradient_norm" not in found and "memory/peak_bytes" not in found
 
 
-def test_what_cannot_be_written_is_said(run: Path) -> None:
+def test_unwritable_folder_is_an_error(run: Path) -> None:
     (run / "taken").write_text("a file")
     with pytest.raises(RunError, match=r"taken/tensorboard: cannot be written .*`resume`"):
         files = TensorBoardLog(run / "taken/tensorboard", read_record(run))
