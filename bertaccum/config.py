@@ -254,9 +254,9 @@ class StepConfig(Options):
     )
     cut: str = setting(
         "cost",
-        "How a window is cut into micro-batches. cost: by tokens, into the fastest micro-batches"
-        " that need no more memory than `micro_batch` examples of the maximum length; count: into"
-        " equal numbers of examples.",
+        "How a window is cut into micro-batches. cost: into the fastest micro-batches that"
+        " hold no more tokens than `micro_batch` of the longest examples; count: into equal"
+        " numbers of examples.",
         group=MEMORY,
         choices=CUTS,
         free=True,
