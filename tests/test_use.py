@@ -257,7 +257,7 @@ def test_going_on_with_a_run_that_is_over_says_so(run: Any) -> None:
     events.close()
     code, out, err = run("train", "--resume", "runs/one")
     assert code == 0
-    assert "finished already, at update 40; for more, train anew\n" in err
+    assert "already finished at update 40; to train further, train anew\n" in err
     assert "tracing" not in err
     assert re.search(r"updates +40 ", out)
 

@@ -82,7 +82,7 @@ def test_a_python_file_is_told_its_place(tmp_path: Path, capfd: pytest.CaptureFi
     *said, last = err.splitlines()
     assert sorted(said) == ["[0] a word", "[1] a word"]
     assert last == "error: the first of the workers to fail ended with exit code 3"
-    with pytest.raises(ConfigError, match=r"none.py is no file"):
+    with pytest.raises(ConfigError, match=r"none.py is not a file"):
         cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)
 
 

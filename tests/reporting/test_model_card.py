@@ -51,7 +51,7 @@ def test_what_a_card_says(run: Path) -> None:
     card = (run / "model-card.md").read_text()
     for line in (
         "# r",
-        "A text classifier: bert-tiny, fine-tuned on reviews with bertaccum. It tells apart bad,"
+        "A text classifier: bert-tiny, fine-tuned on reviews with bertaccum. Its classes: bad,"
         " good.",
         "| best dev accuracy | 0.8000 (update 20) |",
         "| final dev accuracy | 0.7500 |",
@@ -66,7 +66,7 @@ def test_what_a_card_says(run: Path) -> None:
         "| memory | 4,096 MiB |",
         "| device | a GPU |",
         "| tensorflow | 2.20.0 |",
-        "bertaccum eval --run runs/r       # how good it is on test.tsv",
+        "bertaccum eval --run runs/r       # scores on test.tsv",
     ):
         assert line in card.splitlines(), line
     # What changes no update is no part of the recipe.

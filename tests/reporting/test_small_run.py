@@ -20,7 +20,7 @@ def test_card_and_page_of_a_real_run(run) -> None:
     folder = Path("runs/latest").resolve()
     card = (folder / "model-card.md").read_text()
     assert "| train.tsv | 16 rows, SHA-256 " in card
-    assert "By `bertaccum eval`" not in card
+    assert "evaluated by `bertaccum eval`" not in card
     assert str(Path.cwd()) not in card
 
     assert run("eval").code == 0

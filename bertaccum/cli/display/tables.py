@@ -72,7 +72,7 @@ def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> N
     ]
     mistakes.sort(key=lambda mistake: -mistake[0])
     first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
-    console.print("most frequent mistakes:" if mistakes else "There is no mistake.")
+    console.print("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
         show(console, ("label", "predicted", "examples"), first)
     left_out = len(mistakes) - len(first)
