@@ -267,7 +267,7 @@ def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> Non
         list(bertaccum.predict(["a text"], run=str(folder / "none")))
     with pytest.raises(TypeError, match="unexpected keyword"):
         bertaccum.train(target_bach=8)
-    with pytest.raises(TypeError, match="needs texts, or a file"):
+    with pytest.raises(TypeError, match="needs texts or `file`"):
         bertaccum.predict()
     with pytest.raises(TypeError, match="no option max_update"):
         bertaccum.train(resume="runs/one", max_update=3)

@@ -193,7 +193,7 @@ def _truncation(record: Record) -> dict[str, str]:
 
 
 def class_names(record: Record) -> list[str]:
-    """Return the class names of the best model, or the labels of the data if there is none."""
+    """Return the class names of the best model, else the labels of the data."""
     try:
         values = json.loads((record.paths.best / "labels.json").read_text(encoding="utf-8"))
         return [str(name) for name in values["names"]]

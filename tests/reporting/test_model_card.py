@@ -140,7 +140,7 @@ def test_usage_may_be_another_and_unfinished_runs_have_no_card(run: Path) -> Non
 
 
 def test_dropout_that_follows_the_cut_is_not_said_not_to(tmp_path: Path) -> None:
-    same = "which does not change the updates"
+    same = "The cut does not change the updates"
     first = write_run(tmp_path / "a", [0.5])
     other = write_run(tmp_path / "b", [0.5], dropout_stream="micro-batch")
     assert same in model_card(read_record(first))

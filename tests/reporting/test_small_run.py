@@ -33,7 +33,7 @@ def test_card_and_page_of_a_real_run(run) -> None:
     assert (made.code, made.out) == (0, "page.html: written\n")
     text = Path("page.html").read_text()
     assert f"<td>{found['loss']:.4f}</td>" in text
-    assert ("whose own label" in text) == (found["accuracy"] < 1)
+    assert ("with the lowest probability" in text) == (found["accuracy"] < 1)
     # A model that has been saved is enough, also of a run that is not over.
     (folder / "summary.json").unlink()
     made = run("report")
