@@ -1,4 +1,4 @@
-"""`python -m bertaccum`."""
+"""The entry point of `python -m bertaccum`."""
 
 from bertaccum.cli.program import main
 

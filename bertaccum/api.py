@@ -1,8 +1,8 @@
-"""The commands as functions: `import bertaccum; bertaccum.train(...)`.
+"""The commands as Python functions, such as `bertaccum.train(...)`.
 
 Each function takes the options of its command as keywords, or as a dataclass of
-`bertaccum.config`, with the same names and defaults. It raises `BertAccumError` for what the
-command reports, and prints nothing.
+`bertaccum.config`, with the same names and defaults. It prints nothing, and raises a
+`BertAccumError` if the command would report an error.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Config = TypeVar("_Config", bound=Options)
-# Number of wrongly classified examples on a run's page.
+# Number of misclassified examples on the page of a run.
 _MISTAKES = 20
 
 
 def _takes(kind: type) -> Callable[[_Function], _Function]:
-    """Show the options of a configuration in a function's signature, for help and completion."""
+    """Add the options of a configuration to a function's signature, for help and completion."""
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -79,21 +79,21 @@ def prepare(
     note: Note = unheard,
     **options: Unpack[keywords.PrepareOptions],
 ) -> PrepareResult:
-    """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare`.
+    """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare` does.
 
     Args:
-      config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much of it is done, and the total.
-      note: called with sentences on how the files are read.
-      options: fields of `PrepareConfig`.
+      config: The options; `options` override it. Without it, the defaults apply.
+      progress: Called with the name of a phase, the amount of finished work and the total.
+      note: Called with messages about how the files are read.
+      options: Fields of `PrepareConfig`.
 
     Returns:
-      The folder, its manifest, and whether it was there already.
+      The data folder, its manifest, and whether it existed already.
 
     Raises:
-      ConfigError: the folder is not ours to write, or the options do not fit.
-      InputError: the source, or a row of it, cannot be used.
-      RunError: the files cannot be written.
+      ConfigError: The folder must not be overwritten, or options contradict each other.
+      InputError: The source, or a row of it, cannot be used.
+      RunError: The files cannot be written.
     """
     config = _configured(PrepareConfig, config, options)
     from bertaccum.bert.vocabulary import learn_vocabulary
@@ -109,19 +109,20 @@ def plan(
     progress: Progress = silent,
     **options: Unpack[keywords.PlanOptions],
 ) -> PlanResult:
-    """Measure which micro-batch is the fastest that fits, as `bertaccum plan`.
+    """Find the fastest micro-batch size that fits in memory, as `bertaccum plan` does.
 
     Args:
-      config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much of it is done, and the total.
-      options: fields of `PlanConfig`.
+      config: The options; `options` override it. Without it, the defaults apply.
+      progress: Called with the name of a phase, the amount of finished work and the total.
+      options: Fields of `PlanConfig`.
 
     Returns:
-      What was measured; `taken()` is the plan, or raises a `RunError` that says what would fit.
+      The measurements. Their method `taken()` returns the plan, or raises a `RunError` that says
+      what would fit.
 
     Raises:
-      ConfigError, InputError: the data or the model cannot be used.
-      RunError: the process that measures failed.
+      ConfigError, InputError: The data or the model cannot be used.
+      RunError: The measurement process failed.
     """
     config = _configured(PlanConfig, config, options)
     from bertaccum.training.preflight import check_plan
@@ -142,26 +143,26 @@ def train(
     stopping: Stopping | None = None,
     **options: Unpack[keywords.TrainOptions],
 ) -> RunResult:
-    """Train a classifier, as `bertaccum train`.
+    """Train a classifier, as `bertaccum train` does.
 
         result = bertaccum.train(data="data/sample", target_batch=32, micro_batch=8)
         print(result.folder, result.best.accuracy)
 
     Args:
-      config: all options, or those that `options` do not name; by default the defaults.
-      resume: a run folder to continue; options may then change what decides no update.
-      callback: called with each event of the run (`bertaccum.Updated`, `Evaluated`, …).
-      progress: called with what is being done, how much of it is done, and the total.
-      stopping: asked whether to stop; by default nothing stops the run.
-      options: fields of `TrainConfig`.
+      config: The options; `options` override it. Without it, the defaults apply.
+      resume: A run folder to resume. Options may then only change settings that decide no update.
+      callback: Called with each event of the run (`bertaccum.Updated`, `Evaluated`, …).
+      progress: Called with the name of a phase, the amount of finished work and the total.
+      stopping: Requests a stop; by default nothing stops the run.
+      options: Fields of `TrainConfig`.
 
     Returns:
-      The run's folder, its summary and its best evaluation.
+      The run folder, the summary and the best evaluation.
 
     Raises:
-      ConfigError: options contradict each other, or those of the run that is resumed.
-      InputError: a file cannot be used.
-      RunError: the run failed: out of memory, a loss that is not finite, a full disk.
+      ConfigError: Options contradict each other or those of the resumed run.
+      InputError: A file cannot be used.
+      RunError: The run failed, for example out of memory, with a non-finite loss or a full disk.
     """
     events = training_events(config, resume=resume, progress=progress, stopping=stopping, **options)
     from bertaccum.training.run_result import collect
@@ -179,20 +180,20 @@ def train_seeds(
     stopping: Stopping | None = None,
     **options: Unpack[keywords.TrainOptions],
 ) -> SeedsResult:
-    """Train several runs that differ in their seeds, as `bertaccum train` with `seeds`.
+    """Train several runs with different seeds, as `bertaccum train` does with `seeds`.
 
-    The same call, made again after it was stopped, continues where it stopped.
+    If the call was stopped, the same call resumes it.
 
     Args:
-      seeds: number of runs; the first one has the configured seed, each other one the next.
-      config, callback, progress, stopping: as for `train`.
-      options: fields of `TrainConfig`; `out` is the folder that holds all runs.
+      seeds: The number of runs. The first has the configured seed, each later one the next seed.
+      config, callback, progress, stopping: As for `train`.
+      options: Fields of `TrainConfig`. `out` is the folder that holds all runs.
 
     Returns:
-      A result for each run, and the spread of their figures.
+      A result for each run, and the mean and standard deviation of their figures.
 
     Raises:
-      ConfigError, InputError, RunError: as `train`.
+      ConfigError, InputError, RunError: As for `train`.
     """
     whole = _configured(TrainConfig, config, options)
     events = training_events(whole, seeds=seeds, progress=progress, stopping=stopping)
@@ -211,23 +212,23 @@ def training_events(
     stopping: Stopping | None = None,
     **options: Unpack[keywords.TrainOptions],
 ) -> Iterator[Event]:
-    """Train, yielding each event as it happens; the run continues while events are taken.
+    """Train, and yield each event as it happens; training advances only while events are consumed.
 
         for event in bertaccum.training_events(target_batch=32, micro_batch=8):
             if isinstance(event, bertaccum.Updated):
                 print(event.update, event.loss)
 
     Args:
-      config, resume, progress, stopping: as for `train`.
-      seeds: number of runs, as for `train_seeds`.
-      options: fields of `TrainConfig`.
+      config, resume, progress, stopping: As for `train`.
+      seeds: The number of runs, as for `train_seeds`.
+      options: Fields of `TrainConfig`.
 
     Returns:
-      `Started`, then an `Updated` for each update, with `Evaluated` and `OutOfMemory` between
-      them as they happen, then `Finished` or `Stopped`.
+      `Started`, an `Updated` for each update, `Evaluated` and `OutOfMemory` as they happen, and
+      finally `Finished` or `Stopped`.
 
     Raises:
-      ConfigError, InputError, RunError: as `train`; the first two before the first event.
+      ConfigError, InputError, RunError: As for `train`; the first two before the first event.
     """
     given: dict[str, Any] = dict(options)
     from bertaccum.training.preflight import check_resumed, check_run, check_seeds
@@ -236,7 +237,9 @@ def training_events(
         if seeds is not None:
             raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
         if config is not None:
-            raise TypeError("train() continues a run with its own configuration: name options only")
+            raise TypeError(
+                "train() resumes a run with its own configuration; pass options, not `config`"
+            )
         if unknown := given.keys() - field_names(TrainConfig):
             raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
         check_resumed(Path(resume), given.get("strategy", AUTO), progress)
@@ -272,22 +275,22 @@ def evaluate(
     keep: bool = True,
     **options: Unpack[keywords.EvalOptions],
 ) -> EvalResult:
-    """Evaluate the best model of a run, as `bertaccum eval`.
+    """Evaluate the best model of a run, as `bertaccum eval` does.
 
     Args:
-      config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much of it is done, and the total.
-      note: called with sentences on how `file` is read.
-      keep: also write the result into the run folder.
-      options: fields of `EvalConfig`.
+      config: The options; `options` override it. Without it, the defaults apply.
+      progress: Called with the name of a phase, the amount of finished work and the total.
+      note: Called with messages about how `file` is read.
+      keep: Whether to write the result to the run folder.
+      options: Fields of `EvalConfig`.
 
     Returns:
-      Scores of the model, of each class, and the confusion matrix.
+      The scores of the model and of each class, and the confusion matrix.
 
     Raises:
-      ConfigError: options contradict each other.
-      InputError: the run or the table cannot be used.
-      RunError: a single example does not fit in memory.
+      ConfigError: Options contradict each other.
+      InputError: The run or the table cannot be used.
+      RunError: A single example does not fit in memory.
     """
     config = _configured(EvalConfig, config, options)
     from bertaccum.inference.inputs import evaluated_table
@@ -305,19 +308,19 @@ def evaluate(
 def export(
     config: ExportConfig | None = None, **options: Unpack[keywords.ExportOptions]
 ) -> ExportResult:
-    """Write the best model of a run for others to load, as `bertaccum export`.
+    """Export the best model of a run for other tools, as `bertaccum export` does.
 
     Args:
-      config: all options, or those that `options` do not name; by default the defaults.
-      options: fields of `ExportConfig`.
+      config: The options; `options` override it. Without it, the defaults apply.
+      options: Fields of `ExportConfig`.
 
     Returns:
-      What was written, and where.
+      The output folder and its size.
 
     Raises:
-      ConfigError: the folder exists or cannot be made, or safetensors is not installed.
-      InputError: the run or its best checkpoint is missing or damaged.
-      RunError: the model cannot be written.
+      ConfigError: The folder exists or cannot be created, or safetensors is not installed.
+      InputError: The run or its best checkpoint is missing or damaged.
+      RunError: The model cannot be written.
     """
     config = _configured(ExportConfig, config, options)
     from bertaccum.inference.inputs import check_export
@@ -336,21 +339,21 @@ def report(
     progress: Progress = silent,
     **options: Unpack[keywords.ReportOptions],
 ) -> Path:
-    """Write an HTML page about a run, as `bertaccum report`.
+    """Write an HTML page about a run, as `bertaccum report` does.
 
     Args:
-      run: its folder, instead of that of `config`; without a best checkpoint the page has no
+      run: The run folder; overrides that of `config`. Without a best checkpoint, the page has no
         scores.
-      config: all options, or those that `options` do not name; by default the defaults.
-      progress: called with what is being done, how much of it is done, and the total.
-      options: fields of `ReportConfig`.
+      config: The options; `options` override it. Without it, the defaults apply.
+      progress: Called with the name of a phase, the amount of finished work and the total.
+      options: Fields of `ReportConfig`.
 
     Returns:
-      The HTML file.
+      The path of the HTML file.
 
     Raises:
-      ConfigError: the file cannot be written.
-      InputError: the run cannot be read.
+      ConfigError: The file cannot be written.
+      InputError: The run cannot be read.
     """
     given: dict[str, Any] = dict(options)
     config = _configured(ReportConfig, config, given | ({} if run is None else {"run": str(run)}))
@@ -381,25 +384,24 @@ def predict(
     note: Note = unheard,
     **options: Unpack[keywords.PredictOptions],
 ) -> Iterator[Prediction]:
-    """Predict classes of texts with the best model of a run, as `bertaccum predict`.
+    """Predict classes of texts with the best model of a run, as `bertaccum predict` does.
 
     Args:
-      texts: any number, also from a generator that has not come to its end; without them those
-        of `file`.
-      config: all options, or those that `options` do not name; by default the defaults.
-      note: called with sentences on how `file` is read.
-      options: fields of `PredictConfig`.
+      texts: Any number of texts, possibly from a generator; by default the texts in `file`.
+      config: The options; `options` override it. Without it, the defaults apply.
+      note: Called with messages about how `file` is read.
+      options: Fields of `PredictConfig`.
 
     Returns:
-      A prediction for each text, in their order.
+      A prediction for each text, in the order of the texts.
 
     Raises:
-      ConfigError: there is no such column.
-      InputError: the run or the texts cannot be used.
+      ConfigError: The table has no such column.
+      InputError: The run or the texts cannot be used.
     """
     config = _configured(PredictConfig, config, options)
     if texts is None and config.file is None:
-        raise TypeError("predict() needs texts, or a file")
+        raise TypeError("predict() needs texts or `file`")
     from bertaccum.inference.inputs import check_predict
 
     check_predict(config)

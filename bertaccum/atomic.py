@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all, whatever a crash or another process does.
+"""Atomic writing of files and folders, which appear complete or not at all, even after a crash.
 
-What is written has a name of its own beside the final one until it is finished. Standard library
-only.
+Data is written under a temporary name next to the final one, and renamed when complete. This module
+imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import BinaryIO
 
 from bertaccum.errors import RunError
 
-# Where the marker of `new_files` waits while the files it vouches for are replaced: a folder with
-# this name in it and no marker was interrupted at that moment.
+# `new_files` renames its marker to this suffix while it replaces files. A folder with this name but
+# no marker was interrupted at that moment.
 REPLACED_SUFFIX = ".replaced"
 
 
 def beside(path: Path) -> Path:
-    """Return a name that nobody else uses, for what will be renamed to `path`.
+    """Return an unused temporary name next to `path`, to be renamed to `path`.
 
-    Unlike those of `tempfile`, what is made under it gets the user's usual permissions.
+    Unlike files of `tempfile`, files with this name get the usual permissions of the user.
     """
     return path.with_name(f".{path.name}-{secrets.token_hex(6)}")
 
 
 def sync(path: Path) -> None:
-    """Have the system put a file, or the names in a folder, on the disk itself."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -40,22 +40,22 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in UTF-8, as `write_bytes` does."""
+    """Write a UTF-8 file atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, contents: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old contents or the new, never half."""
+    """Write a file atomically: readers see its old or new contents, even after a crash."""
     with new_file(path) as file:
         file.write(contents)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, which then appears as `path`.
+    """Yield a file to write to, and rename it to `path` when complete.
 
     Raises:
-      OSError: it cannot be made, or put there.
+      OSError: The file cannot be created or renamed.
     """
     temporary = beside(path)
     try:
@@ -70,15 +70,15 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
-    """Yield a folder to write to, which then appears as `path`.
+    """Yield a folder to write to, and rename it to `path` when complete.
 
     Args:
-      path: the folder; its parent exists.
-      existing: what happens to a folder that is there when this one is finished: `replace` it,
-        `keep` it and drop the new one, or `refuse`, which raises.
+      path: The final folder, whose parent must exist.
+      existing: The handling of a folder that already exists at the end: `replace` it, `keep` it
+        and drop the new one, or `refuse`, which raises.
 
     Raises:
-      OSError: it cannot be made, or put there.
+      OSError: The folder cannot be created or renamed.
     """
     temporary = beside(path)
     try:
@@ -96,10 +96,10 @@ def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
 
 
 def _put_folder(written: Path, path: Path) -> None:
-    """Put a finished folder where another one may be.
+    """Rename a complete folder to `path`, replacing an existing folder.
 
-    Two folders cannot change places in one step: a crash in between leaves the old one where
-    `standing` finds it.
+    Two folders cannot be swapped in one step. After a crash in between, `standing` finds the old
+    folder.
     """
     old = _old(path)
     if path.exists():
@@ -115,12 +115,12 @@ def _put_folder(written: Path, path: Path) -> None:
 
 
 def standing(path: Path) -> Path:
-    """Return where a folder of `new_folder` is: elsewhere, if a crash cut that short."""
+    """Return the current path of a folder of `new_folder`; a crash may have left it elsewhere."""
     return path if path.exists() or not _old(path).exists() else _old(path)
 
 
 def settle(path: Path) -> None:
-    """Undo what a crash cut short in `new_folder`; for a process that alone writes there."""
+    """Restore the old folder after a crash in `new_folder`; no other process may write there."""
     old = _old(path)
     if not path.exists() and old.exists():
         old.rename(path)
@@ -128,7 +128,7 @@ def settle(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a process that was killed has left under the names of `beside`."""
+    """Remove temporary files and folders that a killed process left under names of `beside`."""
     for path in folder.glob(".*-*"):
         if not re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
             continue
@@ -144,19 +144,19 @@ def _old(path: Path) -> Path:
 
 @contextmanager
 def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Path]:
-    """Yield a folder to write to, whose files then appear together in `folder`.
+    """Yield a folder to write to, and move its files into `folder` when complete.
 
-    A folder that does not exist yet appears with one rename. In one that does, only files of the
-    same names and those in `replaced` are touched, and the marker is away while that happens:
-    whoever finds it finds a whole set.
+    If `folder` does not exist, it appears with one rename. Otherwise only files of the same names
+    and those in `replaced` are changed. The marker is absent during the change, so its presence
+    means that the set of files is complete.
 
     Args:
-      folder: where the files go; what else is in it stays.
-      marker: name of the file that says that the others are complete.
-      replaced: names of files of an earlier run, to be removed or replaced.
+      folder: The final folder; other files in it stay.
+      marker: The name of the file whose presence means that the others are complete.
+      replaced: The names of files of an earlier run, to be removed or replaced.
 
     Raises:
-      RunError: something cannot be written.
+      RunError: A file cannot be written.
     """
     folder = folder.resolve()
     try:

@@ -1,4 +1,4 @@
-"""The folder where downloads, token stores and plans are kept."""
+"""The cache folder for downloads, token stores and plans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import platformdirs
 
 
 def cache_folder() -> Path:
-    """Where downloads and tokenized text are kept: `BERTACCUM_CACHE` or the user's cache."""
+    """Return the cache folder: `BERTACCUM_CACHE` if set, else a folder in the user's cache."""
     named = os.environ.get("BERTACCUM_CACHE")
     return Path(named) if named else platformdirs.user_cache_path("bertaccum")

@@ -1,8 +1,8 @@
-"""Every option of the tool: one frozen dataclass a command.
+"""The options of all commands: one frozen dataclass per command.
 
-A field's name is the YAML key and, spelled with hyphens, the flag of the command line;
- its default, help text and bounds stand here and nowhere else.
-Standard library only: the command line imports this before anything heavy.
+A field's name is the YAML key and, with hyphens, the command-line flag. Its default, help text,
+bounds and help section are defined only here.
+This module imports only the standard library, because the command line imports it at start-up.
 """
 
 from __future__ import annotations
@@ -38,38 +38,48 @@ DROPOUT_STREAMS = ("example", "micro-batch")
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
 
+# Sections of a command's help, in the order in which they are printed.
+DATA = "Data"
+MODEL = "Model"
+MEMORY = "Batch and memory"
+OPTIMISATION = "Optimisation"
+CHECKPOINTS = "Evaluation and checkpoints"
+DEVICES = "Devices"
+OUTPUT = "Output"
+GROUPS = (DATA, MODEL, MEMORY, OPTIMISATION, CHECKPOINTS, DEVICES, OUTPUT)
+
 
 @dataclass(frozen=True)
 class PrepareConfig(Options):
-    """Where texts come from, how they are split and where they are written."""
+    """Options of `bertaccum prepare`: the source of the texts, their split and the data folder."""
 
     source: str = setting(
         "yelp",
-        "yelp: Yelp Polarity through tensorflow-datasets; sample: synthetic reviews made here;"
-        " csv: your own tables or folders.",
+        "Source of the texts. yelp: Yelp Polarity from tensorflow-datasets; sample: generated"
+        " reviews; csv: your own tables or folders.",
         choices=SOURCES,
     )
     out: str | None = setting(
         None,
-        "Folder to write. [default: data/yelp_polarity, data/sample or data/csv by source]",
+        "Data folder to write. [default: data/yelp_polarity, data/sample or data/csv, by `source`]",
         path=True,
     )
     archive: str | None = setting(
         None,
-        "An already downloaded yelp_review_polarity_csv.tgz, instead of downloading it.",
+        "Downloaded yelp_review_polarity_csv.tgz to read instead of downloading it.",
         path=True,
     )
     allow_unverified_archive: bool = setting(
-        False, "Accept an `archive` whose checksum is not the recorded one."
+        False, "Accept an `archive` whose checksum differs from the recorded one."
     )
     train_file: str | None = setting(
         None,
-        "Training rows, for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder with"
-        " a folder of texts, or a .txt file of one text a line, for each class.",
+        "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder with"
+        " one subfolder of texts, or one .txt file with one text per line, for each class.",
         path=True,
     )
     test_file: str | None = setting(
-        None, "Test rows, for `source` csv: the same kinds of files and folders.", path=True
+        None, "Test rows for `source` csv, in any format that `train_file` accepts.", path=True
     )
     text_column: str = setting("text", "Name or 1-based number of the text column.")
     label_column: str = setting("label", "Name or 1-based number of the label column.")
@@ -77,46 +87,48 @@ class PrepareConfig(Options):
     encoding: str | None = encoding_setting()
     layout: str = setting(
         "plain",
-        "plain: header, label, text; cola: what google-research/bert's run_classifier reads"
-        " (its test.tsv has no labels).",
+        "Layout of the TSV files. plain: a header, then label and text; cola: the layout that"
+        " run_classifier of google-research/bert reads (test.tsv has no labels).",
         choices=LAYOUTS,
     )
     dev_fraction: float = setting(
         0.01,
-        "Share of the training rows held out as dev.tsv; classes keep their proportions.",
+        "Fraction of the training rows held out as dev.tsv, with the same share of each class.",
         minimum=0,
         maximum=1,
         exclusive=True,
     )
     test_fraction: float = setting(
         0.0,
-        "Share of the training rows held out as test.tsv, if there is no `test_file`. 0: none.",
+        "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0: none.",
         minimum=0,
         maximum=1,
     )
     drop_duplicates: bool | None = setting(
         None,
-        "Keep only the first training row of each text, and none whose text is in the test set."
-        " `drop_duplicates=False` keeps all rows. [default: drop only those whose text is in the"
+        "Keep only the first training row of each text, and no row whose text is in the test set."
+        " `drop_duplicates=False` keeps all rows. [default: drop only rows whose text is in the"
         " test set]",
         switch=True,
     )
-    seed: int = setting(0, "Seed of the split and of the sample.", minimum=0, maximum=MAX_SEED)
-    overwrite: bool = setting(False, "Replace a folder prepared with other options.")
+    seed: int = setting(
+        0, "Seed of the split and of the generated reviews.", minimum=0, maximum=MAX_SEED
+    )
+    overwrite: bool = setting(False, "Replace a data folder that was prepared with other options.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.source == "csv" and self.train_file is None:
-            raise ConfigError("`source` csv needs `train_file`", "name your file or folder")
+            raise ConfigError("`source` csv needs `train_file`", "name the file or folder to read")
         for one, other in (("train_file", "test_file"), ("delimiter", "encoding")):
             if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
                 raise ConfigError(
-                    f"`{one}` and `{other}` do not go with `source` {self.source}",
-                    "add `source` csv, or drop them",
+                    f"`{one}` and `{other}` cannot be used with `source` {self.source}",
+                    "set `source` to csv, or drop them",
                 )
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
-                f"`archive` does not go with `source` {self.source}", "drop one of the two"
+                f"`archive` cannot be used with `source` {self.source}", "drop one of the two"
             )
         if self.test_fraction:
             self._check_test_fraction()
@@ -125,8 +137,8 @@ class PrepareConfig(Options):
         given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"
         if self.test_file or self.source != "csv":
             raise ConfigError(
-                f"`test_fraction` {self.test_fraction} does not go with {given}, which has test"
-                " rows already",
+                f"`test_fraction` {self.test_fraction} cannot be used with {given}, which already"
+                " has test rows",
                 "leave `test_fraction` out",
             )
         if self.test_fraction + self.dev_fraction >= 1:
@@ -138,106 +150,130 @@ class PrepareConfig(Options):
 
     @property
     def folder(self) -> str:
-        """The output folder: `out`, or the source's default."""
+        """The data folder to write: `out`, or the default folder of the source."""
         return self.out or f"data/{'yelp_polarity' if self.source == 'yelp' else self.source}"
 
 
 def _refuse_above(config: Options, name: str, limit: str) -> None:
-    """Raise ConfigError if a number is above another one."""
+    """Raise ConfigError if the option `name` is above the option `limit`."""
     value, most = getattr(config, name), getattr(config, limit)
     if isinstance(value, int) and value > most:
         raise ConfigError(
-            f"`{name}` {value} is above `{limit}` {most}", "lower the first or raise the second"
+            f"`{name}` {value} is above `{limit}` {most}", f"lower `{name}` or raise `{limit}`"
         )
 
 
 def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
-    """Raise ConfigError if both of two options are given, of which each says the same."""
+    """Raise ConfigError if two options that define the same thing are both given."""
     first, second = getattr(config, one), getattr(config, other)
     if first is not None and second is not None:
         raise ConfigError(
-            f"`{one}` {first} and `{other}` {second} both name {what}", "drop one of the two"
+            f"`{one}` {first} and `{other}` {second} both define {what}", "drop one of the two"
         )
 
 
 @dataclass(frozen=True)
 class StepConfig(Options):
-    """What decides what a training step costs: model, batch arithmetic, precision, memory."""
+    """Options that decide the cost of a training step: model, batch, precision and memory."""
 
     data: str = setting(
-        "data/yelp_polarity", "Folder that `bertaccum prepare` wrote.", free=True, path=True
-    )
-    model: str | None = setting(
-        None,
-        "Encoder preset. [default: that of `init_checkpoint`, else bert-small]",
-        choices=PRESETS,
-    )
-    bert_config: str | None = setting(None, "A bert_config.json instead of a preset.", path=True)
-    init_checkpoint: str | None = setting(
-        None,
-        "Pretrained weights: a preset's name (downloaded), a zip or folder in Google's format (or"
-        " the bert_model.ckpt in it), a folder in Hugging Face's, a run folder (its best"
-        " checkpoint; the head is taken only if the classes are the same), or none for random"
-        " weights. [default: the preset's]",
-        path=True,
-    )
-    vocab: str | None = setting(
-        None,
-        "WordPiece vocabulary. [default: the checkpoint's, else the data folder's]",
+        "data/yelp_polarity",
+        "Data folder written by `bertaccum prepare`.",
+        group=DATA,
         free=True,
         path=True,
     )
     max_seq_length: int = setting(
         128,
-        "Maximum tokens of a text, [CLS] and [SEP] included; longer texts are truncated.",
+        "Maximum length in tokens, with [CLS] and [SEP]; longer texts are truncated.",
+        group=DATA,
         minimum=3,
     )
-    target_batch: int = setting(32, "Examples in one optimizer update.", minimum=1)
+    model: str | None = setting(
+        None,
+        "Encoder preset. [default: that of `init_checkpoint`, else bert-small]",
+        group=MODEL,
+        choices=PRESETS,
+    )
+    init_checkpoint: str | None = setting(
+        None,
+        "Pretrained weights: a preset's name (downloaded); a zip, folder or bert_model.ckpt in"
+        " Google's format; a Hugging Face folder; a run folder (its best checkpoint; the head is"
+        " loaded only if the classes match); or none for random weights. [default: the preset's]",
+        group=MODEL,
+        path=True,
+    )
+    bert_config: str | None = setting(
+        None, "bert_config.json file to use instead of a preset.", group=MODEL, path=True
+    )
+    vocab: str | None = setting(
+        None,
+        "WordPiece vocabulary file. [default: the checkpoint's, else the data folder's]",
+        group=MODEL,
+        free=True,
+        path=True,
+    )
+    dropout: float = setting(
+        0.1, "Dropout rate of the encoder and the head.", group=MODEL, minimum=0, maximum=0.99
+    )
+    dropout_stream: str = setting(
+        "example",
+        "How dropout masks are seeded. example: one mask per example, so results do not depend on"
+        " the micro-batch size; micro-batch: a fresh mask per micro-batch, as in other frameworks,"
+        " so results depend on its size.",
+        group=MODEL,
+        choices=DROPOUT_STREAMS,
+    )
+    target_batch: int = setting(
+        32, "Number of examples per optimizer update.", group=MEMORY, minimum=1
+    )
     micro_batch: int | str = setting(
         AUTO,
-        "Examples in one forward and backward pass, what the memory must hold."
-        " auto: the fastest that fits, as `bertaccum plan` measures it.",
+        "Number of examples per forward and backward pass. auto: the fastest size that fits in"
+        " memory, measured as by `bertaccum plan`.",
+        group=MEMORY,
         minimum=1,
         free=True,
     )
-    cut: str = setting(
-        "cost",
-        "cost: micro-batches hold no more tokens than `micro_batch` of the longest examples, and"
-        " are cut where that saves time; count: equal numbers of examples.",
-        choices=CUTS,
-        free=True,
-    )
-    dropout: float = setting(0.1, "Dropout rate of encoder and head.", minimum=0, maximum=0.99)
-    dropout_stream: str = setting(
-        "example",
-        "What dropout's masks belong to. example: the same updates, however windows are cut;"
-        " micro-batch: drawn anew for each, as elsewhere, and the cut decides the updates.",
-        choices=DROPOUT_STREAMS,
-    )
+    memory_limit: str | None = memory_limit_setting(group=MEMORY)
     precision: str = setting(
         AUTO,
-        "Arithmetic of the model. auto: on a GPU mixed_bfloat16 from compute capability 8 on,"
-        " mixed_float16 below; float32 on a CPU.",
+        "Numeric precision of the model. auto: float32 on a CPU; on a GPU mixed_bfloat16 from"
+        " compute capability 8 on, else mixed_float16.",
+        group=MEMORY,
         choices=(AUTO, *PRECISIONS),
     )
     recompute: str = setting(
         AUTO,
-        "layer: keep only the input of each encoder layer and compute the rest a second time, for"
-        " less memory and the same updates; none: keep everything; auto: with `micro_batch` auto"
-        " as planned, else none.",
+        "Activation recomputation, which saves memory, costs time and changes no result. layer:"
+        " keep only the input of each encoder layer; none: keep all activations; auto: as planned"
+        " if `micro_batch` is auto, else none.",
+        group=MEMORY,
         choices=RECOMPUTE,
+        free=True,
+    )
+    cut: str = setting(
+        "cost",
+        "How a window is cut into micro-batches. cost: into the fastest micro-batches that"
+        " hold no more tokens than `micro_batch` of the longest examples; count: into equal"
+        " numbers of examples.",
+        group=MEMORY,
+        choices=CUTS,
         free=True,
     )
     accumulator_dtype: str = setting(
         "float32",
-        "Type of the gradients' accumulators; the short ones take half the memory and hold the"
-        " mean to 3 digits.",
+        "Data type of the gradient accumulators. bfloat16 and float16 halve their memory and keep"
+        " about 3 digits of the mean.",
+        group=MEMORY,
         choices=ACCUMULATOR_DTYPES,
     )
     offload_optimizer: bool = setting(
-        False, "Keep AdamW's moments, and compute its step, in host memory.", free=True
+        False,
+        "Keep AdamW's moments in host memory and compute its step on the CPU.",
+        group=MEMORY,
+        free=True,
     )
-    memory_limit: str | None = memory_limit_setting()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -247,82 +283,129 @@ class StepConfig(Options):
 
 @dataclass(frozen=True)
 class TrainConfig(StepConfig):
-    """One training run: a step's options, the recipe, and where it goes."""
+    """Options of `bertaccum train`: those of a step, the recipe, devices and the run folder."""
 
-    epochs: float = setting(3.0, "Passes over train.tsv.", minimum=0, exclusive=True)
-    max_updates: int | None = setting(None, "Stop after this many updates.", minimum=1, free=True)
-    optimizer: str = setting(
-        ADAMW,
-        "adamw: AdamW, at a rate that decays once the warm-up has ended; bert-adamw: that of"
-        " google-research/bert, without bias correction, the decay counted from the first update.",
-        choices=(ADAMW, BERT_ADAMW),
+    epochs: float = setting(
+        3.0, "Passes over train.tsv.", group=OPTIMISATION, minimum=0, exclusive=True
     )
-    learning_rate: float = setting(2e-5, "Peak of the learning rate.", minimum=0, exclusive=True)
-    warmup_fraction: float = setting(
-        0.1, "Share of the updates with linear warm-up; linear decay after.", minimum=0, maximum=1
+    learning_rate: float = setting(
+        2e-5, "Peak learning rate.", group=OPTIMISATION, minimum=0, exclusive=True
     )
-    weight_decay: float = setting(
-        0.01, "AdamW's decay, on all but biases and LayerNorm.", minimum=0
+    seed: int = setting(
+        0,
+        "Seed of the initial weights, the data order and dropout.",
+        group=OPTIMISATION,
+        minimum=0,
+        maximum=MAX_SEED,
     )
-    clip_norm: float = setting(
-        1.0, "Global norm the averaged gradient is clipped to.", minimum=0, exclusive=True
-    )
-    seed: int = setting(0, "Seed of weights, order and dropout.", minimum=0, maximum=MAX_SEED)
-    max_nonfinite: int = setting(
-        20,
-        "Stop after this many updates in a row whose gradient is not finite, and which are"
-        " dropped; mixed_float16 needs some to find its loss scale.",
+    max_updates: int | None = setting(
+        None,
+        "Maximum number of updates; training stops there.",
+        group=OPTIMISATION,
         minimum=1,
         free=True,
     )
+    warmup_fraction: float = setting(
+        0.1,
+        "Fraction of the updates with linear warm-up; linear decay follows.",
+        group=OPTIMISATION,
+        minimum=0,
+        maximum=1,
+    )
+    weight_decay: float = setting(
+        0.01,
+        "Weight decay; biases and LayerNorm parameters are exempt.",
+        group=OPTIMISATION,
+        minimum=0,
+    )
+    clip_norm: float = setting(
+        1.0,
+        "Gradient clipping: maximum global norm of the mean gradient.",
+        group=OPTIMISATION,
+        minimum=0,
+        exclusive=True,
+    )
+    optimizer: str = setting(
+        ADAMW,
+        "Optimizer. adamw: AdamW, whose learning rate decays after warm-up; bert-adamw: AdamW of"
+        " google-research/bert, without bias correction, with decay counted from the first"
+        " update.",
+        group=OPTIMISATION,
+        choices=(ADAMW, BERT_ADAMW),
+    )
+    max_nonfinite: int = setting(
+        20,
+        "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
+        " skipped; mixed_float16 needs some to find its loss scale.",
+        group=OPTIMISATION,
+        minimum=1,
+        free=True,
+    )
+    deterministic: bool | None = setting(
+        None,
+        "Give bit-identical results in every run on the same machine. [default: on a CPU]",
+        group=OPTIMISATION,
+        switch=True,
+    )
     eval_every: int | float | None = setting(
         None,
-        "Updates, such as 200, or with a point epochs, such as 0.25, between evaluations on"
-        " dev.tsv. [default: once an epoch]",
+        "Evaluation interval: a number of updates (200) or a fraction of an epoch (0.25)."
+        " [default: once an epoch]",
+        group=CHECKPOINTS,
         minimum=1,
         fraction=True,
     )
     best_by: str = setting(
-        "accuracy", "Metric on dev.tsv that selects the best checkpoint.", choices=METRICS
+        "accuracy",
+        "Dev metric that selects the best checkpoint.",
+        group=CHECKPOINTS,
+        choices=METRICS,
     )
     patience: int | None = setting(
         None,
-        "Stop after this many evaluations in a row without a better or equally good one.",
+        "Early stopping: stop after this many consecutive evaluations worse than the best."
+        " [default: never]",
+        group=CHECKPOINTS,
         minimum=1,
         free=True,
     )
     save_every: str = setting(
         "10m",
-        "Updates, such as 200, or time, such as 10m or 2h, between saved states.",
+        "Checkpoint interval: a number of updates (200) or a time (90s, 10m, 2h).",
+        group=CHECKPOINTS,
         free=True,
         check=save_interval,
     )
-    keep: int = setting(2, "How many saved states to keep.", minimum=1, free=True)
-    deterministic: bool | None = setting(
-        None, "The same bits in every run on the same machine. [default: on a CPU]", switch=True
+    keep: int = setting(
+        2, "Number of checkpoints to keep for resuming.", group=CHECKPOINTS, minimum=1, free=True
     )
     strategy: str = setting(
         AUTO,
-        "Which devices share a window. one: the first; mirrored: several of this process;"
-        " multi-worker: those of several processes, as TF_CONFIG, Slurm or `bertaccum launch`"
-        " describes them; auto: as described, else all GPUs.",
+        "Devices to train on. one: the first device; mirrored: several devices of this process;"
+        " multi-worker: the devices of several processes, as described by TF_CONFIG, Slurm or"
+        " `bertaccum launch`; auto: multi-worker if one of these describes it, else all GPUs.",
+        group=DEVICES,
         choices=STRATEGIES,
         free=True,
     )
     replicas: int | None = setting(
         None,
-        "How many devices this process uses; where there is no GPU, so many virtual ones of the"
-        " CPU. [default: all GPUs]",
+        "Number of devices in this process; without a GPU, virtual CPU devices. [default: all"
+        " GPUs]",
+        group=DEVICES,
         minimum=1,
         free=True,
     )
     collective_timeout: str = setting(
         "10m",
-        "How long workers wait for each other, such as 90s or 10m.",
+        "Maximum time that workers wait for each other, such as 90s or 10m.",
+        group=DEVICES,
         free=True,
         check=timeout_seconds,
     )
-    out: str | None = setting(None, "Run folder to create. [default: runs/DATE-TIME]", path=True)
+    out: str | None = setting(
+        None, "Run folder to create. [default: runs/DATE-TIME]", group=OUTPUT, path=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -336,68 +419,71 @@ class TrainConfig(StepConfig):
 
 @dataclass(frozen=True)
 class PlanConfig(StepConfig):
-    """What `bertaccum plan` measures, and for which device."""
+    """Options of `bertaccum plan`: those of a step, the device and the output file."""
 
     device_memory: str | None = setting(
         None,
-        "Plan for a GPU of this size that is not here, such as 4GiB; of it, the CUDA context and"
-        " workspaces get their share.",
+        "Memory of an absent GPU to plan for, such as 4GiB; the plan leaves room in it for the"
+        " CUDA context and workspaces.",
+        group=MEMORY,
         check=partial(size_in_bytes, "device_memory"),
     )
-    out: str = setting("plan.json", "File to write.", path=True)
+    out: str = setting("plan.json", "Plan file to write.", group=OUTPUT, path=True)
     fresh: bool = setting(
-        False, "Measure again, and forget which micro-batches ran out of memory before."
+        False,
+        "Ignore earlier measurements and out-of-memory failures, and measure again.",
+        group=MEMORY,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _refuse_both(self, "device_memory", "memory_limit", "the memory")
+        _refuse_both(self, "device_memory", "memory_limit", "the memory of the device")
 
 
 @dataclass(frozen=True)
 class ShowConfig(Options):
-    """Which run `bertaccum show` shows; of other commands, which they are about."""
+    """Options of `bertaccum show`, and the run that other commands read."""
 
-    run: str = setting("runs/latest", "Run folder of `bertaccum train`.", path=True)
+    run: str = setting("runs/latest", "Run folder written by `bertaccum train`.", path=True)
 
 
 @dataclass(frozen=True)
 class PredictConfig(ShowConfig):
-    """Which model predicts, and what."""
+    """Options of `bertaccum predict`: the run, the texts and the batch size."""
 
     file: str | None = setting(
         None,
-        "Table with a column of texts (CSV, TSV, JSON Lines or Parquet), or a file with one text a"
-        " line; - is stdin.",
+        "Table with a text column (CSV, TSV, JSON Lines or Parquet), or a file with one text per"
+        " line; - reads stdin.",
         path=True,
     )
     text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
     delimiter: str | None = delimiter_setting()
     encoding: str | None = encoding_setting()
-    batch: int = setting(32, "Examples in one forward pass.", minimum=1)
+    batch: int = setting(32, "Number of examples per forward pass.", minimum=1)
     memory_limit: str | None = memory_limit_setting()
 
 
 @dataclass(frozen=True)
 class _SplitConfig(ShowConfig):
-    """On which split a run's best model is evaluated."""
+    """Options of commands that evaluate the best model of a run on a split."""
 
     split: str | None = setting(
         None,
-        "Which TSV of the run's data folder to evaluate on."
-        " [default: test if it is there and has labels, else dev]",
+        "Split of the run's data to evaluate on."
+        " [default: test if it exists and has labels, else dev]",
         choices=SPLITS,
     )
 
 
 @dataclass(frozen=True)
 class EvalConfig(PredictConfig, _SplitConfig):
-    """What `bertaccum eval` evaluates, and on which rows."""
+    """Options of `bertaccum eval`: the run, and the split or table to evaluate on."""
 
     file: str | None = setting(
         None,
-        "A labelled table of your own instead of `split`: CSV, TSV, JSON Lines or Parquet. Its"
-        " labels are class names or class numbers of the run.",
+        "Labelled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet. Its"
+        " labels are the run's class names or class numbers.",
         path=True,
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
@@ -408,28 +494,28 @@ class EvalConfig(PredictConfig, _SplitConfig):
         if self.file is None and named != ("text", "label", None, None):
             raise ConfigError(
                 "`text_column`, `label_column`, `delimiter` and `encoding` describe `file`,"
-                " which is not named",
+                " which is not given",
                 "add `file`, or drop them",
             )
 
 
 @dataclass(frozen=True)
 class ReportConfig(_SplitConfig):
-    """What the page of `bertaccum report` evaluates, and where it goes."""
+    """Options of `bertaccum report`: the run, the split to evaluate on and the output file."""
 
     out: str | None = setting(
-        None, "File to write. [default: report.html in the run folder]", path=True
+        None, "HTML file to write. [default: report.html in the run folder]", path=True
     )
 
 
 @dataclass(frozen=True)
 class ExportConfig(ShowConfig):
-    """What `bertaccum export` writes, of which run, and where."""
+    """Options of `bertaccum export`: the run, the format and the output folder."""
 
     format: str = setting(
         "savedmodel",
-        "savedmodel: TensorFlow's, from text to labels, its tokenizer inside; huggingface: a folder"
-        " that transformers loads.",
+        "Format of the export. savedmodel: a TensorFlow SavedModel from text to labels, with its"
+        " tokenizer; huggingface: a folder that transformers loads.",
         choices=FORMATS,
     )
     out: str | None = setting(
@@ -438,18 +524,18 @@ class ExportConfig(ShowConfig):
 
     @property
     def folder(self) -> str:
-        """The output folder: `out`, or the default."""
+        """The folder to write: `out`, or the default folder of the format."""
         return self.out or f"{self.run.rstrip('/')}/export-{self.format}"
 
 
 @dataclass(frozen=True)
 class CompareConfig(Options):
-    """Where `bertaccum compare` writes, and how it smooths."""
+    """Options of `bertaccum compare`: the output folder and the smoothing."""
 
-    out: str = setting(".", "Folder for compare.png and compare.svg.", path=True)
+    out: str = setting(".", "Folder to write compare.png and compare.svg to.", path=True)
     smooth: int | None = setting(
         None,
-        "Examples over which the training loss is averaged. [default: a twentieth of the longest"
-        " run's, at least the largest update's]",
+        "Number of examples that the training loss is averaged over. [default: a twentieth of the"
+        " longest run, but no less than its largest update]",
         minimum=1,
     )

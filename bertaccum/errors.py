@@ -1,8 +1,8 @@
 """Errors that the library raises and the command line reports.
 
-Every error is one line for a person: what was wrong, where, and what to do
-about it. `bertaccum.cli.program` prints that line and leaves with the error's exit
-code: 2 for usage, configuration and input, 1 for a run that failed.
+Every error is one line for the user: what is wrong, where, and what to do about it.
+`bertaccum.cli.program` prints that line and exits with the error's exit code: 2 for usage,
+configuration and input, 1 for a failed run.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# What TensorFlow puts around the message of an operation that failed.
+# TensorFlow adds these to the message of an operation that failed.
 _OPERATION = re.compile(r"\{\{\w+ .*?\}\} ?| \[Op:\w+\].*")
 
 
 class BertAccumError(Exception):
-    """Something failed in a way that we can explain.
+    """The base class of errors that bertaccum can explain to the user.
 
     Args:
-      message: what is wrong, without a final full stop.
-      hint: what the user can do about it.
-      path: the file or folder it is about.
-      row: the 1-based line of that file.
+      message: What is wrong, without a final full stop.
+      hint: What the user can do about it.
+      path: The file or folder with the problem.
+      row: The 1-based line in that file.
     """
 
     exit_code = 1
@@ -46,27 +46,27 @@ class BertAccumError(Exception):
 
 
 class ConfigError(BertAccumError):
-    """An option or configuration value is wrong, or two contradict each other."""
+    """An invalid option or configuration value, or a contradiction between two of them."""
 
     exit_code = 2
 
 
 class InputError(BertAccumError):
-    """A file, folder or download that the user named cannot be used."""
+    """A file, folder or download named by the user that cannot be used."""
 
     exit_code = 2
 
 
 class RunError(BertAccumError):
-    """The run itself failed (out of memory, non-finite loss, disk full)."""
+    """A failure of the run itself: out of memory, non-finite loss or full disk."""
 
 
 def reason(error: BaseException) -> str:
     """Return why an operation failed, in one line.
 
     Args:
-      error: of the system, whose own words are returned, or of another library, whose message is
-        cut to its first line without TensorFlow's operation names.
+      error: An error of the operating system, whose own message is returned, or of a library,
+        whose message is cut to its first line, without TensorFlow's operation names.
     """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

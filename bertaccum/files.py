@@ -1,6 +1,6 @@
-"""Reading what the user named, and writing files that are whole or not there.
+"""Reading of files that the user named, and JSON.
 
-Standard library only.
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bertaccum.errors import InputError
 
 @contextmanager
 def open_input(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that the user named.
+    """Open a file that the user named.
 
     Yields:
       The open binary file.
 
     Raises:
-      InputError: it is missing, a folder, or cannot be opened or read.
+      InputError: The file is missing, is a folder, or cannot be opened or read.
     """
     try:
         with path.open("rb") as file:
@@ -32,16 +32,16 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         raise InputError("there is no such file", "check the path", path=path) from error
     except IsADirectoryError as error:
-        raise InputError("is a folder, not a file", "name the file in it", path=path) from error
+        raise InputError("is a folder, not a file", "name a file in it", path=path) from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", path=path) from error
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file that the user named.
+    """Return the text of a UTF-8 file that the user named.
 
     Raises:
-      InputError: it cannot be read, or a row of it is not UTF-8.
+      InputError: The file cannot be read, or a row of it is not UTF-8.
     """
     with open_input(path) as file:
         raw = file.read()
@@ -53,7 +53,7 @@ def read_text(path: Path) -> str:
 
 
 def read_mapping(path: Path) -> dict[str, Any] | None:
-    """What a JSON file of ours holds; None if it is not there, or damaged."""
+    """Return the JSON object in a file, or None if the file is missing or damaged."""
     try:
         values = json.loads(read_text(path))
     except (InputError, ValueError, RecursionError):
@@ -62,12 +62,12 @@ def read_mapping(path: Path) -> dict[str, Any] | None:
 
 
 def json_text(values: dict[str, Any], indent: int | None = 2) -> str:
-    """A record as JSON with a line end; null for NaN and infinity, which JSON does not know."""
+    """Return values as JSON with a final newline; NaN and infinity become null."""
     return json.dumps(finite(values), indent=indent, ensure_ascii=False) + "\n"
 
 
 def finite(value: Any) -> Any:
-    """The same, with None for each number in it that is none, or infinite."""
+    """Return a copy of a nested value with None in place of NaN and infinity."""
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -76,10 +76,10 @@ def finite(value: Any) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's contents, in hexadecimal.
+    """Return the SHA-256 of the contents of a file, in hexadecimal.
 
     Raises:
-      InputError: it cannot be read.
+      InputError: The file cannot be read.
     """
     digest = hashlib.sha256()
     with open_input(path) as file:

@@ -1,7 +1,7 @@
 """Keyword arguments of the functions in `bertaccum.api`, for type checkers and editors.
 
-Each class lists the fields of a dataclass in `bertaccum.config`, where they are described; a test
-keeps the two alike.
+Each class lists the fields of a dataclass in `bertaccum.config`, which describes them. A test
+checks that the two agree.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ExportOptions(TypedDict, total=False):
 
 
 class ReportOptions(TypedDict, total=False):
-    """Fields of `ReportConfig`, without `run`, which is an argument of its own."""
+    """Fields of `ReportConfig`, except `run`, which is a separate argument."""
 
     split: str | None
     out: str | None

@@ -1,7 +1,7 @@
-"""Metrics of an evaluation: their names, which of two is better, and how scores are worded.
+"""Metrics of an evaluation: their names, comparison and wording.
 
 An evaluation is a mapping with the keys of a line of `eval.jsonl` or of `eval-SPLIT.json`.
-Standard library only.
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LABELS = {
 }
 METRICS = tuple(LABELS)
 LOWER_IS_BETTER = frozenset({"loss"})
-# Shown for every evaluation, after the metric that decides.
+# Shown for every evaluation, after the metric that selects the best checkpoint.
 _ALWAYS_SHOWN = ("accuracy", "macro_f1", "loss")
 
 Evaluation = Mapping[str, Any]
@@ -32,27 +32,27 @@ def is_worse(value: float, other: float, metric: str) -> bool:
 
 
 def metric_of(evaluation: Evaluation | None, metric: str) -> dict[str, Any] | None:
-    """Return `name`, `value` and `update` of one metric of an evaluation, if there is one."""
+    """Return `name`, `value` and `update` of a metric, or None if there is no evaluation."""
     if evaluation is None:
         return None
     return {"name": metric, "value": evaluation.get(metric), "update": evaluation.get("update")}
 
 
 def ordered(metric: str) -> list[str]:
-    """Return the metrics that are always shown, the one that decides first."""
+    """Return the metrics to show: `metric`, then the others that are always shown."""
     return [metric, *(name for name in _ALWAYS_SHOWN if name != metric)]
 
 
 def shown(evaluation: Evaluation, metric: str) -> str:
-    """Return one score with four decimals; nothing if the evaluation lacks it."""
+    """Return a metric with four decimals, or an empty string if the evaluation lacks it."""
     value = evaluation.get(metric)
     return "" if value is None else f"{value:.4f}"
 
 
 def baseline(evaluation: Evaluation) -> str:
-    """Return the accuracy of always predicting the most frequent class, and which class that is.
+    """Return the accuracy of always predicting the most frequent class, with its name.
 
-    Evaluations of earlier versions have none.
+    The result is empty for evaluations of earlier versions, which lack this baseline.
     """
     if evaluation.get("majority_accuracy") is None:
         return ""
@@ -61,11 +61,11 @@ def baseline(evaluation: Evaluation) -> str:
 
 
 def outcome(best: Evaluation, metric: str) -> dict[str, str]:
-    """Return name and value of what dev.tsv says of a run's best checkpoint.
+    """Return the dev scores of the best checkpoint of a run, by name.
 
     Args:
-      best: its evaluation.
-      metric: the one that selected it.
+      best: The evaluation of the best checkpoint.
+      metric: The metric that selected it.
     """
     found = {}
     for name in ordered(metric):
@@ -81,7 +81,7 @@ def outcome(best: Evaluation, metric: str) -> dict[str, str]:
 
 
 def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
-    """Return the scores of one evaluation on dev.tsv, the metric that decides first."""
+    """Return the scores of an evaluation on dev.tsv as one line, starting with `metric`."""
     said = {
         name: f"{LABELS[name]} {score}"
         for name in ordered(metric)
@@ -93,12 +93,12 @@ def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
 
 
 def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
-    """Return a training loss with what it is a mean over, and `more`; nothing if there is none."""
+    """Return a training loss, its number of examples and `more`; empty if the loss is None."""
     return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
 
 
 def one_class(evaluation: Evaluation) -> str:
-    """Return a sentence if a model predicts one class for data of several; else nothing."""
+    """Return a warning if the model predicts one class for data of several, else an empty text."""
     only = evaluation.get("only_prediction")
     if only is None or evaluation.get("majority_accuracy") == 1:
         return ""

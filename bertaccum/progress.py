@@ -1,19 +1,19 @@
-"""How long work says how far it is. Standard library only."""
+"""Callbacks that report the progress of long work. It imports only the standard library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias
 
-# Called with what is being done, how much of it is done, and the total if that is known.
+# Called with the name of a phase, the amount of finished work, and the total or None if unknown.
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-# Called with a sentence for a person.
+# Called with a message for the user.
 Note: TypeAlias = Callable[[str], None]
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """A `Progress` that says nothing."""
+    """Ignore progress."""
 
 
 def unheard(line: str) -> None:
-    """A `Note` that nobody reads."""
+    """Ignore a note."""

@@ -1,6 +1,6 @@
-"""Fields of a configuration: their defaults, help texts, bounds and checks.
+"""Fields of a configuration, with their defaults, help texts, bounds and checks.
 
-Standard library only.
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def setting(
     default: Any,
     help: str,
     *,
+    group: str | None = None,
     choices: tuple[str, ...] = (),
     minimum: float | None = None,
     maximum: float | None = None,
@@ -37,24 +38,26 @@ def setting(
     path: bool = False,
     check: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """A dataclass field that also knows its help text and its valid values.
+    """Return a dataclass field that also carries its help text and its valid values.
 
     Args:
-      default: the default value; `None` where the help text names the fallback.
-      help: one sentence for the help of the command line and the README table; it names other
-        options in backticks.
-      choices: valid strings, if only these are.
-      minimum: smallest valid number.
-      maximum: largest valid number.
-      exclusive: the bounds themselves are not valid.
-      free: it does not decide the updates, so that a run may be resumed with another value.
-      switch: it can be on, off, or left to the tool, which is None.
-      fraction: a number with a point is valid, too, above 0: it is a share of something.
-      path: of a file or folder, which shells can complete.
-      check: called with a value that is not None; raises ConfigError for one that is not valid.
+      default: The default value. If None, the help text may name the fallback.
+      help: The help text for the command line and the README table. It names other options in
+        backticks.
+      group: The section of the command's help that lists the option, one of `config.GROUPS`.
+      choices: The valid strings; empty if any value of the right type is valid.
+      minimum: The smallest valid number.
+      maximum: The largest valid number.
+      exclusive: Whether the bounds themselves are invalid.
+      free: Whether a resumed run may change the value, because it does not decide the updates.
+      switch: Whether the option is on, off or None, which leaves the choice to the tool.
+      fraction: Whether a number with a decimal point is also valid and means a fraction, above 0.
+      path: Whether the value is the path of a file or folder, which shells can complete.
+      check: Called with each value other than None; raises ConfigError if it is invalid.
     """
     metadata = {
         "help": help,
+        "group": group,
         "choices": choices,
         "minimum": minimum,
         "maximum": maximum,
@@ -68,18 +71,19 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def memory_limit_setting() -> Any:
-    """The field behind `memory_limit`."""
-    help = "Memory of the device, such as 4GiB; a CPU rehearses a GPU of that size."
-    return setting(None, help, free=True, check=partial(size_in_bytes, "memory_limit"))
+def memory_limit_setting(group: str | None = None) -> Any:
+    """Return the field of the option `memory_limit`."""
+    help = "Maximum device memory to use, such as 4GiB; a CPU then simulates a GPU of that size."
+    check = partial(size_in_bytes, "memory_limit")
+    return setting(None, help, group=group, free=True, check=check)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What all configurations are.
+    """Base class of all configurations.
 
     Raises:
-      ConfigError: a field is not of its type, choices or bounds.
+      ConfigError: A value has the wrong type, is not a valid choice or is out of bounds.
     """
 
     def __post_init__(self) -> None:
@@ -94,12 +98,12 @@ class Options:
 
 
 def field_names(config: type) -> set[str]:
-    """Of a configuration's class."""
+    """Return the names of the options of a configuration class."""
     return {field.name for field in dataclasses.fields(config)}
 
 
 def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
-    """Return what is wrong with a field's value; None if it is of its type, choices and bounds."""
+    """Return a description of what is wrong with a value, or None if the value is valid."""
     default, bounds = field.default, field.metadata
     numeric = bounds["minimum"] is not None
     if bounds["choices"] and value not in bounds["choices"]:
@@ -119,7 +123,7 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
 
 
 def _is_finite(value: float) -> bool:
-    return -math.inf < value < math.inf  # math.isfinite fails where a whole number has no float.
+    return -math.inf < value < math.inf  # math.isfinite raises for integers too large for a float.
 
 
 def _out_of_range(value: float, bounds: Any) -> str | None:
@@ -132,10 +136,10 @@ def _out_of_range(value: float, bounds: Any) -> str | None:
 
 
 def size_in_bytes(option: str, value: str | None) -> int | None:
-    """Return the bytes that a size option means.
+    """Return the value of a size option in bytes, or None if it is not set.
 
     Raises:
-      ConfigError: it is not a size, or so small that its unit was probably forgotten.
+      ConfigError: The value is not a size, or is so small that its unit is probably missing.
     """
     if value is None:
         return None
@@ -149,67 +153,83 @@ def size_in_bytes(option: str, value: str | None) -> int | None:
 
 
 def save_interval(text: str) -> tuple[int | None, float | None]:
-    """What `save_every` means: a number of updates, or seconds; ConfigError if neither."""
+    """Return `save_every` as (updates, None) or (None, seconds).
+
+    Raises:
+      ConfigError: The text is neither a number of updates nor a time.
+    """
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
     if match is None:
         raise ConfigError(
-            f"`save_every` {text} is neither updates nor time", "write it as 200, 90s, 10m or 2h"
+            f"`save_every` {text} is neither a number of updates nor a time",
+            "write it as 200, 90s, 10m or 2h",
         )
     number, unit = int(match[1]), match[2]
     return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
 
 
 def timeout_seconds(text: str) -> float:
-    """The seconds that `collective_timeout` means; ConfigError if it is no time."""
+    """Return `collective_timeout` in seconds.
+
+    Raises:
+      ConfigError: The text is not a time.
+    """
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
     if match is None:
-        raise ConfigError(f"`collective_timeout` {text} is no time", "write it as 90s, 10m or 2h")
+        raise ConfigError(
+            f"`collective_timeout` {text} is not a time", "write it as 90s, 10m or 2h"
+        )
     return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def delimiter_setting() -> Any:
-    """The field behind `delimiter`."""
+    """Return the field of the option `delimiter`."""
     help = (
         f"Column separator of the file: {', '.join(DELIMITERS)}, or another character."
-        " [default: found in the file]"
+        " [default: detected]"
     )
     return setting(None, help, check=delimiter_character)
 
 
 def encoding_setting() -> Any:
-    """The field behind `encoding`."""
+    """Return the field of the option `encoding`."""
     help = (
         "Encoding of the file, such as latin-1 or utf-16."
-        " [default: UTF-8, or what a byte order mark says]"
+        " [default: that of its byte order mark, else UTF-8]"
     )
     return setting(None, help, check=check_encoding)
 
 
 def delimiter_character(value: str | None) -> str | None:
-    """Return the character that `delimiter` means; ConfigError if it is none."""
+    """Return the separator that `delimiter` names, or None if it is not set.
+
+    Raises:
+      ConfigError: The value cannot separate columns.
+    """
     if value is None or value in DELIMITERS:
         return None if value is None else DELIMITERS[value]
     character = "\t" if value == r"\t" else value
     if len(character) != 1 or character in '"\r\n\0':
         raise ConfigError(
             f"`delimiter` {value!r} cannot separate columns",
-            f"name {', '.join(DELIMITERS)}, or one character",
+            f"name {', '.join(DELIMITERS)}, or a single character",
         )
     return character
 
 
 def check_encoding(value: str) -> None:
-    """Raise ConfigError if Python knows no such encoding of texts."""
+    """Raise ConfigError if Python has no text encoding of this name."""
     try:
         codecs.getincrementaldecoder(value)
         "a\n".encode(value).decode(value)
     except (LookupError, ValueError, TypeError):
         raise ConfigError(
-            f"`encoding` {value} is not a known encoding", "name one such as utf-16 or latin-1"
+            f"`encoding` {value} is not a known encoding",
+            "name an encoding such as utf-16 or latin-1",
         ) from None
 
 
 def named_options(config: Any) -> dict[str, Any]:
-    """Return the options that are not at their defaults, by name."""
+    """Return the options that differ from their defaults, by name."""
     own = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
     return {name: value for name, (value, default) in own.items() if value != default}

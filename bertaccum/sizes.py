@@ -1,4 +1,7 @@
-"""Amounts of memory as people write them. Standard library only."""
+"""Conversion between bytes and amounts of memory as text, such as 4GiB.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """`4GiB`, `3500MB`, `512m` as bytes: `GiB` is 2**30, `GB` and `G` are 10**9.
+    """Return an amount such as `4GiB`, `3500MB` or `512m` in bytes.
+
+    `GiB` means 2**30 bytes; `GB` and `G` mean 10**9 bytes.
 
     Raises:
-      ValueError: that is no size.
+      ValueError: The text is not a size.
     """
     found = _SIZE.fullmatch(text.strip())
     if not found:
@@ -22,11 +27,11 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """Bytes in MiB, or from 10 GiB on in GiB."""
+    """Return bytes as text in MiB, or in GiB from 10 GiB on."""
     mib = size_bytes / 2**20
     return f"{mib:,.0f} MiB" if mib < 10240 else f"{mib / 1024:,.1f} GiB"
 
 
 def known_size(size_bytes: float | None) -> str:
-    """The same; nothing if it is 0 or not known."""
+    """Return bytes as `format_size` does, or an empty string for 0 and None."""
     return format_size(size_bytes) if size_bytes else ""

@@ -1,4 +1,7 @@
-"""Signals that ask a run to stop, heard while TensorFlow computes. Standard library only."""
+"""Signals that stop a run, received even while TensorFlow computes.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# From the signal to the end, the saving of the state not counted.
+# Time from the signal to the end of the process, without the time to save a checkpoint.
 GRACE_SECONDS = 8.0
 
 
 class Terminated(BaseException):
-    """SIGTERM, where nothing is to be saved first; what KeyboardInterrupt is to SIGINT."""
+    """Raised for SIGTERM if nothing has to be saved, like KeyboardInterrupt for SIGINT."""
 
 
 @contextlib.contextmanager
 def terminating() -> Iterator[None]:
-    """Inside, SIGTERM is an error like SIGINT's, so that what is half-written is removed."""
+    """Make SIGTERM raise `Terminated`, so that incomplete files are removed."""
 
     def terminate(*_: Any) -> NoReturn:
         raise Terminated
@@ -35,21 +38,21 @@ def terminating() -> Iterator[None]:
 
 
 class StoppedEarlyError(Exception):
-    """Somebody asked to stop, and nothing of what was under way is kept."""
+    """Raised after a request to stop; the unfinished work is discarded."""
 
 
 class Stopping:
-    """Hears SIGINT and SIGTERM; a context manager for the main thread.
+    """A context manager for the main thread that turns SIGINT and SIGTERM into stop requests.
 
-    At first a signal ends what is being done, as Python's own handler does. After `heed` the
-    first signal is a request, and the second, or the end of the grace period, an order.
-    Python runs its handlers between its own instructions, and a call of TensorFlow can take
-    minutes: so a thread listens, to whom the C handler writes.
+    At first a signal raises an exception, as Python's own handler does. After `heed`, the first
+    signal only requests a stop; the second signal, or the end of the grace period, ends the
+    process. Python runs signal handlers only between its own instructions, and a TensorFlow call
+    can take minutes. Therefore the C handler wakes a thread through a pipe.
 
     Args:
-      leave: called with a signal's number, in that thread, when the process is to end at
-        once; it must not return.
-      grace_seconds: between the request and the order.
+      leave: Called in that thread with the number of the signal to end the process at once; it
+        must not return.
+      grace_seconds: The time in seconds between the request and the end of the process.
     """
 
     def __init__(
@@ -62,17 +65,17 @@ class Stopping:
         self._handlers: dict[int, Any] = {}
 
     def heed(self, request: Callable[[], Any]) -> None:
-        """From now on a signal calls `request`, in another thread, and changes `requested`."""
+        """Let signals set `requested` and call `request` in another thread from now on."""
         self._request = request
 
     def hear_again(self) -> None:
-        """Takes the signals back, from whoever has taken them since this context began."""
+        """Reinstall the signal handlers that other code has replaced since this context began."""
         for number in self._handlers:
             signal.signal(number, self._handle)
 
     @contextlib.contextmanager
     def saving(self) -> Any:
-        """Inside, the grace period does not end."""
+        """Suspend the end of the grace period while a checkpoint is saved."""
         self._saving = True
         try:
             yield
@@ -96,9 +99,9 @@ class Stopping:
     ) -> None:
         signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
-            # A process that was asked to stop is about to end, and says so itself.
+            # After a request, the process is about to end and ignores further signals.
             signal.signal(number, handler if self.requested is None else signal.SIG_IGN)
-        os.close(self._writer)  # The thread reads the end.
+        os.close(self._writer)  # This ends the thread, which reads the end of the pipe.
         self._thread.join()
         os.close(self._reader)
 
@@ -116,7 +119,7 @@ class Stopping:
             self._request()
 
     def _next_signal(self) -> int | None:
-        """The next one; that which was heard, when its grace period is over; None at the end."""
+        """Return the next signal, the requested one after its grace period, or None at the end."""
         wait = self._grace if self.requested is not None else None
         while True:
             ready, _, _ = select.select([self._reader], [], [], wait)

@@ -257,7 +257,7 @@ def test_going_on_with_a_run_that_is_over_says_so(run: Any) -> None:
     events.close()
     code, out, err = run("train", "--resume", "runs/one")
     assert code == 0
-    assert "finished already, at update 40; for more, start a new run\n" in err
+    assert "already finished at update 40; to train further, start a new run\n" in err
     assert "tracing" not in err
     assert re.search(r"updates +40 ", out)
 
@@ -267,7 +267,7 @@ def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> Non
         list(bertaccum.predict(["a text"], run=str(folder / "none")))
     with pytest.raises(TypeError, match="unexpected keyword"):
         bertaccum.train(target_bach=8)
-    with pytest.raises(TypeError, match="needs texts, or a file"):
+    with pytest.raises(TypeError, match="needs texts or `file`"):
         bertaccum.predict()
     with pytest.raises(TypeError, match="no option max_update"):
         bertaccum.train(resume="runs/one", max_update=3)

@@ -1,4 +1,4 @@
-"""Options from a YAML file: the keys are the flags' names, a flag beats its key."""
+"""Options from a YAML file. Its keys are the names of flags; a flag overrides the file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from bertaccum.cli.options import Number
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text
 
-# Of commands, and not of their configuration.
+# Options that no configuration dataclass has, and that a file therefore cannot set.
 OWN_OPTIONS = frozenset(
     {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
 )
 
 
 def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """`--config`, for files that may also have these `others` keys."""
+    """Return the option `--config`.
+
+    Args:
+      others: Keys that the file may also have, and that this command ignores.
+    """
     return click.option(
         "--config",
         type=click.Path(),
@@ -29,14 +33,14 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
         is_eager=True,
         expose_value=False,
         callback=functools.partial(_use_config_file, others=others),
-        help="YAML file with any of these options; a flag beats the file.",
+        help="YAML file that sets any of these options; flags override it.",
     )
 
 
 def _use_config_file(
     ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
 ) -> None:
-    """Makes a YAML file's values the defaults of this command; `others` are passed over."""
+    """Make the values of a YAML file the defaults of this command, ignoring keys in `others`."""
     if path is not None:
         parameters = {str(p.name): p for p in ctx.command.params if p.name not in OWN_OPTIONS}
         ctx.default_map = _read(Path(path), parameters, others)
@@ -45,16 +49,16 @@ def _use_config_file(
 def _read(
     path: Path, parameters: Mapping[str, click.Parameter], others: Iterable[str]
 ) -> dict[str, Any]:
-    """Reads a YAML mapping of option names to values.
+    """Return the options that a YAML file sets, by name.
 
     Args:
-      path: the file; only plain YAML, no tags.
-      parameters: of the command, by the names that are known.
-      others: names that are known, too, and passed over.
+      path: The file, in plain YAML without tags.
+      parameters: The parameters of the command that the file may set, by name.
+      others: Keys to ignore.
 
     Raises:
-      InputError: the file is missing or not YAML.
-      ConfigError: a key is unknown or there twice, or a value is not valid.
+      InputError: The file is missing or not YAML.
+      ConfigError: A key is unknown or repeated, or a value is invalid.
     """
     import yaml
 
@@ -74,7 +78,9 @@ def _read(
                 hint = _closest(key, parameters)
                 raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
             if key in values:
-                raise ConfigError(f"{key} is there twice", "drop one", path=path, row=row)
+                raise ConfigError(
+                    f"{key} is given twice", "drop one of the two", path=path, row=row
+                )
             try:
                 values[key] = None if value is None else _converted(parameters[key], value)
             except (click.BadParameter, ValueError) as error:

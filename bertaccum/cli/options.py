@@ -1,4 +1,4 @@
-"""Command-line options out of configuration dataclasses, and those that all commands share."""
+"""Command-line options: those of the configuration dataclasses, and those shared by commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from bertaccum.cli.display.sentences import with_flags
+from bertaccum.config import GROUPS, OUTPUT
 from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO, problem_of
 
@@ -22,14 +23,35 @@ if typing.TYPE_CHECKING:
     from bertaccum.cli.display.view import View
 
 
+class GroupedOption(click.Option):
+    """An option that names the section of the command's help that lists it."""
+
+    def __init__(self, *names: Any, group: str | None = None, **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.group = group
+
+
 class Command(click.Command):
-    """A command that refuses an option with one value if it is given twice."""
+    """A command with grouped options, each of which can be given only once if it takes a value."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section per group of options; a command with few options has one section."""
+        parameters = self.get_params(ctx)
+        groups = {getattr(parameter, "group", None) for parameter in parameters}
+        if groups <= {None, OUTPUT}:
+            return super().format_options(ctx, formatter)
+        for group in (None, *GROUPS):
+            members = [p for p in parameters if getattr(p, "group", None) == group]
+            rows = [row for p in members if (row := p.get_help_record(ctx))]
+            if rows:
+                with formatter.section(group or "Options"):
+                    formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             _, _, named = self.make_parser(ctx).parse_args(list(args))
             for option in named:
-                # The last value would win, and the others would be lost without a word.
+                # Click would keep the last value and silently drop the others.
                 if named.count(option) > 1 and not _is_repeatable(option):
                     flag = max(option.opts, key=len)
                     raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
@@ -41,17 +63,17 @@ def _is_repeatable(option: click.Parameter) -> bool:
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
-    """Make a command of the program, as `click.command` does."""
+    """Return a decorator that makes a function a command, as `click.command` does."""
     return click.command(name, cls=Command, **settings)
 
 
 class Number(click.ParamType):
-    """A number, or a word such as auto, for a field of a configuration.
+    """A parameter type for a number, or the word auto, in a field of a configuration.
 
-    Text becomes a number here; whether it is valid the field says.
+    The type converts text to a number, and the field's metadata decides whether it is valid.
 
     Attributes:
-      takes_floats: whether a number may have a fractional part.
+      takes_floats: Whether a number may have a fractional part.
     """
 
     def __init__(self, field: dataclasses.Field[Any], kinds: set[type]) -> None:
@@ -69,7 +91,7 @@ class Number(click.ParamType):
 
     @property
     def range(self) -> str:
-        """The valid numbers, as `1<=x<=9`."""
+        """The range of valid numbers, such as `1<=x<=9`."""
         known = self._field.metadata
         sign = "<" if known["exclusive"] else "<="
         if known["maximum"] is not None:
@@ -94,8 +116,8 @@ class Number(click.ParamType):
         return None
 
 
-class FieldOption(click.Option):
-    """An option whose help shows the range of its number."""
+class FieldOption(GroupedOption):
+    """A grouped option whose help shows the range of valid numbers."""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -103,7 +125,7 @@ class FieldOption(click.Option):
 
 
 def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds one Click option for every field of a configuration dataclass."""
+    """Return a decorator that adds one Click option per field of a configuration dataclass."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         hints = typing.get_type_hints(config)
@@ -116,20 +138,18 @@ def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
     flag = "--" + field.name.replace("_", "-")
-    help = with_flags(field.metadata["help"])
+    settings: dict[str, Any] = {
+        "cls": FieldOption,
+        "group": field.metadata["group"],
+        "default": field.default,
+        "help": with_flags(field.metadata["help"]),
+    }
     if hint is bool:
-        return click.option(flag, is_flag=True, default=field.default, help=help)
+        return click.option(flag, is_flag=True, **settings)
     if field.metadata["switch"]:
-        flag = f"{flag}/--no-{flag[2:]}"
-        return click.option(flag, default=field.default, help=help)
-    return click.option(
-        flag,
-        cls=FieldOption,
-        type=_option_type(field, hint),
-        default=field.default,
-        show_default=field.default is not None,
-        help=help,
-    )
+        return click.option(f"{flag}/--no-{flag[2:]}", **settings)
+    shown = field.default is not None
+    return click.option(flag, type=_option_type(field, hint), show_default=shown, **settings)
 
 
 def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
@@ -142,16 +162,16 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
 
 
 def is_named(ctx: click.Context, name: str) -> bool:
-    """Whether an option was given, by a flag or a file."""
+    """Return whether the user set an option, by a flag or in the `--config` file."""
     sources = click.core.ParameterSource
     return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
 
 
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument RUN, a shorter way to name what `--run` names.
+    """Add the argument RUN, a shorter form of `--run`.
 
     Raises:
-      ConfigError: both are given.
+      ConfigError: Both are given.
     """
 
     @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
@@ -164,39 +184,61 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
             argument is not None
             and ctx.get_parameter_source("run") is click.core.ParameterSource.COMMANDLINE
         ):
-            raise ConfigError(f"RUN {argument} and --run {run} both name the run", "drop one")
+            raise ConfigError(
+                f"RUN {argument} and --run {run} both name the run", "drop one of the two"
+            )
         return command(*arguments, run=argument or run, **options)
 
     return wrapped
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+json_option = click.option(
+    "--json",
+    "as_json",
+    cls=GroupedOption,
+    group=OUTPUT,
+    is_flag=True,
+    help="Print the result as JSON.",
+)
 
 
 def shown(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say how progress is shown; the command gets a `view`."""
+    """Add the options for showing progress, and pass a `view` to the command."""
 
-    @click.option("--quiet", "-q", is_flag=True, help="Show errors and results only.")
+    @click.option(
+        "--quiet",
+        "-q",
+        cls=GroupedOption,
+        group=OUTPUT,
+        is_flag=True,
+        help="Show only errors and results.",
+    )
     @click.option(
         "--verbose",
         "-v",
+        cls=GroupedOption,
+        group=OUTPUT,
         is_flag=True,
-        help="Show what TensorFlow logs and Python warns of; otherwise only if the run fails.",
+        help="Show TensorFlow's log and Python's warnings, which otherwise appear only on failure.",
     )
     @click.option(
         "--log-format",
+        cls=GroupedOption,
+        group=OUTPUT,
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="How progress is written to stderr; json: a record a line.",
+        help="Format of progress on stderr. json: one JSON record per line.",
     )
     @click.option(
         "--log-every",
+        cls=GroupedOption,
+        group=OUTPUT,
         type=click.FloatRange(min=0),
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="Time between lines of progress, where stderr is no terminal.",
+        help="Time between progress lines if stderr is not a terminal.",
     )
     @click.pass_context
     @functools.wraps(command)
@@ -217,20 +259,20 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         if not verbose:
             quiet_tensorflow()
         view = make_view(quiet, log_format, log_every, verbose)
-        ctx.obj.append(view)  # Errors are shown by it, too.
+        ctx.obj.append(view)  # `main` shows errors through this view.
         return command(*arguments, view=view, **options)
 
     return wrapped
 
 
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
-    """The view that the options ask for, and stderr is fit for.
+    """Return the view that fits the options and stderr.
 
     Args:
-      quiet: errors only.
-      log_format: text or json.
-      seconds: between lines of progress, where there is no terminal.
-      verbose: Show what others write on stderr.
+      quiet: Whether to show only errors.
+      log_format: `text` or `json`.
+      seconds: The time between progress lines if stderr is not a terminal.
+      verbose: Whether to show what libraries write to stderr.
     """
     from bertaccum.cli.display.log_views import Lines, Records
     from bertaccum.cli.display.terminal_view import Live
@@ -244,7 +286,7 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
 
 
 def quiet_tensorflow() -> None:
-    """Keeps TensorFlow's chatter off the screen, unless the user asked for it."""
+    """Silence TensorFlow's log unless the user set TF_CPP_MIN_LOG_LEVEL."""
     if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         logging.getLogger("tensorflow").setLevel(logging.ERROR)

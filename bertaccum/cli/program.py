@@ -1,7 +1,7 @@
-"""The command line: the program, and where every error ends.
+"""The program `bertaccum`: its commands, and the handling of every error.
 
-It stays light: `bertaccum --help` loads neither tensorflow nor pandas. Errors end here, as one line
-and an exit code: 0 done, 1 the run failed, 2 usage, configuration or input.
+`bertaccum --help` imports neither tensorflow, pandas nor rich. `main` turns each error into one
+line and an exit code: 0 success, 1 a failed run, 2 wrong usage, configuration or input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,25 @@ if TYPE_CHECKING:
     from bertaccum.cli.display.view import View
 
 
+# The commands of a first session, in the order of use; the help lists them before all others.
+_FIRST_COMMANDS = ("prepare", "train", "eval", "predict")
+
+
+class Program(click.Group):
+    """The group of all commands, whose help lists the commands of a first session first."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        others = [name for name in self.list_commands(ctx) if name not in _FIRST_COMMANDS]
+        width = max(map(len, self.commands))
+        limit = formatter.width - 6 - width
+        for heading, names in (("First steps", _FIRST_COMMANDS), ("Other commands", others)):
+            rows = [(f"{n:{width}}", self.commands[n].get_short_help_str(limit)) for n in names]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
 @click.group(
+    cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
@@ -43,8 +61,8 @@ if TYPE_CHECKING:
 def cli(ctx: click.Context) -> None:
     """Fine-tune BERT at the recommended batch size on a small GPU.
 
-    Every update is computed from exactly --target-batch examples; what fits in memory at
-    once only decides how they are cut into micro-batches.
+    Every update uses exactly --target-batch examples. Memory only limits the size of the
+    micro-batches that they are split into.
 
     \b
       bertaccum prepare
@@ -52,8 +70,8 @@ def cli(ctx: click.Context) -> None:
       bertaccum eval
       bertaccum predict "The food was great."
 
-    Results go to stdout, all else to stderr. Exit codes: 0 done, 1 the run failed, 2 usage,
-    configuration or input, 130 and 143 stopped by SIGINT (Ctrl-C) and SIGTERM.
+    Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failed run, 2
+    wrong usage, configuration or input, 130 stopped by SIGINT (Ctrl-C), 143 stopped by SIGTERM.
     """
     if ctx.invoked_subcommand is None:
         sentences.result(ctx.get_help())
@@ -67,7 +85,7 @@ for _command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the program; every error becomes one line and an exit code."""
+    """Run the program, and turn every error into one line and an exit code."""
     views: list[View] = []
     try:
         with terminating():
@@ -79,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f"; see `{context.command_path} --help`" if context else ""
         message = " ".join(error.format_message().split()).rstrip(".") + where
         code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):  # Click makes the second of the first.
+    except (KeyboardInterrupt, click.Abort):  # Click turns Ctrl-C at a prompt into Abort.
         message, code = "interrupted", 128 + signal.SIGINT
     except Terminated:
         message, code = "terminated", 128 + signal.SIGTERM
@@ -90,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if os.environ.get("BERTACCUM_TRACEBACK"):
             raise
         message = (
-            f"unexpected {type(error).__name__}: {error}; set BERTACCUM_TRACEBACK=1 to see where,"
-            " and report it"
+            f"unexpected {type(error).__name__}: {error}; set BERTACCUM_TRACEBACK=1"
+            " to see the traceback, and report this error"
         )
         code = 1
     fail(message, code, views[-1] if views else None)

@@ -1,4 +1,4 @@
-"""What several commands do."""
+"""Helpers shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
-    """Print what a command found, on stdout.
+    """Print the result of a command on stdout.
 
     Args:
-      as_json: as a record.
-      values: that record.
-      show: else called with the module `tables`, which needs rich and is imported late.
+      as_json: Whether to print it as JSON.
+      values: The result.
+      show: Called if `as_json` is false, with the module `tables`, which imports rich.
     """
     if as_json:
         sentences.result_json(values)
@@ -32,12 +32,12 @@ def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
 
 
 def name_run(view: View, named: str) -> Record:
-    """Say which run is used, how far it is, and which update its best checkpoint is of.
+    """Show the run in use, its progress and the update of its best checkpoint; return its record.
 
-    `runs/latest` may be another run than the user thinks, and may be under way.
+    `runs/latest` may not be the run that the user expects, and may still be running.
 
     Raises:
-      InputError: there is none.
+      InputError: There is no run in this folder.
     """
     from bertaccum.reporting.run_outline import outline
     from bertaccum.reporting.run_record import read_record
@@ -48,7 +48,7 @@ def name_run(view: View, named: str) -> Record:
 
 
 def name_split(view: View, record: Record, split: str | None) -> str:
-    """Say on which split the best model of a run is evaluated; return it."""
+    """Show and return the split on which the best model of a run is evaluated."""
     from data_prep.tsv import default_split
 
     split = split or default_split(Path(record.config.data))
@@ -57,8 +57,8 @@ def name_split(view: View, record: Record, split: str | None) -> str:
 
 
 def fail(message: str, code: int, view: View | None = None) -> NoReturn:
-    """Says on stderr, in one line, why the program ends, and ends it."""
+    """Write one line to stderr that says why the program ends, and exit with `code`."""
     line = " ".join(sentences.with_flags(message).split())
-    with contextlib.suppress(OSError):  # Nobody may be there to read it.
+    with contextlib.suppress(OSError):  # stderr may be closed.
         sentences.note(f"error: {line}") if view is None else view.error(line, code)
     sys.exit(code)

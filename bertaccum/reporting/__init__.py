@@ -1,4 +1,4 @@
-"""Records of runs, and what is made of them: lists, comparisons, model cards, pages.
+"""Records of runs, and the lists, comparisons, model cards and pages made from them.
 
-Loads no TensorFlow.
+This package does not import TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""A run's curves as an SVG element of a page, in the page's own colours and typeface."""
+"""Curves of a run as SVG elements that use the colours and typeface of the page."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-# What matplotlib draws in these colours, the page draws in its own.
+# Placeholder colours for matplotlib, replaced with the CSS variables of the page.
 _INK, _ACCENT, _GRID = "#010203", "#040506", "#070809"
 _COLOURS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
-# On a phone of 390 pixels a chart is about 340 wide, and its letters are as large as drawn.
+# On a phone 390 pixels wide, a chart is about 340 pixels wide and its text keeps its size.
 _INCHES = (4.6, 2.7)
 _PAGE_STYLE = STYLE | {
     "text.color": _INK,
@@ -43,13 +43,13 @@ _PAGE_STYLE = STYLE | {
 
 
 def loss_curve(series: Series, span: int) -> Markup:
-    """Loss against examples seen: every update's, and their running mean."""
+    """Return the loss of every update and its running mean, against examples seen."""
     label = f"Training loss over {series.total:,} examples, raw and as a mean over {span:,}"
     return _svg("loss", label, series, lambda axes: draw_loss(axes, series, span, Look(_ACCENT)))
 
 
 def learning_rate_curve(series: Series) -> Markup:
-    """Learning rate against examples seen."""
+    """Return the learning rate against examples seen."""
 
     def draw(axes: Axes) -> None:
         axes.plot(series.seen, series.learning_rate, color=_ACCENT, linewidth=1.8)
@@ -59,13 +59,13 @@ def learning_rate_curve(series: Series) -> Markup:
 
 
 def score_curve(series: Series) -> Markup:
-    """Return the metric of dev.tsv against examples seen."""
+    """Return the dev metric against examples seen."""
     label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
     return _svg("score", label, series, lambda axes: draw_scores(axes, series, Look(_ACCENT)))
 
 
 def _svg(name: str, label: str, series: Series, draw: Callable[[Axes], None]) -> Markup:
-    """An SVG element without anything that is fetched or that another one on the page has."""
+    """Return an SVG element without external references, and with ids unique on the page."""
     with matplotlib.rc_context(_PAGE_STYLE | {"svg.hashsalt": name}):
         figure = Figure(figsize=_INCHES, layout="constrained")
         axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Several runs side by side: what `bertaccum compare` shows and draws."""
+"""Comparison of several runs, for `bertaccum compare`."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ from bertaccum.reporting.curves import (
 from bertaccum.reporting.run_facts import model_name
 from bertaccum.reporting.run_record import Record, read_record, undamaged
 
-# Of inputs.json: what two runs may have begun with that their options do not name.
+# Inputs in inputs.json that may differ between runs with the same options.
 _INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")
 
 
 def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
-    """Reads runs, whatever they are doing, and writes `compare.png` and `compare.svg`.
+    """Compare runs, which may be running, and write `compare.png` and `compare.svg`.
 
     Args:
-      config: where to write, how much to smooth.
-      runs: their folders.
+      config: The output folder and the smoothing.
+      runs: The run folders.
 
     Returns:
-      `smooth` and `equal_mean_examples` (what the losses and the second noise are means over),
-      `best_by` (the metric that selects the best checkpoint in all runs; None if they differ, and
-      the figure then shows the accuracy), `runs` (as `row`), `differences` (options and inputs
-      that are not the same in all: name and one value a run) and `figures` (what was written).
+      `smooth` and `equal_mean_examples` (the numbers of examples that the losses and the second
+      noise are averaged over), `best_by` (the metric that selects the best checkpoint in all runs;
+      None if the runs differ, and the figure then shows the accuracy), `runs` (a `row` per run),
+      `differences` (options and inputs that differ: one value per run) and `figures` (the paths
+      of the figures).
 
     Raises:
       ConfigError: `out` cannot be written to.
-      InputError: a folder is not a run, or its logs are damaged, or nothing was logged yet.
+      InputError: A folder is not a run, its logs are damaged, or no run has an update yet.
     """
     records = [read_record(path) for path in runs]
     metric = shared_metric(records)
     several = [read_series(record, metric or "accuracy") for record in records]
     if not any(len(series.loss) for series in several):
-        raise InputError("none of these runs has an update yet", "wait for one", path=runs[0])
+        raise InputError(
+            "none of these runs has an update yet", "wait for the first update", path=runs[0]
+        )
     span = config.smooth or default_span(several)
     size = max(int(series.examples.max()) for series in several if len(series.examples))
     names = unique_names(records)
@@ -62,30 +65,30 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 
 
 def shared_metric(records: Sequence[Record]) -> str | None:
-    """Return the metric by which all runs select their best checkpoint; None if they differ."""
+    """Return the metric by which all runs select their best checkpoint, or None if they differ."""
     found = {record.config.best_by for record in records}
     return found.pop() if len(found) == 1 else None
 
 
 def unique_names(records: Sequence[Record]) -> list[str]:
-    """The runs' names; their paths where two have the same."""
+    """Return the names of the runs; runs that share a name are given by path."""
     names = [record.name for record in records]
     paths = [str(record.paths.path) for record in records]
     return [p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True)]
 
 
 def row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
-    """A run's line of the table; None for what it has not.
+    """Return the facts about a run that the comparison shows; None for a missing fact.
 
     Args:
-      name: to show.
-      record: of the run.
-      series: its curves.
-      span: examples that losses are smoothed over.
-      size: examples of the largest update of all runs.
+      name: The name to show.
+      record: The record of the run.
+      series: The curves of the run.
+      span: The number of examples that losses are averaged over.
+      size: The number of examples in the largest update of all runs.
 
     Raises:
-      InputError: its files are damaged.
+      InputError: The files of the run are damaged.
     """
     with undamaged(record.paths.path):
         summary, plan = record.summary or {}, record.plan
@@ -116,7 +119,7 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
 
 
 def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
-    """Options and inputs that differ: one value a run."""
+    """Return the options and inputs that differ between runs, with one value per run."""
     found: dict[str, list[Any]] = {}
     for field in dataclasses.fields(TrainConfig):
         values = [getattr(record.config, field.name) for record in records]

@@ -1,4 +1,4 @@
-"""The curves of a run against the examples it has seen, and how noisy its loss is."""
+"""Curves of a run against examples seen, and the noise of its training loss."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bertaccum.reporting.run_record import Record, undamaged
 
 @dataclass(frozen=True)
 class Series:
-    """A run's logs as arrays, one entry an update or an evaluation.
+    """The logs of a run as arrays, with one entry per update or evaluation.
 
     Args:
-      updates: [updates] their numbers.
-      examples: [updates] examples in each.
-      loss: [updates] mean over these; NaN where it was not finite.
-      learning_rate: [updates].
-      evaluated: [evaluations] examples seen when it was evaluated.
-      metric: the one of `METRICS` that `scores` holds.
-      scores: [evaluations] on dev.tsv; NaN where an evaluation lacks the metric.
+      updates: The number of each update, int64 [updates].
+      examples: The number of examples in each update, int64 [updates].
+      loss: The mean loss of each update, float64 [updates]; NaN if it was not finite.
+      learning_rate: The learning rate of each update, float64 [updates].
+      evaluated: The examples seen at each evaluation, int64 [evaluations].
+      metric: The metric in `scores`, one of `METRICS`.
+      scores: The dev metric, float64 [evaluations]; NaN if an evaluation lacks the metric.
     """
 
     updates: np.ndarray
@@ -33,17 +33,17 @@ class Series:
 
     @property
     def seen(self) -> np.ndarray:
-        """Examples seen [updates] after each update."""
+        """The number of examples seen after each update, [updates]."""
         return np.cumsum(self.examples)
 
     @property
     def total(self) -> int:
-        """Examples seen in all."""
+        """The total number of examples seen."""
         return int(self.examples.sum())
 
     @property
     def middles(self) -> np.ndarray:
-        """Examples seen [updates] when each window was half through."""
+        """The number of examples seen at the middle of each window, [updates]."""
         return self.seen - self.examples / 2
 
 
@@ -51,11 +51,11 @@ def read_series(record: Record, metric: str | None = None) -> Series:
     """Return the curves of a run.
 
     Args:
-      record: of the run.
-      metric: of the evaluations; by default the one that selects the best checkpoint.
+      record: The record of the run.
+      metric: The dev metric; by default the one that selects the best checkpoint.
 
     Raises:
-      InputError: a line of its logs is not one that training writes.
+      InputError: A line of the logs does not have the fields that training writes.
     """
     lines = record.updates
     with undamaged(record.paths.path):
@@ -72,29 +72,29 @@ def read_series(record: Record, metric: str | None = None) -> Series:
 
 
 def _numbers(values: list[float | None]) -> np.ndarray:
-    """As an array; JSON has null where a number was not finite."""
+    """Return values as an array, with NaN for null, which stands for non-finite values in JSON."""
     found = np.array([np.nan if value is None else value for value in values], np.float64)
     return np.where(np.isfinite(found), found, np.nan)
 
 
 def default_span(several: list[Series]) -> int:
-    """Return how many examples a loss is averaged over: a twentieth of the longest run's.
+    """Return the default number of examples to average a loss over.
 
-    It is never less than the largest update, whose loss is a mean already.
+    This is a twentieth of the longest run, but no less than the largest update.
     """
     largest = max((int(series.examples.max(initial=0)) for series in several), default=0)
     return max(max(series.total for series in several) // 20, largest, 1)
 
 
 def smoothed(series: Series, span: int) -> np.ndarray:
-    """The running mean of the loss [updates], each example weighing the same.
+    """Return the centred running mean of the loss over examples, [updates].
 
     Args:
-      series: of a run.
-      span: examples in the middle of which each update stands; at the ends there are fewer.
+      series: The curves of a run.
+      span: The number of examples around the middle of each update; fewer at both ends.
 
     Returns:
-      NaN where no loss in the span is finite.
+      The running mean; NaN if no loss in the span is finite.
     """
     middles = series.middles
     first = np.searchsorted(middles, middles - span / 2)
@@ -103,23 +103,23 @@ def smoothed(series: Series, span: int) -> np.ndarray:
 
 
 def trailing(series: Series, span: int) -> np.ndarray:
-    """Return the mean of the loss over the last `span` examples, as of each update [updates].
+    """Return the mean loss over the last `span` examples at each update, [updates].
 
-    Every number called "training loss" is one of these. Each example weighs the same; a window
-    that the span reaches into counts whole. NaN where no loss in the span is finite.
+    Every reported "training loss" is such a mean. All examples have the same weight, and a window
+    that is partly in the span counts fully. NaN if no loss in the span is finite.
     """
     first = np.searchsorted(series.seen, series.seen - span, side="right")
     return _means(series, first, np.arange(len(first)) + 1)
 
 
 def training_loss(series: Series, span: int) -> float | None:
-    """Return `trailing` as of the last update; None if there is none, or it is not finite."""
+    """Return `trailing` at the last update, or None if there is no update or the mean is NaN."""
     means = trailing(series, span)
     return float(means[-1]) if len(means) and np.isfinite(means[-1]) else None
 
 
 def _means(series: Series, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Means of loss[first:last] over examples; NaN where none of it is finite."""
+    """Return the means of loss[first:last] over examples; NaN if no loss in a slice is finite."""
     finite = np.isfinite(series.loss)
     weights = np.where(finite, series.examples, 0)
     sums = _between(np.where(finite, series.loss, 0) * weights, first, last)
@@ -128,17 +128,17 @@ def _means(series: Series, first: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 
 def noise(series: Series, span: int) -> float | None:
-    """The standard deviation of the loss around its own running mean.
+    """Return the standard deviation of the loss around its own running mean.
 
-    The running mean is over `span` examples, not updates, with the update in the middle; near
-    the ends of the run the span shrinks on both sides, so that a falling loss is no noise. A
-    mean of n losses of which one is the update's own follows that one: independent losses of
-    variance v are left with (1 - 1/n) v, which is made good, so that runs with few and with
-    many updates in a span compare. Updates with fewer than 3 in their span do not count, nor
-    do those whose loss is not finite.
+    The running mean covers `span` examples, not updates, and is centred on the update. Near the
+    ends of the run the span shrinks on both sides, so that a falling loss does not count as noise.
+    A mean of n losses includes the loss of the update itself, which reduces the variance v of
+    independent losses to (1 - 1/n) v. The result corrects for this, so that runs with few and
+    many updates per span can be compared. Updates with fewer than 3 updates in their span, or
+    with a non-finite loss, are ignored.
 
     Returns:
-      None where no update counts.
+      The standard deviation, or None if all updates are ignored.
     """
     finite = np.isfinite(series.loss)
     middles, loss = series.middles[finite], series.loss[finite]
@@ -157,10 +157,10 @@ def noise(series: Series, span: int) -> float | None:
 
 
 def regrouped(series: Series, examples: int) -> Series:
-    """The same run, its losses averaged over neighbours to means of about so many examples.
+    """Return the curves with neighbouring losses averaged into means of about `examples` examples.
 
-    A mean over 32 examples is less noisy than one over 8 because it is the larger mean. What
-    is left of the difference when both are means of as many is the training's own.
+    A mean over 32 examples is less noisy than one over 8 simply because it has more examples. Any
+    difference that remains between means of equal size comes from the training itself.
     """
     numbers = (series.seen - 1) // max(examples, 1)
     _, starts = np.unique(numbers, return_index=True)
@@ -169,7 +169,7 @@ def regrouped(series: Series, examples: int) -> Series:
     sizes = np.add.reduceat(series.examples, starts)
     loss = np.add.reduceat(series.loss * series.examples, starts) / sizes
     ends = np.append(starts[1:], len(numbers)) - 1
-    # What the end of the run cut short is a smaller mean.
+    # Drop the last mean if the end of the run left it with fewer examples.
     kept = slice(-1 if sizes[-1] < min(examples, sizes.max()) else None)
     return Series(
         updates=series.updates[ends][kept],
@@ -183,6 +183,6 @@ def regrouped(series: Series, examples: int) -> Series:
 
 
 def _between(values: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Sums of values[first:last]."""
+    """Return the sums of values[first:last]."""
     sums = np.concatenate([[0], np.cumsum(values)])
     return np.asarray(sums[last] - sums[first])

@@ -1,6 +1,6 @@
-"""What runs look like: curves against the examples seen, as PNG and SVG.
+"""Figures of the curves of runs against examples seen, as PNG and SVG.
 
-Figures are made without pyplot, which keeps those of the whole process.
+Figures are created without pyplot, which keeps global state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _FAINT = 0.35
 _LABEL_WIDTH = 110  # characters, in a figure of 10 inches
-_DASH = 6.0  # in widths of the line
-# Text stays text; lines that differ by less than can be seen are left out.
+_DASH = 6.0  # in line widths
+# Keep text as text in SVG, and drop points that make no visible difference.
 STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -38,13 +38,13 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a run is drawn.
+    """The style in which a run is drawn.
 
     Args:
-      colour: of its lines.
-      label: its line in the legend.
-      position: among the runs whose curves coincide, from 0.
-      of: how many those are.
+      colour: The colour of the lines.
+      label: The label in the legend.
+      position: The 0-based position among the runs whose curves coincide.
+      of: The number of runs whose curves coincide.
     """
 
     colour: Any
@@ -54,21 +54,21 @@ class Look:
 
     @property
     def dashes(self) -> Any:
-        """matplotlib's line style; the dashes of coinciding runs fill each other's gaps."""
+        """The line style for matplotlib; dashes of coinciding runs fill each other's gaps."""
         if self.of == 1:
             return "solid"
         return (-self.position * _DASH, (_DASH, _DASH * (self.of - 1)))
 
 
 def coincide(one: Series, other: Series) -> bool:
-    """Return whether nobody could tell the curves of two runs apart in a figure."""
+    """Return whether the curves of two runs look the same in a figure."""
     return _close(one.seen, other.seen, one.loss, other.loss) and _close(
         one.evaluated, other.evaluated, one.scores, other.scores
     )
 
 
 def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarray) -> bool:
-    """Return whether two curves differ by no more than 0.5 % of their range, anywhere."""
+    """Return whether two curves agree everywhere within 0.5 % of their range."""
     if not np.array_equal(x, other_x):
         return False
     finite = y[np.isfinite(y)]
@@ -77,21 +77,21 @@ def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarra
 
 
 def comparison(names: Sequence[str], several: Sequence[Series], span: int) -> dict[str, bytes]:
-    """Return the figure of several runs as `png` and `svg`; the arguments are `draw_runs`' own."""
+    """Return the figure of `draw_runs` as PNG and SVG, with keys `png` and `svg`."""
     with matplotlib.rc_context(STYLE):
         figure = draw_runs(names, several, span)
         return {kind: as_bytes(figure, kind) for kind in ("png", "svg")}
 
 
 def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Figure:
-    """Draw loss, raw and smoothed, and a dev metric against the examples seen, one colour a run.
+    """Draw the raw and smoothed loss and a dev metric against examples seen, one colour per run.
 
-    Runs whose curves coincide are drawn in alternate dashes, and the legend says so.
+    Runs whose curves coincide are drawn with alternating dashes, and the legend says so.
 
     Args:
-      names: of the runs.
-      several: their curves, all with the same metric.
-      span: examples that a smoothed loss is a mean of.
+      names: The names of the runs.
+      several: The curves of the runs, all with the same metric.
+      span: The number of examples that a smoothed loss is averaged over.
     """
     looks = _looks(names, several)
     lines = sum(look.label.count("\n") + 1 for look in looks)
@@ -103,7 +103,7 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
     for axes in (losses, scores):
         axes.grid(alpha=0.3)
     losses.set_ylabel(f"training loss (mean over {span:,} examples)")
-    # Solid samples: a dash may be longer than a sample.
+    # Legend samples are solid, because a dash may be longer than a sample.
     samples = [Line2D([], [], color=look.colour, linewidth=1.8, label=look.label) for look in looks]
     figure.legend(handles=samples, loc="outside lower left")
     scores.set_ylabel(f"dev {LABELS[several[0].metric]}")
@@ -112,12 +112,12 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
 
 
 def _looks(names: Sequence[str], several: Sequence[Series]) -> list[Look]:
-    """Return how each run is drawn: the members of a group of coinciding runs share its dashes."""
+    """Return the style of each run; coinciding runs get alternating dashes."""
     first = [next(i for i, one in enumerate(several) if coincide(one, s)) for s in several]
     looks = []
     for number, colour in enumerate(colours(len(names))):
         position, size = first[:number].count(first[number]), first.count(first[number])
-        # matplotlib leaves out names that begin with an underscore.
+        # matplotlib omits labels that begin with an underscore.
         label = f" {names[number]}" if names[number].startswith("_") else names[number]
         if position:
             label += f" (coincides with {names[first[number]]})"
@@ -130,9 +130,9 @@ def _wrapped(label: str) -> str:
 
 
 def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:
-    """Every update's loss, faint, and the running mean."""
+    """Draw the loss of every update, faintly, and its running mean."""
     few = "." if len(series.loss) < 2 else None
-    # Those with fewer updates, which are quieter, on top.
+    # Draw runs with fewer updates, which are less noisy, on top.
     order = 1 + 1 / (1 + len(series.loss))
     faint: dict[str, Any] = {"alpha": _FAINT, "linewidth": 0.6, "marker": few, "zorder": order}
     axes.plot(series.seen, series.loss, color=look.colour, **faint)
@@ -141,14 +141,14 @@ def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:
 
 
 def draw_scores(axes: Axes, series: Series, look: Look) -> None:
-    """Draw a point for each evaluation; where runs coincide, the later one's is the smaller."""
+    """Draw a point for each evaluation; of coinciding runs, later ones get smaller points."""
     size = 4 + 3 * (look.of - 1 - look.position)
     points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": look.dashes}
     axes.plot(series.evaluated, series.scores, color=look.colour, **points)
 
 
 def label_examples(axes: Axes) -> None:
-    """What stands below the curves."""
+    """Label the x-axis with the examples seen."""
     axes.set_xlabel("examples seen")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -156,21 +156,21 @@ def label_examples(axes: Axes) -> None:
 
 
 def _most_ticks(axes: Axes) -> int:
-    """Return how many labels such as 1,000,000 have room side by side."""
+    """Return how many labels such as 1,000,000 fit side by side."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     return max(int(figure.get_figwidth()), 2)
 
 
 def colours(count: int) -> list[Any]:
-    """As many colours, as different as can be."""
+    """Return `count` distinct colours."""
     if count <= 10:
         return list(matplotlib.colormaps["tab10"].colors)[:count]  # type: ignore[attr-defined]
     return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]
 
 
 def as_bytes(figure: Figure, kind: str) -> bytes:
-    """The same figure gives the same bytes: nothing in it says when it was made."""
+    """Return a figure as bytes; without dates, so that equal figures give equal bytes."""
     file = io.BytesIO()
     nothing = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
     figure.savefig(file, format=kind, dpi=120, metadata=dict.fromkeys(nothing))

@@ -1,4 +1,4 @@
-"""The model card of a run: what it was trained on, how, and how good it is, in Markdown."""
+"""The model card of a run in Markdown: its data, recipe and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.reporting.run_record import FINISHED, Record, read_record, undamaged
 
-# Metrics by the names that the Hugging Face hub has for them.
+# Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {
     "accuracy": "accuracy",
     "macro_f1": "f1",
@@ -25,11 +25,11 @@ _HUB_METRICS = {
 
 
 def write_card(run: Path) -> None:
-    """Writes `model-card.md` into the folder of a run that is over; else it does nothing.
+    """Write `model-card.md` into the folder of a run if the run has finished.
 
     Raises:
-      InputError: the folder's files are damaged.
-      OSError: it cannot be written.
+      InputError: The files of the run are damaged.
+      OSError: The card cannot be written.
     """
     record = read_record(run)
     if record.status == FINISHED:
@@ -39,16 +39,16 @@ def write_card(run: Path) -> None:
 def model_card(
     record: Record, library: str = "tf-keras", language: str | None = None, usage: str | None = None
 ) -> str:
-    """A card with the front matter that the Hugging Face hub reads.
+    """Return a model card with front matter for the Hugging Face hub.
 
     Args:
-      record: of the run.
-      library: that loads the files beside the card, by its name on the hub.
-      language: of the texts, as an ISO code, if that is known.
-      usage: Markdown that shows how to use these files; by default the run folder's.
+      record: The record of the run.
+      library: The hub's name for the library that loads the files next to the card.
+      language: The ISO code of the language of the texts, if known.
+      usage: Markdown that shows how to use the files; by default, how to use the run folder.
 
     Raises:
-      InputError: the run's files are damaged.
+      InputError: The files of the run are damaged.
     """
     with undamaged(record.paths.path):
         series = read_series(record)
@@ -82,7 +82,7 @@ def _front_matter(record: Record, library: str, language: str | None) -> str:
 
 
 def _hub_result(record: Record, name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """One evaluation as the hub's model-index has it."""
+    """Return one evaluation in the format of the hub's model-index."""
     data = run_facts.data_name(record)
     found = [
         {"type": kind, "name": LABELS[metric], "value": round(values[metric], 4)}

@@ -1,6 +1,6 @@
-"""Templates of pages and cards, rendered by Jinja.
+"""Rendering of page and card templates with Jinja.
 
-HTML is escaped by itself. In Markdown, `text` escapes what has a meaning there.
+HTML is escaped automatically. In Markdown, the filter `text` escapes special characters.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import jinja2
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template of the folder `templates` with its values.
+    """Return the text of a template with its values filled in.
 
     Args:
-      template: file name, such as `report.html.j2`.
-      values: the template's variables; all of them.
+      template: The name of a file in the folder `templates`, such as `report.html.j2`.
+      values: All variables of the template.
     """
     return _environment().get_template(template).render(values)
 
@@ -37,7 +37,7 @@ def _environment() -> jinja2.Environment:
 
 
 def as_text(value: str) -> str:
-    """Return text as Markdown that means nothing but the text, on one line."""
+    """Return text on one line, with special characters of Markdown escaped."""
     return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", " ".join(value.split()))
 
 

@@ -1,6 +1,6 @@
-"""The page of a run: curves, scores, mistakes, plan and recipe in one file of HTML.
+"""The page of a run: curves, scores, mistakes, plan and recipe in one HTML file.
 
-It needs nothing but itself: no script, no network, and a policy that forbids both.
+The page is self-contained; its security policy forbids scripts and network access.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def write_page(
     mistakes: list[dict[str, Any]],
     path: Path,
 ) -> None:
-    """Write the page of a run, as `page` makes it.
+    """Write the page that `page` returns to a file.
 
     Raises:
-      ConfigError: it cannot be written there.
-      InputError: the run's files are damaged.
+      ConfigError: The file cannot be written.
+      InputError: The files of the run are damaged.
     """
     text = page(record, evaluation, mistakes)
     try:
@@ -44,15 +44,15 @@ def write_page(
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:
-    """Return the page of a run.
+    """Return the page of a run as HTML.
 
     Args:
-      record: of the run.
-      evaluation: of its best model, the fields of an `EvalResult`; None if there is none.
-      mistakes: `row`, `text`, `label`, `prediction` and `probability` of what it got wrong.
+      record: The record of the run.
+      evaluation: The fields of the `EvalResult` of the best model; None if there is no best model.
+      mistakes: `row`, `text`, `label`, `prediction` and `probability` of misclassified examples.
 
     Raises:
-      InputError: the run's files are damaged.
+      InputError: The files of the run are damaged.
     """
     with undamaged(record.paths.path):
         series = read_series(record)

@@ -1,4 +1,4 @@
-"""What cards and pages say of a run, in plain words and numbers; no path of the machine."""
+"""Facts about a run that model cards and pages show, without local paths."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
-    """A run's options as they are shown; of paths the last part.
+    """Return the options of a run as text, with only the last part of each path.
 
     Args:
-      config: of the run.
-      deciding: only those that decide the updates.
+      config: The configuration of the run.
+      deciding: Whether to return only options that decide the updates.
     """
     found = {}
     for field in dataclasses.fields(config):
@@ -38,24 +38,24 @@ def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
 
 
 def model_name(record: Record) -> str:
-    """What the run's model is called."""
+    """Return the name of the model of a run."""
     config, summary = record.config, record.summary or {}
     named = config.model or config.bert_config or config.init_checkpoint
     return Path(str(summary.get("model") or named or "a classifier")).name
 
 
 def data_name(record: Record) -> str:
-    """The data folder's own name."""
+    """Return the name of the data folder of a run."""
     return Path(record.config.data).name
 
 
 def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
-    """Return what cards and pages both say of a run: variables of their templates.
+    """Return the template variables that cards and pages share.
 
     Args:
-      record: of the run.
-      series: its curves.
-      span: examples that training losses are means over.
+      record: The record of the run.
+      series: The curves of the run.
+      span: The number of examples that each training loss is averaged over.
     """
     return {
         "name": record.name,
@@ -71,7 +71,7 @@ def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
 
 
 def _results(record: Record, series: Series, span: int) -> dict[str, str]:
-    """Return name and value of what a run has come to so far."""
+    """Return the results of a run so far, by name."""
     loss, seconds = training_loss(series, span), trained(record)
     return {
         **_scores(record),
@@ -85,7 +85,7 @@ def _results(record: Record, series: Series, span: int) -> dict[str, str]:
 
 
 def _scores(record: Record) -> dict[str, str]:
-    """What dev.tsv says of the best checkpoint and, once the run is over, of the last model."""
+    """Return the dev scores of the best checkpoint and, for a finished run, of the final model."""
     best, metric = record.best, record.config.best_by
     if best is None:
         return {}
@@ -96,12 +96,12 @@ def _scores(record: Record) -> dict[str, str]:
 
 
 def trained(record: Record) -> float:
-    """Seconds spent on updates."""
+    """Return the time spent on updates, in seconds."""
     return float(sum(update.get("seconds") or 0 for update in record.updates))
 
 
 def _plan(record: Record) -> dict[str, str]:
-    """How windows are cut, and why."""
+    """Return how windows are cut, and why, by name."""
     known = record.plan
     shown = {
         "target batch": record.config.target_batch,
@@ -119,18 +119,18 @@ def _plan(record: Record) -> dict[str, str]:
 
 
 def _size(value: Any) -> str | None:
-    """An amount of memory, if it is one."""
+    """Return an amount of memory as text, or None if the value is not a positive number."""
     return format_size(value) if isinstance(value, int | float) and value else None
 
 
 def _versions(record: Record) -> dict[str, str]:
-    """What the run was made with; nothing if it is not over."""
+    """Return the package versions of a finished run; empty for other runs."""
     found = (record.summary or {}).get("versions")
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
 def evaluations(record: Record) -> dict[str, dict[str, Any]]:
-    """What `bertaccum eval` found, by the name of its file; damaged ones are left out."""
+    """Return the results of `bertaccum eval` by file name, without damaged files."""
     found = {}
     for path in sorted(record.paths.path.glob("eval-*.json")):
         values = read_mapping(path)
@@ -140,7 +140,7 @@ def evaluations(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def scores(evaluation: dict[str, Any]) -> dict[str, str]:
-    """Return the metrics of an evaluation and its majority baseline, by what they are called."""
+    """Return the metrics and the majority baseline of an evaluation, by label."""
     found = {LABELS[metric]: shown(evaluation, metric) for metric in METRICS}
     return found | {"majority baseline": baseline(evaluation)}
 
@@ -152,12 +152,11 @@ def _is_evaluation(values: dict[str, Any]) -> bool:
 
 
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:
-    """A run's curves at so many places, as far apart as can be; the last is its end.
+    """Yield rows of the curves at up to `count` evenly spaced updates, ending with the last one.
 
     Yields:
       The examples seen, the update, the training loss (mean over the last `span` examples), the
-      learning rate and the series' metric at the last evaluation until then; nothing for what is
-      not known.
+      learning rate and the metric at the latest evaluation. Unknown values are empty strings.
     """
     total = len(series.updates)
     rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
@@ -174,7 +173,7 @@ def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, st
 
 
 def _digests(record: Record) -> dict[str, str]:
-    """SHA-256 of what the run began with, and the rows of its TSVs where they were counted."""
+    """Return the SHA-256 of each input of a run, with the number of rows of a TSV if recorded."""
     inputs = record.inputs
     rows = inputs.get("rows") or {}
     found = {}
@@ -186,7 +185,7 @@ def _digests(record: Record) -> dict[str, str]:
 
 
 def _truncation(record: Record) -> dict[str, str]:
-    """What `max_seq_length` cut off the texts; nothing for runs of versions that did not count."""
+    """Return the truncation of texts by `max_seq_length`; empty if an earlier version ran."""
     return {
         f"truncation of {name}": str(Truncation(**lengths)).replace("`", "")
         for name, lengths in (record.inputs.get("truncation") or {}).items()
@@ -194,7 +193,7 @@ def _truncation(record: Record) -> dict[str, str]:
 
 
 def class_names(record: Record) -> list[str]:
-    """The classes' names: those of the best model, else the labels as the data has them."""
+    """Return the class names of the best model, else the labels of the data."""
     try:
         values = json.loads((record.paths.best / "labels.json").read_text(encoding="utf-8"))
         return [str(name) for name in values["names"]]

@@ -1,4 +1,4 @@
-"""What lists of runs say of each, and what is said of one."""
+"""Summaries of a run for `bertaccum runs` and `bertaccum show`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bertaccum.reporting.run_record import Record
 
 
 def outline(record: Record) -> dict[str, Any]:
-    """A run in a line of a list.
+    """Return the facts about a run that a list of runs shows.
 
     Returns:
       `run`, `status`, `model`, `target_batch`, `micro_batch`, `updates` (done), `planned_updates`
-      (None in runs of earlier versions), `seconds`; `best_by`, the metric that selects the best
-      checkpoint, and of that checkpoint `best_metric` (name, value and update),
-      `best_dev_accuracy` and `best_update` (None before an evaluation).
+      (None in runs of earlier versions), `seconds`; `best_by` (the metric that selects the best
+      checkpoint); and, for that checkpoint, `best_metric` (name, value and update),
+      `best_dev_accuracy` and `best_update` (None before the first evaluation).
     """
     best, plan = record.best or {}, record.plan
     return {
@@ -39,17 +39,18 @@ def outline(record: Record) -> dict[str, Any]:
 
 
 def details(record: Record) -> dict[str, Any]:
-    """Return all of a run that a person asks for.
+    """Return the facts about a run that `bertaccum show` shows.
 
     Returns:
-      As `outline`, and `plan` (what was decided, and why), `training_loss` (`mean` over the last
-      `examples`, and of the `last_update` alone), `last_update`, `best` (evaluation of the best
-      checkpoint), `evaluations` (on dev.tsv while training), `evaluated` (by `bertaccum eval`,
-      per file), `out_of_memory` (events), `summary` (None if it is not over), `config` (options
-      that the user set) and `resolved` (other options that are not at their defaults).
+      The keys of `outline`, and `plan` (how windows are cut, and why), `training_loss` (`mean`
+      over the last `examples`, and the loss of the `last_update`), `last_update`, `best` (the
+      evaluation of the best checkpoint), `evaluations` (on dev.tsv during training), `evaluated`
+      (results of `bertaccum eval` by file), `out_of_memory` (events), `summary` (None before the
+      run has finished), `config` (options that the user set) and `resolved` (other options that
+      differ from their defaults).
 
     Raises:
-      InputError: the run's files are damaged.
+      InputError: The files of the run are damaged.
     """
     names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "cut", "why")
     return outline(record) | {
@@ -75,17 +76,17 @@ def _training_loss(record: Record) -> dict[str, Any] | None:
 
 
 def _totals(values: dict[str, Any]) -> dict[str, Any]:
-    """An evaluation without what it has for each class."""
+    """Return an evaluation without its scores per class."""
     return {k: v for k, v in values.items() if k not in ("classes", "confusion_matrix")}
 
 
 def set_and_resolved(record: Record) -> dict[str, dict[str, Any] | None]:
-    """Return the options that matter to a reader, by where their values come from.
+    """Return the options set by the user, and those resolved to other values than their defaults.
 
     Returns:
-      `config`: what the user set. `resolved`: what was not set and is not the default, such as
-      the planned micro-batch. Runs of earlier versions did not record what was set: for these,
-      `config` has all that is not the default, and `resolved` is None.
+      `config`: the options that the user set. `resolved`: other options that differ from their
+      defaults, such as the planned micro-batch. Earlier versions did not record which options
+      were set; for their runs, `config` has both kinds, and `resolved` is None.
     """
     values = dataclasses.asdict(record.config)
     named = record.inputs.get("named")

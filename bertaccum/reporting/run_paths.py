@@ -1,4 +1,7 @@
-"""Where a run keeps its files. Standard library only."""
+"""Paths of the files in a run folder.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ LATEST = "latest"
 
 
 def target_of(run: Path) -> Path:
-    """Return the folder that a link to a run leads to: `runs/latest` moves when a run begins."""
+    """Return the folder that a link such as `runs/latest` points to now; other paths unchanged."""
     return run.parent / run.readlink() if run.is_symlink() else run
 
 
 class RunPaths:
-    """The files of one run's folder."""
+    """The paths of the files in one run folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,9 +41,9 @@ class RunPaths:
         """Return the folder of the best checkpoint.
 
         Raises:
-          InputError: there is none.
+          InputError: The run has no best checkpoint.
         """
-        # `runs/latest` is another run as soon as the next one begins.
+        # Resolve links: `runs/latest` points to another run as soon as the next one starts.
         best = standing(self.path.resolve() / self.best.name)
         if not best.is_dir():
             raise InputError(

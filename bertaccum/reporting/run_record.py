@@ -1,4 +1,4 @@
-"""One run as its folder tells it: configuration, plan, updates, evaluations, results."""
+"""Records of runs, read from run folders: configuration, plan, updates, evaluations, results."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 
 @dataclass(frozen=True)
 class Record:
-    """A run that is over, under way, or was stopped.
+    """A run that has finished, is running or was stopped.
 
     Args:
-      paths: its folder.
-      config: what it was asked to do.
-      plan: how windows are cut; empty if it is not known.
-      updates: lines of `metrics.jsonl`, one an update.
-      events: its other lines: windows that ran out of memory.
-      evaluations: lines of `eval.jsonl`.
-      summary: of a run that is over; else None.
-      status: finished, running or stopped.
+      paths: The files of the run.
+      config: The configuration of the run.
+      plan: How windows are cut; empty if unknown.
+      updates: The lines of `metrics.jsonl` for updates.
+      events: The other lines of `metrics.jsonl`: windows that ran out of memory.
+      evaluations: The lines of `eval.jsonl`.
+      summary: The summary of a finished run; None for other runs.
+      status: `finished`, `running` or `stopped`.
     """
 
     paths: RunPaths
@@ -45,37 +45,37 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The folder's own name, also of a link to it."""
+        """The name of the run folder, even if the path is a link to it."""
         return self.paths.path.resolve().name
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the run began with, by `inputs.json`; empty if it is not there, or damaged."""
+        """The inputs of the run from `inputs.json`; empty if the file is missing or damaged."""
         return read_mapping(self.paths.inputs) or {}
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation of the model in `best/`, as training marked it; None before the first."""
+        """The evaluation of the model in `best/`; None before the first evaluation."""
         return next((e for e in reversed(self.evaluations) if e.get("best")), None)
 
     @property
     def best_metric(self) -> dict[str, Any] | None:
-        """Name, value and update of the metric that selected the model in `best/`."""
+        """The name, value and update of the metric that selected the model in `best/`."""
         return metric_of(self.best, self.config.best_by)
 
     @property
     def seconds(self) -> float:
-        """Of the whole run, or of its updates if it is not over."""
+        """The duration of a finished run, or of the updates so far, in seconds."""
         if self.summary is not None:
             return float(self.summary["total_seconds"])
         return float(sum(update["seconds"] for update in self.updates))
 
 
 def read_record(path: Path) -> Record:
-    """Reads a run folder, whatever the run is doing meanwhile.
+    """Return the record of a run, which may be running.
 
     Raises:
-      InputError: there is no run, or its configuration is damaged.
+      InputError: There is no run in the folder, or its configuration is damaged.
     """
     paths = RunPaths(path)
     config = read_run_config(path)
@@ -95,13 +95,13 @@ def read_record(path: Path) -> Record:
 
 
 def find_records(folder: Path = RUNS) -> Iterator[Record | InputError]:
-    """The runs in a folder, oldest first; in place of a damaged one, what is wrong with it.
+    """Yield the records of the runs in a folder, oldest first; for a damaged run, its error.
 
     Raises:
-      InputError: there is no such folder.
+      InputError: The folder does not exist.
     """
     if not folder.is_dir():
-        raise InputError("there is no such folder", "train first", path=folder)
+        raise InputError("there is no such folder", "train first, or check the path", path=folder)
     found = [p for p in folder.iterdir() if (p / "config.yaml").is_file() and not p.is_symlink()]
     for path in sorted(found, key=lambda path: (path / "config.yaml").stat().st_mtime):
         try:
@@ -111,10 +111,10 @@ def find_records(folder: Path = RUNS) -> Iterator[Record | InputError]:
 
 
 def read_run_config(run: Path) -> TrainConfig:
-    """The configuration of an existing run.
+    """Return the configuration of a run.
 
     Raises:
-      InputError: there is no run, or its configuration is damaged.
+      InputError: There is no run in the folder, or its configuration is damaged.
     """
     import yaml
 
@@ -122,35 +122,37 @@ def read_run_config(run: Path) -> TrainConfig:
     if not path.is_file():
         raise InputError(
             "there is no run here",
-            "train first, or check the path: `bertaccum runs` lists what there is",
+            "train first, or check the path: `bertaccum runs` lists all runs",
             path=run,
         )
     try:
         return TrainConfig(**yaml.safe_load(read_text(path)))
     except (yaml.YAMLError, ConfigError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"is not a run's configuration ({reason(error)})", path=path) from None
+        raise InputError(
+            f"is not the configuration of a run ({reason(error)})", path=path
+        ) from None
 
 
 @contextmanager
 def undamaged(run: Path) -> Iterator[None]:
-    """Inside, the files of a run are taken to hold what training writes.
+    """Turn errors from unexpected contents of run files into an InputError that names the run.
 
     Raises:
-      InputError: one does not.
+      InputError: A file does not have the contents that training writes.
     """
     damage = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
     try:
         yield
     except damage as error:
         raise InputError(
-            f"its files are damaged ({type(error).__name__}: {error})",
-            "leave this run out, or train it anew",
+            f"the files of this run are damaged ({type(error).__name__}: {error})",
+            "leave this run out, or train again",
             path=run,
         ) from error
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a log, up to a line that is torn or damaged; none if there is no log."""
+    """Return the records of a log up to the first damaged line; empty if there is no log."""
     found = []
     try:
         raw = path.read_bytes()
@@ -162,18 +164,18 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
             if not (line.endswith(b"\n") and isinstance(record["update"], int)):
                 break
         except (ValueError, KeyError, TypeError, RecursionError):
-            break  # Nobody wrote anything after a torn line.
+            break  # A crash can only damage the end of a log.
         found.append(record)
     return found
 
 
 def _locked(path: Path) -> bool:
-    """Whether a process trains into the folder."""
+    """Return whether a process is training in the folder."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return False  # There is none, or it is not ours to read.
+        return False  # The lock file does not exist or is not readable.
     return False

@@ -170,7 +170,7 @@ TRAIN_MISTAKES = {
     "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
     "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*refused.*--vocab FILE$"),
     "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
-    "two encoders": (["--bert-config", "x.json"], "both name the encoder"),
+    "two encoders": (["--bert-config", "x.json"], "both define the encoder"),
     "unknown model": (["--model", "bert-smal"], "'bert-smal' is not one of .*bert-small"),
     "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
     "out exists": (["--out", "reviews"], "--out reviews exists; choose another folder$"),
@@ -234,7 +234,7 @@ CONFIG_MISTAKES = {
     "nested": ("[" * 3000, "r.yaml: is not plain YAML"),
     "list": ("seed: [1]\n", r"r.yaml, row 1: seed: \[1\] is not valid"),
     "flag for number": ("seed: true\n", "r.yaml, row 1: seed: True is not valid"),
-    "twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is there twice"),
+    "twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is given twice"),
     "no mapping": ("- 1\n", "holds no `key: value` lines"),
     "no yaml": ("seed: [\n", "r.yaml, row 2: is not plain YAML"),
     "a tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
@@ -398,7 +398,7 @@ DAMAGE = {
     "labels.json": (b'{"values": 3, "names": []}', "labels.json: is damaged"),
     "vocab.txt": ("\n".join(SPECIAL_TOKENS).encode(), "its vocab.txt has 5 entries"),
     "model.ckpt.data-00000-of-00001": (b"short", "model.ckpt: cannot be loaded"),
-    "../config.yaml": (b"max_seq_length: abc\n", "config.yaml: is not a run's configuration"),
+    "../config.yaml": (b"max_seq_length: abc\n", "config.yaml: is not the configuration of a run"),
 }
 
 

@@ -107,7 +107,7 @@ def test_lines_say_how_far_and_how_long(
 def test_lines_of_a_run(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     view = Lines(10)
     view.event(STARTED)
-    assert "going on after update 9\nrun folder: runs/one" in capsys.readouterr().err
+    assert "resuming after update 9\nrun folder: runs/one" in capsys.readouterr().err
     for number, seconds in ((10, 60), (11, 2), (12, 8)):
         now[0] += seconds
         view.event(updated(number, loss=0.5 if number < 12 else 0.1))
@@ -196,7 +196,7 @@ def test_a_run_that_is_over_traces_nothing(capsys: pytest.CaptureFixture[str]) -
     over = dataclasses.replace(STARTED, done=50, over="train anew")
     Lines(10).event(over)
     errors = capsys.readouterr().err
-    assert "\nfinished already, at update 50; for more, train anew\nrun folder: " in errors
+    assert "\nalready finished at update 50; to train further, train anew\nrun folder: " in errors
     assert "tracing" not in errors and "going on" not in errors
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with Live(console) as view:
@@ -232,7 +232,7 @@ def test_records_are_json(now: list[float], capsys: pytest.CaptureFixture[str]) 
     ("pretrained", "pooler", "said"),
     [
         (True, True, "pretrained"),
-        (True, False, "pretrained but for the pooler, which is random"),
+        (True, False, "pretrained, except for the pooler, which is random"),
         (False, True, "random weights, not pretrained"),
     ],
 )

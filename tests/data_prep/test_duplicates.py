@@ -138,8 +138,8 @@ def test_test_rows_are_held_out_where_there_is_no_test_file(prepared: Any) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test_file": "t.csv"}, "does not go with `test_file` t.csv, which has test rows already"),
-        ({"source": "sample", "train_file": None}, "does not go with `source` sample, which has"),
+        ({"test_file": "t.csv"}, "cannot be used with `test_file` t.csv, which already has test"),
+        ({"source": "sample", "train_file": None}, "used with `source` sample, which already has"),
         ({"dev_fraction": 0.7}, "`test_fraction` 0.3 and `dev_fraction` 0.7 leave no rows"),
     ],
 )

@@ -84,7 +84,7 @@ def test_python_file_gets_its_worker_number(
     *said, last = err.splitlines()
     assert sorted(said) == ["[0] a word", "[1] a word"]
     assert last == "error: the first worker to fail exited with code 3"
-    with pytest.raises(ConfigError, match=r"none.py is no file"):
+    with pytest.raises(ConfigError, match=r"none.py is not a file"):
         cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)
 
 

@@ -22,7 +22,7 @@ from bertaccum.training.checkpoints import saved_states
 
 Start = Callable[..., subprocess.Popen]
 UPDATES = 10
-# Of runs that are disturbed again and again.
+# Runs that are interrupted again and again.
 LONG = {"workers": 2, "max_updates": 60}
 SEVERAL_RUNS = str(Path(__file__).with_name("several_runs.py"))
 

@@ -127,9 +127,9 @@ def test_other_data_is_a_difference(run) -> None:
     ("arguments", "message"),
     [
         ([], "Missing argument 'RUNS...'"),
-        (["small"], "compare needs two runs or more"),
+        (["small"], "compare needs at least two runs"),
         (["small", "absent"], "absent: there is no run here"),
-        (["small", "damaged"], r"damaged/config.yaml: is not a run's configuration"),
+        (["small", "damaged"], r"damaged/config.yaml: is not the configuration of a run"),
         (["empty", "empty"], "empty: none of these runs has an update yet"),
         (["small", "small", "--out", "small/plan.json"], "--out small/plan.json cannot be written"),
         (["small", "small", "--smooth", "0"], "0 is below 1"),

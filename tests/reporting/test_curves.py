@@ -52,7 +52,7 @@ def test_a_log_that_training_did_not_write_is_named(tmp_path: Path, line: str) -
     run = write_run(tmp_path / "r", [0.7])
     with (run / "metrics.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(InputError, match=r"r: its files are damaged \(\w+Error: "):
+    with pytest.raises(InputError, match=r"r: the files of this run are damaged \(\w+Error: "):
         read_series(read_record(run))
 
 

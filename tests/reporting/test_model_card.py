@@ -51,7 +51,7 @@ def test_what_a_card_says(run: Path) -> None:
     card = (run / "model-card.md").read_text()
     for line in (
         "# r",
-        "A text classifier: bert-tiny, fine-tuned on reviews with bertaccum. It tells apart bad,"
+        "A text classifier: bert-tiny, fine-tuned on reviews with bertaccum. Its classes: bad,"
         " good.",
         "| best dev accuracy | 0.8000 (update 20) |",
         "| final dev accuracy | 0.7500 |",
@@ -66,7 +66,7 @@ def test_what_a_card_says(run: Path) -> None:
         "| memory | 4,096 MiB |",
         "| device | a GPU |",
         "| tensorflow | 2.20.0 |",
-        "bertaccum eval --run runs/r       # how good it is on test.tsv",
+        "bertaccum eval --run runs/r       # scores on test.tsv",
     ):
         assert line in card.splitlines(), line
     # What changes no update is no part of the recipe.
@@ -140,7 +140,7 @@ def test_usage_may_be_another_and_unfinished_runs_have_no_card(run: Path) -> Non
 
 
 def test_dropout_that_follows_the_cut_is_not_said_not_to(tmp_path: Path) -> None:
-    same = "which does not change the updates"
+    same = "The cut does not change the updates"
     first = write_run(tmp_path / "a", [0.5])
     other = write_run(tmp_path / "b", [0.5], dropout_stream="micro-batch")
     assert same in model_card(read_record(first))

@@ -109,7 +109,7 @@ def test_show_tells_what_was_set_from_what_was_resolved(run: Any, recorded: bool
         assert "options set:\n  epochs: 3.0\n  seed: 7\noptions resolved automatically:" in shown
     else:
         assert values["config"]["micro_batch"] == 2 and values["resolved"] is None
-        assert "options not at their defaults, set or resolved:\n" in shown
+        assert "options that differ from their defaults:\n" in shown
 
 
 def test_show_has_what_eval_found(run: Any) -> None:

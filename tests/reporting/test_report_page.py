@@ -121,7 +121,7 @@ def test_a_run_without_a_model_or_updates_says_so(tmp_path: Path) -> None:
         (run / name).unlink()
     texts = Outline(page(read_record(run), None, [])).texts
     assert "There is no update yet." in texts
-    assert "The run has no best model yet: it was not evaluated on dev.tsv so far." in texts
+    assert "The run has no best model yet, because it has not been evaluated on dev.tsv." in texts
     assert "bert-tiny on reviews, stopped" in texts
 
 
@@ -142,13 +142,15 @@ def test_one_update_that_was_not_finite(tmp_path: Path) -> None:
 )
 def test_damaged_files_are_named(run: Path, name: str, values: dict[str, Any]) -> None:
     write_json(run / name, values)
-    with pytest.raises(InputError, match=r"r & d: its files are damaged \(\w+Error: "):
+    with pytest.raises(InputError, match=r"r & d: the files of this run are damaged \(\w+Error: "):
         page(read_record(run), None, [])
 
 
 def test_no_mistakes_and_long_texts(run: Path) -> None:
     record = read_record(run)
-    assert "It got every example of dev.tsv right." in page(record, EVALUATION, [])
+    assert "The model classified every example of dev.tsv correctly." in page(
+        record, EVALUATION, []
+    )
     long = [MISTAKES[0] | {"text": "word " * 1000}]
     assert page(record, EVALUATION, long).count("word") == 120
 

@@ -20,7 +20,7 @@ def test_card_and_page_of_a_real_run(run) -> None:
     folder = Path("runs/latest").resolve()
     card = (folder / "model-card.md").read_text()
     assert "| train.tsv | 16 rows, SHA-256 " in card
-    assert "By `bertaccum eval`" not in card
+    assert "evaluated by `bertaccum eval`" not in card
     assert str(Path.cwd()) not in card
 
     assert run("eval").code == 0
@@ -33,7 +33,7 @@ def test_card_and_page_of_a_real_run(run) -> None:
     assert (made.code, made.out) == (0, "page.html: written\n")
     text = Path("page.html").read_text()
     assert f"<td>{found['loss']:.4f}</td>" in text
-    assert ("whose own label" in text) == (found["accuracy"] < 1)
+    assert ("with the lowest probability" in text) == (found["accuracy"] < 1)
     # A model that has been saved is enough, also of a run that is not over.
     (folder / "summary.json").unlink()
     made = run("report")

@@ -113,7 +113,7 @@ def test_signal_in_a_long_window_saves_a_checkpoint(
     _, errors = process.communicate()
     assert process.returncode == code, errors
     assert updates_of(tmp_path / "run") == done
-    message = f"error: stopped by a signal after update {done}; go on from there with"
+    message = f"error: stopped by a signal after update {done}; resume with"
     assert errors.splitlines()[-1] == f"{message} `bertaccum train --resume run`"
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [f"update-{done}"]
 
@@ -138,7 +138,7 @@ def test_second_signal_stops_immediately(start: Start, tmp_path: Path) -> None:
     _, errors = process.communicate()
     assert (process.returncode, updates_of(tmp_path / "run")) == (130, done)
     last = errors.splitlines()[-1]
-    assert last == "error: stopped at once; go on from the last saved state with --resume"
+    assert last == "error: stopped at once; resume from the last checkpoint with --resume"
     folder = tmp_path / "run/checkpoints"
     assert {p.name: p.read_bytes() for p in (folder / "update-1").iterdir()} == saved
     assert "digest" in read_text(folder / "update-1/position.json")

@@ -501,5 +501,5 @@ def test_save_every(text: str, meaning: tuple[int | None, float | None]) -> None
 
 @pytest.mark.parametrize("text", ["0", "", "-1", "1.5", "10d", "m", "0m", "1e3", "٣"])
 def test_invalid_save_every_is_an_error(text: str) -> None:
-    with pytest.raises(ConfigError, match="is neither updates nor time; write it as"):
+    with pytest.raises(ConfigError, match="is neither a number of updates nor a time; write it as"):
         save_interval(text)

@@ -17,10 +17,10 @@ from bertaccum.config import CompareConfig
 @options(CompareConfig)
 @json_option
 def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
-    """Draw the curves of several runs, and say where they differ.
+    """Draw the curves of several runs and list how the runs differ.
 
-    The loss stands against the examples seen, not against updates, so that runs with different
-    target batches compare. Runs may be under way.
+    Curves are drawn against examples seen, not updates, so that runs with different target
+    batches can be compared. Runs may still be in progress.
 
     \b
     Examples:
@@ -29,7 +29,7 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
       bertaccum compare runs/first runs/latest --json
     """
     if len(runs) < 2:
-        raise click.UsageError("compare needs two runs or more")
+        raise click.UsageError("compare needs at least two runs")
     config = CompareConfig(**values)
     from bertaccum.reporting.comparison import compare as run
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--results",
     type=click.Path(),
     metavar="FILE",
-    help="Write eval_results.txt as run_classifier does; its global_step counts updates.",
+    help="Write the scores to FILE, formatted like run_classifier's eval_results.txt.",
 )
 @json_option
 @shown
@@ -45,7 +45,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
         if file is not None:
             write_evaluation(file, dataclasses.asdict(result))
-    # Whatever happens to the run folder, the result is shown first.
+    # Show the result first, because writing to the run folder may fail.
     from bertaccum.inference.evaluate import write_evaluation as keep
 
     give(as_json, result, lambda tables: tables.evaluation(dataclasses.asdict(result)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @json_option
 @shown
 def export(view: View, as_json: bool, **values: Any) -> None:
-    """Write the best model of a run for others to load.
+    """Export the best model of a run for other tools to load.
 
     \b
     Examples:

@@ -12,17 +12,19 @@ from bertaccum.errors import ConfigError
 
 
 @command(context_settings={"ignore_unknown_options": True})
-@click.option("--workers", type=click.IntRange(min=2), required=True, help="How many processes.")
+@click.option(
+    "--workers", type=click.IntRange(min=2), required=True, help="Number of worker processes."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def launch(workers: int, command: tuple[str, ...]) -> None:
     """Train with several workers on this machine.
 
-    They are processes that talk over the loopback interface, on ports that are free. Each line
-    on stderr begins with its worker's number; stdout is the first one's. If one fails, all are
-    ended; the same `train`, started again, goes on from the last saved state.
+    Each worker is a process; they communicate over the loopback interface, on free ports. Each
+    line on stderr begins with the number of its worker; stdout shows worker 0. If a worker fails,
+    all are stopped; run the same command again to resume from the last checkpoint.
 
-    A Python file of your own is told its place in TF_CONFIG, as MultiWorkerMirroredStrategy reads
-    it.
+    Your own Python file gets its place in TF_CONFIG, the variable that
+    MultiWorkerMirroredStrategy reads.
 
     \b
     Examples:
@@ -35,5 +37,5 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
     if command[0] != "train" and not is_file(command[0]):
         raise click.UsageError(f"launch starts train or a Python file, not {command[0]}")
     if is_file(command[0]) and not Path(command[0]).is_file():
-        raise ConfigError(f"{command[0]} is no file", "name a Python file, or train")
+        raise ConfigError(f"{command[0]} is not a file", "name a Python file, or train")
     sys.exit(run(workers, command))

@@ -14,7 +14,7 @@ from bertaccum.settings import field_names
 if TYPE_CHECKING:
     from bertaccum.cli.display.view import View
 
-# What a recipe of train says beyond a step; the folder that it names is not plan's file.
+# Options of `train` that `plan` ignores in a recipe; `out` is a run folder there, a file here.
 _RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
 
 
@@ -24,10 +24,10 @@ _RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
 @json_option
 @shown
 def plan(view: View, as_json: bool, **values: Any) -> None:
-    """Measure which micro-batch is the fastest that fits.
+    """Find the fastest micro-batch size that fits in memory.
 
-    Training steps are run in a process of their own. `bertaccum train --micro-batch auto` does
-    the same by itself; what was measured is kept and taken again.
+    A separate process runs training steps and measures them. `bertaccum train --micro-batch auto`
+    does the same; measurements are cached and reused.
 
     \b
     Examples:

@@ -25,18 +25,17 @@ if TYPE_CHECKING:
     "--results",
     type=click.Path(),
     metavar="FILE",
-    help="Write test_results.tsv as run_classifier does: the probabilities of each text, a line"
-    " a text.",
+    help="Write the probabilities to FILE, formatted like run_classifier's test_results.tsv.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record per text.")
 @shown
 def predict(
     view: View, texts: tuple[str, ...], results: str | None, as_json: bool, **values: Any
 ) -> None:
-    """Predict the classes of texts, with the best model of a run.
+    """Predict the classes of texts with the best model of a run.
 
-    Texts are arguments, or come from a file, or a line each from stdin. They are predicted as
-    they come. For each a line is printed: class, probability, text.
+    Texts are arguments, rows of a file, or lines of stdin, and are predicted as they arrive. Each
+    prediction is one line: class, probability, text.
 
     \b
     Examples:
@@ -46,10 +45,12 @@ def predict(
       bertaccum predict --file data/yelp_polarity/test.tsv --results test_results.tsv
     """
     if texts and values["file"]:
-        raise ConfigError("texts and --file both say what to predict", "drop one of the two")
+        raise ConfigError("both texts and --file are given", "drop one of the two")
     if not texts and values["file"] in (None, "-"):
         if values["file"] is None and sys.stdin.isatty():
-            raise ConfigError("there is no text", "give some, name a --file, or pipe them in")
+            raise ConfigError(
+                "no texts are given", "pass texts as arguments, with --file or through a pipe"
+            )
         values["file"] = "-"
     from bertaccum.cli.display.run_classifier_files import results_file, write_predictions
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @json_option
 @shown
 def prepare(view: View, as_json: bool, **values: Any) -> None:
-    """Write train.tsv, dev.tsv, test.tsv and a manifest.
+    """Prepare data: write train.tsv, dev.tsv, test.tsv and a manifest.
 
     \b
     Examples:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @options(ReportConfig)
 @shown
 def make_page(view: View, **values: Any) -> None:
-    """Make a page of a run, with curves, scores and mistakes.
+    """Write an HTML page about a run, with curves, scores and mistakes.
 
-    It is one HTML file that needs no network and no other file. The best model is evaluated for
-    it, on the same split as by `bertaccum eval`. RUN is the same as --run.
+    The page is one file that needs no network. The best model is evaluated for it, on the same
+    split as with `bertaccum eval`. RUN is the same as --run.
 
     \b
     Examples:

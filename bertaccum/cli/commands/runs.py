@@ -1,4 +1,4 @@
-"""`bertaccum runs` and `bertaccum show`: what is in run folders."""
+"""`bertaccum runs` and `bertaccum show`: the contents of run folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertaccum.reporting.run_paths import RunPaths
 @click.argument("folder", type=click.Path(), default="runs")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each run.")
 def runs(folder: str, as_json: bool) -> None:
-    """List the runs in a folder: what they were, how far they came, how good they are.
+    """List the runs in a folder with their status and best dev metric.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def runs(folder: str, as_json: bool) -> None:
 
 
 def _none_in(folder: Path) -> str:
-    """What is said of a folder without runs: where some are, if that is near."""
+    """Return the message for a folder without runs, naming a folder below it that has some."""
     if RunPaths(folder).config.is_file():
         return f"{folder} is a run: `bertaccum show {folder}`"
     below = RunPaths(folder / "*/*").config.relative_to(folder)
@@ -58,7 +58,7 @@ def _none_in(folder: Path) -> str:
 @options(ShowConfig)
 @json_option
 def show(run: str, as_json: bool) -> None:
-    """Show a run: plan, progress, evaluations, and options.
+    """Show the plan, progress, evaluations and options of a run.
 
     RUN is the same as --run.
 

@@ -1,4 +1,4 @@
-"""`bertaccum train`: one run, several seeds, or one that goes on."""
+"""`bertaccum train`: start one run, run several seeds, or resume a run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import click
 from bertaccum import api
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.options import command, is_named, json_option, options, shown
+from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give
-from bertaccum.config import TrainConfig
+from bertaccum.config import CHECKPOINTS, OPTIMISATION, TrainConfig
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -25,17 +25,21 @@ if TYPE_CHECKING:
 @config_option()
 @click.option(
     "--resume",
+    cls=GroupedOption,
+    group=CHECKPOINTS,
     type=click.Path(),
     metavar="RUN",
-    help="Run folder to go on with, as it was configured, from the last state that it saved.",
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    help="Train so many times, with one seed after the other, into folders in --out; print mean and"
-    " spread.",
+    help="Run folder to resume, with its own options, from its last checkpoint.",
 )
 @options(TrainConfig)
+@click.option(
+    "--seeds",
+    cls=GroupedOption,
+    group=OPTIMISATION,
+    type=click.IntRange(min=1),
+    help="Number of runs, each with its own seed and a folder in --out; prints mean and standard"
+    " deviation.",
+)
 @json_option
 @shown
 @click.pass_context
@@ -58,12 +62,12 @@ def train(
       bertaccum train --resume runs/latest
       bertaccum train --config configs/cola.yaml --seeds 3 --out runs/cola
 
-    SIGINT (Ctrl-C) and SIGTERM stop it between two updates, with its state saved; a second one
-    stops it at once.
+    SIGINT (Ctrl-C) and SIGTERM stop training after the current update and save a checkpoint; a
+    second signal stops it at once.
     """
     named = {name: value for name, value in values.items() if is_named(ctx, name)}
     if resume is None:
-        TrainConfig(**named)  # What is wrong with it is said at once.
+        TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
     from bertaccum.training import events
 
     start, summaries = None, []
@@ -76,7 +80,7 @@ def train(
                 start = event
             elif isinstance(event, events.Finished):
                 summaries.append(event.summary)
-            # The chief says it for all.
+            # Only the chief reports events, except that each worker reports its own out-of-memory.
             if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
                 view.event(event)
     if isinstance(event, events.Stopped):
@@ -92,9 +96,9 @@ def train(
 
 
 def _leave(view: View, number: int) -> NoReturn:
-    """Ends the process while it computes: nothing that is waited for comes back."""
+    """End the process at once: a running TensorFlow call cannot be interrupted."""
     try:
         view.stop()
-        view.error("stopped at once; go on from the last saved state with --resume", 128 + number)
+        view.error("stopped at once; resume from the last checkpoint with --resume", 128 + number)
     finally:
         os._exit(128 + number)

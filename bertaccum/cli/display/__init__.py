@@ -1,4 +1,4 @@
-"""What the command line shows: results on stdout, everything else on stderr.
+"""Output of the command line: results on stdout, everything else on stderr.
 
-rich is imported when something is shown, not when the program starts.
+rich is imported at the first output, not at start-up.
 """

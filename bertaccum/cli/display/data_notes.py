@@ -1,20 +1,20 @@
-"""What `bertaccum prepare` says of the data, in sentences, out of the manifest."""
+"""Notes of `bertaccum prepare` about problems in the data, from the manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-# With fewer examples, one is more than 3 % of the accuracy.
+# With fewer examples, each one changes the accuracy by more than 3 %.
 _FEW = 30
 _NAMED_CLASSES = 5
 
 
 def notes(manifest: dict[str, Any]) -> list[str]:
-    """Return a line for everything in the data that a user should know of.
+    """Return one line for each problem in the data that a user should know about.
 
     Args:
-      manifest: of the data folder. One of an earlier version has no `findings`.
+      manifest: The manifest of the data folder. Manifests of earlier versions lack `findings`.
     """
     found = manifest.get("findings")
     lines = [] if found is None else [*_duplicates(found, manifest["options"]), *_oddities(found)]
@@ -79,7 +79,7 @@ def _counted(count: int, singular: str, plural: str) -> str:
 
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
-    """Names the classes that no row of a split has."""
+    """Yield notes on classes that have no row in a split."""
     counts = {name: split["classes"] for name, split in manifest["counts"].items()}
     if lost := [name for name, count in counts["train"].items() if not count]:
         yield f"train.tsv has no row of {_listed(lost)}: all of them are also in the test set"
@@ -93,7 +93,7 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _small(manifest: dict[str, Any]) -> Iterator[str]:
-    """Names the splits that are too small to judge a model by."""
+    """Yield notes on splits that are too small to evaluate a model."""
     for split in _held_out(manifest):
         rows = manifest["counts"][split]["rows"]
         if rows < _FEW:
@@ -104,7 +104,7 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _held_out(manifest: dict[str, Any]) -> list[str]:
-    """The splits that `prepare` took from the training set."""
+    """Return the splits that `prepare` took from the training set."""
     return ["test", "dev"] if manifest["options"].get("test_fraction") else ["dev"]
 
 

@@ -1,4 +1,4 @@
-"""Views for logs: plain lines for people, records for machines."""
+"""Views for logs: plain lines for people, JSON records for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertaccum.training.events import Event, Started, Updated
 
 
 class _Interval:
-    """Whether it is time again."""
+    """A timer for output at most once per interval."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._last = seconds, -math.inf
@@ -32,10 +32,10 @@ class _Interval:
 
 
 class Lines(View):
-    """Plain lines: progress now and then, all else as it happens.
+    """A view of plain lines: progress at intervals, everything else at once.
 
     Args:
-      seconds: between lines of progress.
+      seconds: The time between progress lines.
       verbose: As for `View`.
     """
 
@@ -43,13 +43,13 @@ class Lines(View):
         super().__init__(verbose)
         self._interval = _Interval(seconds)
         self._track: Track | None = None
-        # When each was first reported, and how much of it was done by then; and now.
+        # For each phase, the time and amount of its first report, and its current amount.
         self._first: dict[str, tuple[float, int]] = {}
         self._done: dict[str, int] = {}
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        # What comes again and again, as evaluations do, begins anew.
+        # A phase that repeats, such as evaluation, starts from a lower amount each time.
         if done <= self._done.get(what, done):
             self._first[what] = now, done
         self._done[what] = done
@@ -74,10 +74,12 @@ class Lines(View):
 
 
 class Records(View):
-    """Lines of JSON, each with `time` and `event`: progress and updates now and then, else all.
+    """A view of JSON lines: progress and updates at intervals, everything else at once.
+
+    Each record has the keys `time` and `event`.
 
     Args:
-      seconds: between those.
+      seconds: The time between progress records.
       verbose: As for `View`.
     """
 

@@ -1,4 +1,4 @@
-"""The files that google-research/bert's run_classifier.py writes, with what is found here."""
+"""Result files in the format of run_classifier.py in google-research/bert."""
 
 from __future__ import annotations
 
@@ -16,34 +16,38 @@ if TYPE_CHECKING:
 
 @contextmanager
 def results_file(named: str | None) -> Iterator[BinaryIO | None]:
-    """A file to write to, which appears when all is in it, or not at all; none if none is named.
+    """Yield a file to write to, or None if `named` is None; the file appears only when complete.
 
     Raises:
-      ConfigError: it cannot be written, which is known before anything is computed for it.
+      ConfigError: The file cannot be written. This is raised before any computation.
     """
     if named is None:
         yield None
         return
     path = Path(named).absolute()
-    # Under /dev a name, such as stdout, would be taken from what it belongs to.
+    # Renaming a file onto /dev/stdout would replace the device.
     if not named or (path.exists() and not path.is_file()) or path.is_relative_to("/dev"):
-        raise ConfigError(f"--results {named} is no file", "name one in a folder")
+        raise ConfigError(
+            f"--results {named} is not a regular file", "name a file in an existing folder"
+        )
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(new_file(path.resolve()))  # A link stays one.
+            file = stack.enter_context(
+                new_file(path.resolve())
+            )  # Write to the target of a link, so that the link remains.
         except OSError as error:
             raise ConfigError(
                 f"--results {named} cannot be written ({error.strerror})",
-                "name a file in a folder that is there, and yours",
+                "name a file in an existing, writable folder",
             ) from None
         yield file
 
 
 def write_predictions(file: BinaryIO, found: Iterable[Prediction]) -> int:
-    """Writes test_results.tsv: a line a text, the probability of each class between tabs.
+    """Write test_results.tsv: one line per text, with tab-separated probabilities of the classes.
 
     Returns:
-      How many there were.
+      The number of predictions.
     """
     count = 0
     for one in found:
@@ -54,13 +58,15 @@ def write_predictions(file: BinaryIO, found: Iterable[Prediction]) -> int:
 
 
 def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
-    """Writes eval_results.txt: the same keys in the same order, `key = value`.
+    """Write eval_results.txt: lines `key = value` with the keys and order of run_classifier.
 
-    Its `loss` is a mean of the batches' means; here it is that of the examples, as `eval_loss`.
+    In run_classifier, `loss` is a mean of batch means. Here it is the mean over all examples, like
+    `eval_loss`.
 
     Args:
-      file: to write to.
-      evaluated: what `bertaccum.evaluate` returns. Its `update`, if known, is the `global_step`.
+      file: The file to write to.
+      evaluated: The fields of the result of `bertaccum.evaluate`. `update`, if known, becomes
+        `global_step`.
     """
     values = {
         "eval_accuracy": evaluated["accuracy"],

@@ -1,4 +1,4 @@
-"""How a run is going, from its events: what a person looks at while it runs."""
+"""Progress of a run, computed from its events for display while it runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bertaccum.cli.display import sentences
 from bertaccum.sizes import known_size
 from bertaccum.training.events import Evaluated, Event, OutOfMemory, Started, Updated
 
-# So much of what is smoothed is what it was before.
+# Decay of the exponential moving averages.
 _KEPT = 0.95
 
 
 class Mean:
-    """An exponential mean that begins with the first value, not with zero.
+    """An exponential moving average without the bias towards zero of its first values.
 
     Source: the bias correction of Kingma and Ba 2015, "Adam".
     """
@@ -24,23 +24,23 @@ class Mean:
         self._sum, self._weight = 0.0, 0.0
 
     def add(self, value: float) -> None:
-        """Takes a value in; what is no number is passed over."""
+        """Add a value; NaN and infinity are ignored."""
         if math.isfinite(value):
             self._sum = _KEPT * self._sum + (1 - _KEPT) * value
             self._weight = _KEPT * self._weight + (1 - _KEPT)
 
     @property
     def value(self) -> float:
-        """NaN before the first value."""
+        """The current average; NaN before the first value."""
         return self._sum / self._weight if self._weight else math.nan
 
 
 class Track:
-    """A run's figures, as of its last event.
+    """The current figures of a run.
 
     Attributes:
-      loss: smoothed.
-      speed: examples a second, smoothed, evaluations left out.
+      loss: The smoothed training loss.
+      speed: The smoothed number of examples per second, without evaluations.
     """
 
     def __init__(self, started: Started) -> None:
@@ -54,7 +54,7 @@ class Track:
         self._since = math.nan
 
     def see(self, event: Event) -> None:
-        """Takes in what the run says."""
+        """Update the figures with an event of the run."""
         if isinstance(event, Updated):
             if self.first is None:
                 self.first, self._since = event, time.monotonic()
@@ -69,12 +69,15 @@ class Track:
 
     @property
     def done(self) -> int:
-        """Updates."""
+        """The number of finished updates."""
         return self.last.update if self.last else self.begun
 
     @property
     def seconds_left(self) -> float | None:
-        """By what has been done since the first update, which is traced; None before the second."""
+        """The estimated remaining time in seconds; None before the second update.
+
+        The estimate excludes the first update, which includes tracing.
+        """
         if self.first is None or self.done == self.first.update:
             return None
         done = self.done - self.first.update
@@ -82,9 +85,10 @@ class Track:
 
 
 def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Track | None:
-    """Takes an event in, and says what of it is said at once; a run's first one begins a track.
+    """Update the track with an event, report the event if it matters at once, return the track.
 
-    There is none where the chief speaks for all, and workers only of what is their own.
+    A `Started` event begins a new track. A worker that is not the chief gets no `Started` event,
+    so its track stays None.
     """
     if isinstance(event, Started):
         track = Track(event)
@@ -103,7 +107,7 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
 
 
 def progressing(track: Track) -> str:
-    """A line in a log: where a run is."""
+    """Return the progress of a run as one line."""
     last = track.last
     assert last is not None
     parts = [

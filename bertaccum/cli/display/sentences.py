@@ -1,4 +1,4 @@
-"""What is said of a run, in sentences, and where lines go."""
+"""Messages about runs, and functions that write to stdout and stderr."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     )
 
 
-# Said before the first update.
-TRACING = "tracing the update, which takes a while, and once"
+# Shown before the first update.
+TRACING = "tracing the update, which takes a while but happens only once"
 
 
 @functools.cache
@@ -39,10 +39,10 @@ def _option_names() -> frozenset[str]:
 
 
 def with_flags(message: str) -> str:
-    """Return a message of the library with its options as the command line spells them.
+    """Return a message of the library with its options spelled as command-line flags.
 
     Args:
-      message: names options in backticks, as `target_batch` or `drop_duplicates=False`.
+      message: The message, with options in backticks: `target_batch` or `drop_duplicates=False`.
     """
 
     def flag(found: re.Match[str]) -> str:
@@ -55,19 +55,19 @@ def with_flags(message: str) -> str:
 
 
 def from_here(path: Path) -> Path:
-    """A path as it is seen from the current folder, if it is in there."""
+    """Return a path relative to the current folder if it is inside, else unchanged."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def note(text: str, stream: TextIO | None = None) -> None:
-    """Write a line to stderr, or to the stream that stands in for it."""
-    # A single write, so that lines of different threads do not mix.
+    """Write a line to stderr, or to `stream` if given."""
+    # A single write keeps lines of different threads apart.
     print(f"{text}\n", end="", file=stream or sys.stderr, flush=True)
 
 
 def result(text: str) -> None:
-    """A line of results on stdout."""
+    """Write a line of results to stdout."""
     print(text, flush=True)
 
 
@@ -75,8 +75,8 @@ def result_json(values: Any, indent: int | None = 2) -> None:
     """Print a result as JSON on stdout.
 
     Args:
-      values: a dict, or a dataclass.
-      indent: spaces; None for one line.
+      values: A dict or a dataclass.
+      indent: The indentation in spaces; None prints one line.
     """
     if dataclasses.is_dataclass(values) and not isinstance(values, type):
         known = dataclasses.asdict(values)
@@ -85,7 +85,7 @@ def result_json(values: Any, indent: int | None = 2) -> None:
 
 
 def prediction(found: Prediction, as_json: bool) -> None:
-    """Prints class, probability and text, on a line; or all of it as a record."""
+    """Print class, probability and text on one line, or the whole prediction as JSON."""
     if as_json:
         result_json(found, indent=None)
     else:
@@ -94,10 +94,10 @@ def prediction(found: Prediction, as_json: bool) -> None:
 
 
 def started(event: Started) -> str:
-    """Return what a run is about to do."""
-    resumed = f"going on after update {event.done:,}\n" if event.done else ""
+    """Return the lines that describe a run before its first update."""
+    resumed = f"resuming after update {event.done:,}\n" if event.done else ""
     if event.over:
-        resumed = f"finished already, at update {event.done:,}; for more, {event.over}\n"
+        resumed = f"already finished at update {event.done:,}; to train further, {event.over}\n"
     cut = event.truncation is not None and event.truncation.longer
     reason = f"plan: {event.why}\n" if event.why else ""
     truncated = f"{event.truncation}\n" if cut else ""
@@ -110,7 +110,7 @@ def started(event: Started) -> str:
 
 
 def _weights(event: Started) -> str:
-    """Return where the first weights come from."""
+    """Return a description of the initial weights."""
     if event.pretrained_run is not None:
         parts = "encoder and head" if event.pretrained_head else "encoder"
         head = "" if event.pretrained_head else "; the head is random, because the classes differ"
@@ -118,27 +118,27 @@ def _weights(event: Started) -> str:
     if not event.pretrained:
         return "random weights, not pretrained"
     return "pretrained" + (
-        "" if event.pretrained_pooler else " but for the pooler, which is random"
+        "" if event.pretrained_pooler else ", except for the pooler, which is random"
     )
 
 
 def duration(seconds: float | None) -> str:
-    """As 0:01:04."""
+    """Return a duration as h:mm:ss, such as 0:01:04, or ? if unknown."""
     return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
 
 
 def skipped(event: Updated) -> str:
-    """That a window was dropped."""
+    """Return the message for an update that was skipped."""
     return f"update {event.update}: skipped, the gradient was not finite"
 
 
 def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
-    """Return one line for an evaluation.
+    """Return the message for an evaluation, in one line.
 
     Args:
-      event: the evaluation.
-      best_by: the metric that selects the best checkpoint.
-      first: also name the majority baseline, which stays the same for the whole run.
+      event: The evaluation.
+      best_by: The metric that selects the best checkpoint.
+      first: Whether to add the majority baseline, which is constant during a run.
     """
     warning = metrics.one_class(vars(event))
     remarks = [*(["best so far"] if event.best else []), *([warning] if warning else [])]
@@ -147,7 +147,7 @@ def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) 
 
 
 def out_of_memory(event: OutOfMemory) -> str:
-    """That a window did not fit, and what is done about it."""
+    """Return the message for a window that ran out of memory and is run again."""
     how = "with recomputation, " if event.out_of_memory == event.micro_batch else ""
     return (
         f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
@@ -156,16 +156,21 @@ def out_of_memory(event: OutOfMemory) -> str:
 
 
 def stopped(event: Stopped, again: bool = False) -> str:
-    """That a run was stopped, and how to go on: `again` by the same command."""
+    """Return the message for a run that a signal stopped.
+
+    Args:
+      event: The event of the stop.
+      again: Whether the same command resumes the run.
+    """
     if again or event.workers > 1:
-        how = "the same command, started again, goes on from there"
+        how = "run the same command again to resume"
     else:
-        how = f"go on from there with `bertaccum train --resume {event.folder}`"
+        how = f"resume with `bertaccum train --resume {event.folder}`"
     return f"stopped by a signal after update {event.update:,}; {how}"
 
 
 def run_named(outline: dict[str, Any]) -> str:
-    """Return which run is used, how far it is, and which of its checkpoints is the best."""
+    """Return a line with the path of a run, its progress and the update of its best checkpoint."""
     name, best = from_here(Path(outline["run"]).resolve()), outline["best_update"]
     place = f"update {outline['updates']:,}"
     if outline["planned_updates"]:
@@ -181,5 +186,5 @@ def run_named(outline: dict[str, Any]) -> str:
 
 
 def exported(model: ExportResult) -> None:
-    """Prints where a model was written."""
+    """Print the path and size of an exported model."""
     result(f"{model.folder}: written, {format_size(model.bytes)}")

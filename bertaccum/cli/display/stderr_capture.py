@@ -1,4 +1,4 @@
-"""Holds back what the process writes on stderr, so that it cannot break what a view shows.
+"""Capture of stderr, so that other output of the process cannot break the display of a view.
 
 TensorFlow's C++ runtime writes to file descriptor 2, past `sys.stderr`.
 """
@@ -15,7 +15,7 @@ from typing import TextIO
 
 _STDERR = 2
 _POLL_SECONDS = 0.2
-# Waits until the other end of a pipe is closed, then copies the rest of a file to stderr.
+# This program waits until the other end of a pipe closes, then copies the rest of a file to stderr.
 _HEIR = """
 import os, sys
 pipe, log = map(int, sys.argv[1:])
@@ -26,12 +26,12 @@ while text := os.read(log, 65536):
 
 
 class Capture:
-    """Everything that is written to file descriptor 2 until `close`, in any language.
+    """A capture of everything written to file descriptor 2 until `close`, also by C++ code.
 
     The text goes to a temporary file. A failed check in C++ aborts the process before Python can
-    show it, so a small second process waits for the end of this one and then shows what nobody
-    has read. Both share one read position, so no line is shown twice. (In a container whose first
-    process is this one, the system ends the second process with it.)
+    show it, so a small second process waits for the end of this one and then shows the unread
+    text. Both share one read position, so no line is shown twice. (If this process is the first
+    one of a container, the system ends the second process with it.)
 
     Attributes:
       stderr: The stream that still reaches the user.
@@ -63,7 +63,7 @@ class Capture:
             self._reader.start()
 
     def close(self) -> str:
-        """Give stderr back to the process, and return the text that was not shown yet."""
+        """Restore stderr, and return the text that was not shown yet."""
         _flush_stderr()
         os.dup2(self._terminal.fileno(), _STDERR)
         self._closing.set()
@@ -90,7 +90,7 @@ class Capture:
 
 def _start_heir(pipe: int, log: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-IS", "-c", _HEIR, str(pipe), str(log)]
-    # In a session of its own, Ctrl-C does not reach it.
+    # A separate session keeps Ctrl-C from reaching this process.
     return subprocess.Popen(command, pass_fds=(pipe, log), start_new_session=True)
 
 

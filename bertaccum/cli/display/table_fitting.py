@@ -1,4 +1,4 @@
-"""Tables as wide as the terminal. Names fold onto further lines; numbers stay whole."""
+"""Tables that fit the terminal. Names fold onto several lines; numbers are never split."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-# A pipe or a file has no width: every row is one line, and nothing is left out.
+# Width for a pipe or a file: each row is one line, and no column is left out.
 _NO_LIMIT = 1_000_000
-# Names fold, but not to fewer cells than this.
+# Minimum width of a folded name, in cells.
 _NARROWEST_NAME = 12
 # Numbers with their units, sizes such as 8 x 4, times and dates.
 _NUMBER = re.compile(r"(?:[-+?\d.,:%*=/ ]|x|by|e)+(?: [A-Za-z/]+)?")
@@ -23,26 +23,26 @@ Row = Sequence[str]
 
 
 def stdout_console() -> Console:
-    """Return a console as wide as the terminal, or without limit where stdout is none."""
+    """Return a console as wide as the terminal, or of unlimited width without a terminal."""
     width = None if sys.stdout.isatty() else _NO_LIMIT
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
 
 
 def is_limited(console: Console) -> bool:
-    """Return whether lines of this console have an end."""
+    """Return whether this console has a limited width."""
     return console.width < _NO_LIMIT
 
 
 def layout(head: Row, rows: Sequence[Row], width: int, boxed: bool = True) -> Table | None:
-    """Return a table that is at most `width` cells wide, or None if there is none.
+    """Return a table of at most `width` cells, or None if the columns do not fit.
 
-    Without a box the columns have more room; with one they are easier to tell apart.
+    A box separates the columns better but needs more room.
 
     Args:
-      head: The columns' names.
-      rows: Their cells.
-      width: In terminal cells.
-      boxed: Draw a box if there is room for it.
+      head: The names of the columns.
+      rows: The rows of cells.
+      width: The width in terminal cells.
+      boxed: Whether to draw a box if there is room for it.
     """
     columns = list(zip(head, *rows, strict=True))
     if boxed and (widths := _widths(columns, width - _BORDERS * len(columns) - 1)):
@@ -58,11 +58,11 @@ def fitted(
     """Return a table without the columns that do not fit, and the names of those columns.
 
     Args:
-      head: The columns' names. The first column always stays.
-      rows: Their cells.
-      width: In terminal cells.
+      head: The names of the columns. The first column always stays.
+      rows: The rows of cells.
+      width: The width in terminal cells.
       least: The columns to leave out first, in this order; the others follow from the right.
-      boxed: Draw a box if there is room for it.
+      boxed: Whether to draw a box if there is room for it.
     """
     others = [name for name in reversed(head[1:]) if name not in least]
     first_out = [name for name in (*least, *others) if name in head]
@@ -80,14 +80,14 @@ def show(
     least: Sequence[str] = (),
     rest: str = "--json has all columns",
 ) -> None:
-    """Print a table as `fitted` makes it, and say which columns are left out.
+    """Print a table without the columns that do not fit, and a line that names those columns.
 
     Args:
-      console: To print on.
-      head: The columns' names.
-      rows: Their cells.
+      console: The console to print to.
+      head: The names of the columns.
+      rows: The rows of cells.
       least: The columns to leave out first.
-      rest: Says where those are.
+      rest: The end of that line, which says where to find those columns.
     """
     table, left_out = fitted(head, rows, console.width, least)
     console.print(table)
@@ -96,7 +96,7 @@ def show(
 
 
 def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
-    """Print all columns, in as many tables as it takes; each begins with the first column."""
+    """Print all columns in as many tables as necessary, each starting with the first column."""
     left = list(range(1, len(head)))
     while left:
         for count in range(len(left), 0, -1):
@@ -109,9 +109,9 @@ def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
 
 
 def without_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the folder that all paths are in, with a final slash, and the paths from there.
+    """Return the common folder of the paths, with a final slash, and the paths relative to it.
 
-    The folder is empty if they share none.
+    The folder is an empty string if the paths have no common folder.
     """
     parents = [Path(path).parents for path in paths]
     shared = [folder for folder in parents[0] if all(folder in others for others in parents)]
@@ -137,7 +137,7 @@ def _table(table: Table, head: Row, rows: Sequence[Row], widths: Sequence[int]) 
 
 
 def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
-    """Return each column's width if all fit into the room: the widest names are folded first."""
+    """Return the column widths, folding the widest names first, or None if they do not fit."""
     widths = [max(map(cell_len, column)) for column in columns]
     least = [_least_width(column) for column in columns]
     if sum(least) > room:
@@ -151,7 +151,7 @@ def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
 
 
 def _least_width(column: Row) -> int:
-    """Return the width at which the numbers of a column are whole, and names can be read."""
+    """Return the smallest width that splits no number and keeps names readable."""
     head, *cells = column
     words = [min(cell_len(word), _NARROWEST_NAME) for word in head.split()]
     return max([*words, *map(_least_cell, cells)], default=0)

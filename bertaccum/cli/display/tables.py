@@ -1,4 +1,4 @@
-"""Tables of results, on stdout."""
+"""Tables of results on stdout."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from bertaccum.planning.batch_plan import PlanResult
     from data_prep.preparation import PrepareResult
 
-# Rows of classes, or of pairs of classes, that a terminal shows.
+# Maximum number of rows for classes, or pairs of classes, on a terminal.
 _MOST_ROWS = 20
 
 
 def evaluation(values: dict[str, Any]) -> None:
-    """Prints the tables of `bertaccum eval`."""
+    """Print the tables of `bertaccum eval`."""
     console = stdout_console()
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
@@ -40,7 +40,7 @@ def evaluation(values: dict[str, Any]) -> None:
 
 
 def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
-    """Prints a row for each class; on a terminal, of many classes those with the lowest F1."""
+    """Print one row per class; a terminal shows only the classes with the lowest F1."""
     lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
     left_out = len(classes) - len(lowest) if is_limited(console) else 0
     rows = [
@@ -58,7 +58,7 @@ def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
 
 
 def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> None:
-    """Prints the confusion matrix, or the most frequent mistakes if the matrix has no room."""
+    """Print the confusion matrix, or the most frequent mistakes if the matrix does not fit."""
     head = ["label \\ predicted", *names]
     rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
     if matrix := layout(head, rows, console.width):
@@ -72,7 +72,7 @@ def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> N
     ]
     mistakes.sort(key=lambda mistake: -mistake[0])
     first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
-    console.print("most frequent mistakes:" if mistakes else "There is no mistake.")
+    console.print("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
         show(console, ("label", "predicted", "examples"), first)
     left_out = len(mistakes) - len(first)
@@ -81,7 +81,7 @@ def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> N
 
 
 def _scores(values: dict[str, Any]) -> dict[str, str]:
-    """All metrics of an evaluation, the majority baseline beside the accuracy."""
+    """Return all metrics of an evaluation, with the majority baseline after the accuracy."""
     facts = {}
     for metric in METRICS:
         facts[LABELS[metric]] = shown(values, metric)
@@ -92,7 +92,7 @@ def _scores(values: dict[str, Any]) -> dict[str, str]:
 
 
 def planned(found: PlanResult, path: str) -> None:
-    """Prints what `bertaccum plan` found."""
+    """Print the result of `bertaccum plan`."""
     values = found.values
     console = stdout_console()
     for line in plan_heading(values):
@@ -125,7 +125,7 @@ def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
 
 
 def plan_heading(values: dict[str, Any]) -> list[str]:
-    """What the memory is and what is always in it."""
+    """Return the lines above the table: model, device, static memory and memory per example."""
     parts = ", ".join(f"{k} {format_size(v)}" for k, v in values["static_bytes"].items() if v)
     examples = [
         f"{format_size(v)} an example of {values['longest']} tokens"
@@ -142,7 +142,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
 
 
 def prepared(result: PrepareResult) -> None:
-    """Prints what `bertaccum prepare` wrote."""
+    """Print the result of `bertaccum prepare`."""
     console, manifest = stdout_console(), result.manifest
     done = "is there already, unchanged" if result.unchanged else "written"
     console.print(f"{result.folder}: {done}", soft_wrap=True)
@@ -160,7 +160,7 @@ def prepared(result: PrepareResult) -> None:
 
 
 def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[str, Any]) -> None:
-    """Prints a row for each class, the most frequent first."""
+    """Print one row per class, the most frequent first."""
     per_class = [[of["classes"][label] for of in counts.values()] for label in labels]
     found = sorted(zip(labels, per_class, strict=True), key=lambda row: -row[1][0])
     rows = [("all classes", [of["rows"] for of in counts.values()]), *found[:_MOST_ROWS]]
@@ -171,7 +171,7 @@ def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[
 
 
 def runs(outlines: list[dict[str, Any]]) -> None:
-    """Prints what `bertaccum runs` found."""
+    """Print the result of `bertaccum runs`."""
     console = stdout_console()
     metrics = {row["best_by"] for row in outlines}
     mixed = len(metrics) != 1
@@ -185,7 +185,7 @@ def runs(outlines: list[dict[str, Any]]) -> None:
 
 
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
-    """Return a run's row; its metric is named if the runs decide by different ones."""
+    """Return the row of a run, with the name of its metric if the runs use different ones."""
     best = row["best_metric"]
     named = f" {LABELS[row['best_by']]}" if mixed else ""
     return [
@@ -201,7 +201,7 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
 
 
 def run(found: dict[str, Any]) -> None:
-    """Prints what `bertaccum show` found."""
+    """Print the result of `bertaccum show`."""
     console = stdout_console()
     last, summary = found["last_update"], found["summary"]
     facts = {
@@ -223,17 +223,17 @@ def run(found: dict[str, Any]) -> None:
         _while_training(console, found["evaluations"], metrics)
     if found["evaluated"]:
         _evaluated(console, found["evaluated"], metrics)
-    # Runs of earlier versions mix options that were set with those that were resolved.
+    # Runs of earlier versions do not distinguish set options from resolved ones.
     mixed = found["resolved"] is None
-    heading = "options not at their defaults, set or resolved:" if mixed else "options set:"
+    heading = "options that differ from their defaults:" if mixed else "options set:"
     _options(console, heading, found["config"])
     _options(console, "options resolved automatically:", found["resolved"])
 
 
 def finished(summary: dict[str, Any], folder: str) -> None:
-    """Prints what `bertaccum train` came to, out of the summary of a run."""
+    """Print the result of `bertaccum train` from the summary of the run."""
     metric = summary["best_by"]
-    early = ", stopped early: it got no better" if summary["stopped_early"] else ""
+    early = ", stopped early: no improvement" if summary["stopped_early"] else ""
     facts = {
         "run folder": folder,
         "updates": f"{summary['updates']:,} ({summary['examples']:,} examples){early}",
@@ -247,7 +247,7 @@ def finished(summary: dict[str, Any], folder: str) -> None:
 
 
 def _facts(console: Console, facts: dict[str, str]) -> None:
-    """Prints a line for each fact that is known; long ones wrap between words."""
+    """Print one line per fact that is not empty; long lines wrap between words."""
     known = {name: fact for name, fact in facts.items() if fact}
     width = min(max(map(len, known)) + 1, console.width // 2)
     for name, fact in known.items():
@@ -257,7 +257,7 @@ def _facts(console: Console, facts: dict[str, str]) -> None:
 def _while_training(
     console: Console, evaluations: list[dict[str, Any]], metrics: list[str]
 ) -> None:
-    """Prints the evaluations on dev.tsv."""
+    """Print the evaluations on dev.tsv."""
     head = ["update", *(f"dev {LABELS[metric]}" for metric in metrics), ""]
     rows = [
         [f"{row['update']:,}", *(shown(row, metric) for metric in metrics), _remark(row)]
@@ -269,7 +269,7 @@ def _while_training(
 def _evaluated(
     console: Console, evaluations: dict[str, dict[str, Any]], metrics: list[str]
 ) -> None:
-    """Prints what `bertaccum eval` found, a row for each split or file."""
+    """Print the results of `bertaccum eval`, one row per split or file."""
     head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
     rows = [
         [
@@ -299,13 +299,13 @@ def _training_loss(found: dict[str, Any] | None) -> str:
 
 
 def _remark(row: dict[str, Any]) -> str:
-    """What is to be said of an evaluation in a table."""
+    """Return the remark on an evaluation in the last column of a table."""
     only = f"predicts only {row['only_prediction']}" if one_class(row) else ""
     return ", but ".join(filter(None, ["best so far" if row.get("best") else "", only]))
 
 
 def spread(found: dict[str, Any]) -> None:
-    """Prints what `bertaccum train --seeds` found."""
+    """Print the result of `bertaccum train --seeds`."""
     head = f"{found['runs']} runs, best checkpoints by dev {LABELS[found['best_by']]}"
     rows = [
         [label, *(f"{v:.4f}" for v in found[name].values())]
@@ -324,7 +324,7 @@ _SPREAD = {
 
 
 def compared(values: dict[str, Any]) -> None:
-    """Prints what `bertaccum compare` found: a column a run."""
+    """Print the result of `bertaccum compare`, one column per run."""
     console = stdout_console()
     columns = [compared_run(row, values) for row in values["runs"]]
     facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
@@ -345,14 +345,14 @@ def compared(values: dict[str, Any]) -> None:
 
 
 def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
-    """Return an option's row; on a terminal, the folder that all values share stands once."""
+    """Return the row of an option; a terminal shows the common folder of its values only once."""
     cells = ["" if value is None else str(value) for value in values]
     folder, below = without_common_folder(cells) if is_limited(console) else ("", cells)
     return [f"{option} in {folder}" if folder else option, *below]
 
 
 def _below_common_folder(console: Console, runs: Sequence[str]) -> list[str]:
-    """Print the folder that the runs share, and return their paths from there."""
+    """Print the common folder of the runs, and return their paths relative to it."""
     folder, names = without_common_folder(runs)
     if folder:
         console.print(f"in {folder}", soft_wrap=True)
@@ -360,7 +360,7 @@ def _below_common_folder(console: Console, runs: Sequence[str]) -> list[str]:
 
 
 def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
-    """Return a run's facts as `compare` shows them; nothing for what it lacks."""
+    """Return the facts of a run as `compare` shows them; a missing fact is an empty string."""
 
     def number(name: str, form: str = ".4f") -> str:
         return "" if row[name] is None else format(row[name], form)

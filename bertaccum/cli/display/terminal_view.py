@@ -1,4 +1,4 @@
-"""The view for a terminal: bars and figures in their place, events scrolling by above them."""
+"""The view for a terminal: progress bars and figures at the bottom, events scrolling above."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from bertaccum.sizes import known_size
 from bertaccum.training.events import Event
 
 _TRAINING = "training"
-# On narrower terminals the numbers beside a bar need its place.
+# On narrower terminals, bars are omitted to leave room for their numbers.
 _WITH_BARS = 60
 
 
 class _Terminal(Console):
-    """A console as wide as the terminal that it writes to; rich asks fd 2, which is captured."""
+    """A console as wide as its terminal; rich would ask file descriptor 2, which is captured."""
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
@@ -43,10 +43,10 @@ class _Terminal(Console):
 
 
 class Live(View):
-    """Shows phases as bars, and how training goes as figures.
+    """A view that shows phases as bars and the progress of training as figures.
 
     Args:
-      console: of the terminal; that of stderr by default.
+      console: The console to write to; by default that of stderr.
       verbose: As for `View`.
     """
 
@@ -61,7 +61,7 @@ class Live(View):
             console=self._console,
             get_renderable=self._render,
             refresh_per_second=4,
-            # Results that go to a file or a pipe are not for the terminal.
+            # If stdout is a file or a pipe, results must not appear on the terminal.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=False,
         )
@@ -78,8 +78,8 @@ class Live(View):
             self._tasks[what] = self._bars.add_task(what, total=total)
         task = self._tasks[what]
         if done < self._bars.tasks[self._bars.task_ids.index(task)].completed:
-            self._bars.reset(task)  # What comes again and again, as evaluations do.
-        # Of what is through, only training is looked at again.
+            self._bars.reset(task)  # A phase that repeats, such as evaluation.
+        # Hide the bars of finished phases, except that of training.
         visible = what == _TRAINING or done != total
         self._bars.update(task, completed=done, total=total, visible=visible)
 
@@ -107,7 +107,7 @@ class Live(View):
 
 
 def _bars(width: int) -> Progress:
-    """Return a bar a phase: what has too long a name folds, and numbers stay whole."""
+    """Return the progress bars; long names fold, and numbers are never split."""
     whole = Column(no_wrap=True)
     return Progress(
         TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
@@ -119,7 +119,7 @@ def _bars(width: int) -> Progress:
 
 
 def _figures(track: Track, width: int) -> RenderableType:
-    """A row of names above a row of values; empty ones are left out, and the last without room."""
+    """Return a row of names above a row of values, without empty ones and those that do not fit."""
     last, evaluated = track.last, track.evaluated
     if last is None:
         return "" if track.over else sentences.TRACING

@@ -1,9 +1,9 @@
-"""How progress is shown: live on a terminal, as lines or records where a log is kept.
+"""Views, which show progress: live on a terminal, as lines or JSON records elsewhere.
 
-A view is a context manager, the `Progress` that the library gets, and told a run's events.
-While it is entered, nothing but the view writes to stderr: what TensorFlow and Python's warnings
-write there is held back. It is shown as it comes with `--verbose`; otherwise only if the run fails,
-before the error.
+A view is a context manager, the `Progress` callback of the library, and a receiver of a run's
+events. Inside the context, only the view writes to stderr; output of TensorFlow and Python's
+warnings is captured. `--verbose` shows it at once; otherwise it is shown before the error if the
+run fails.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bertaccum.training.events import Event
 
 
 class View:
-    """What all views do; this one shows nothing but errors, for `--quiet`.
+    """The base class of all views, which shows only errors, as for `--quiet`.
 
     Args:
-      verbose: Show what others write on stderr.
+      verbose: Whether to show what libraries write to stderr.
     """
 
     def __init__(self, verbose: bool = False) -> None:
@@ -30,11 +30,11 @@ class View:
 
     @property
     def stderr(self) -> TextIO:
-        """The stream to write to, also while stderr is captured."""
+        """The stream that reaches the user, even while stderr is captured."""
         return self._capture.stderr if self._capture else sys.stderr
 
     def __enter__(self) -> View:
-        with contextlib.suppress(OSError):  # Without a stderr there is nothing to capture.
+        with contextlib.suppress(OSError):  # The process may have no stderr.
             self._capture = Capture(self.log if self._verbose else None)
         return self
 
@@ -46,23 +46,29 @@ class View:
                 self.log(line)
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Says that `done` of `total` (if that is known) of `what` is through."""
+        """Show the progress of a phase.
+
+        Args:
+          what: The name of the phase.
+          done: The amount of finished work.
+          total: The amount of all work; None if unknown.
+        """
 
     def note(self, line: str) -> None:
-        """A line for a person."""
+        """Show a line for the user."""
 
     def event(self, event: Event) -> None:
-        """What a run says."""
+        """Show an event of a run."""
 
     def log(self, line: str) -> None:
-        """Show a line that TensorFlow or another library wrote on stderr."""
+        """Show a line that TensorFlow or another library wrote to stderr."""
         sentences.note(line, self.stderr)
 
     def error(self, message: str, exit_code: int) -> None:
-        """Why the program ends."""
+        """Show the error that ends the program."""
         sentences.note(f"error: {message}", self.stderr)
 
     def stop(self) -> str:
-        """Give the terminal back, and return what was held back and not shown yet."""
+        """Release the terminal and stderr, and return captured text that was not shown yet."""
         capture, self._capture = self._capture, None
         return capture.close() if capture else ""

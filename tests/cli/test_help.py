@@ -1,0 +1,80 @@
+"""The help of the program and of `bertaccum train` is divided into sections."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import click
+import pytest
+
+from bertaccum.cli.program import cli
+from bertaccum.config import GROUPS, StepConfig, TrainConfig
+
+FIRST_COMMANDS = ["prepare", "train", "eval", "predict"]
+
+
+def sections(command: click.Command) -> dict[str, list[str]]:
+    """Return the first word of each row of each section of a command's help, by heading."""
+    text = command.get_help(click.Context(command, info_name="bertaccum"))
+    parts = re.split(r"^(\w[\w ]*):\n", text, flags=re.MULTILINE)[1:]
+    bodies = zip(parts[::2], parts[1::2], strict=True)
+    return {head: re.findall(r"^  (?! )(?:-\w, )?([\w-]+)", b, re.MULTILINE) for head, b in bodies}
+
+
+def test_program_help_lists_first_commands_before_others() -> None:
+    found = sections(cli)
+    assert list(found) == ["Options", "First steps", "Other commands"]
+    assert found["First steps"] == FIRST_COMMANDS
+    assert sorted(found["Other commands"]) == sorted(cli.commands.keys() - set(FIRST_COMMANDS))
+
+
+def test_program_help_describes_each_command_in_one_whole_line() -> None:
+    text = cli.get_help(click.Context(cli, terminal_width=80))
+    assert "..." not in text.split("First steps:")[1]
+    assert len(text.split("First steps:")[1].strip().splitlines()) == len(cli.commands) + 2
+
+
+def test_train_help_groups_every_option_once() -> None:
+    found = sections(cli.commands["train"])
+    assert list(found) == ["Options", *GROUPS]
+    assert found["Options"] == ["--config", "--help"]
+    flags = [flag for names in found.values() for flag in names]
+    parameters = cli.commands["train"].get_params(click.Context(cli.commands["train"]))
+    assert sorted(flags) == sorted(max(p.opts, key=len) for p in parameters)
+
+
+def test_train_help_begins_each_group_with_everyday_options() -> None:
+    found = sections(cli.commands["train"])
+    assert {group: found[group][0] for group in GROUPS} == {
+        "Data": "--data",
+        "Model": "--model",
+        "Batch and memory": "--target-batch",
+        "Optimisation": "--epochs",
+        "Evaluation and checkpoints": "--resume",
+        "Devices": "--strategy",
+        "Output": "--out",
+    }
+
+
+@pytest.mark.parametrize("config", [StepConfig, TrainConfig])
+def test_every_training_option_declares_its_group(config: type) -> None:
+    for field in dataclasses.fields(config):
+        assert field.metadata["group"] in GROUPS, field.name
+
+
+@pytest.mark.parametrize("command", ["prepare", "eval", "predict", "export", "runs", "show"])
+def test_help_of_a_command_with_few_options_has_one_section(command: str) -> None:
+    assert list(sections(cli.commands[command]))[-1] == "Options"
+
+
+def test_help_imports_neither_tensorflow_nor_pandas_nor_rich() -> None:
+    code = (
+        "import sys\nfrom bertaccum.cli.program import cli\n"
+        "cli.main(['train', '--help'], standalone_mode=False)\n"
+        "print(sorted({'tensorflow', 'pandas', 'rich'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
