@@ -132,7 +132,7 @@ def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, 
         begin = time.perf_counter()
         chosen = window_rows(max(number, 0), rows, target, 0)[1]
         update(make_window(store, chosen, MICRO_BATCH, cut))
-        if number >= 0:  # The updates before this one include tracing.
+        if number >= 0:  # The two updates before these include tracing.
             seconds.append((time.perf_counter() - begin) / len(chosen))
             memory.append(psutil.Process().memory_info().rss / 2**20)
     half = updates // 2

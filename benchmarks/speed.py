@@ -208,7 +208,7 @@ def cuts(*_: Path) -> tuple[list[dict[str, Any]], str]:
         f"{n} x {length}": partial(update, full_window(length, 2 * n, n)) for n, length in shapes
     }
     timed = interleaved(runs | {"once": partial(update, full_window(16, 1, 1))}, 7)
-    # Twice a window of one micro-step minus a window of two leaves the time of one update.
+    # Two windows of one micro-step minus one window of two micro-steps leave one update.
     apply = 2 * timed["once"] - timed["1 x 16"]
     seconds = np.array([(timed[name] - apply) / 2 for name in runs])
     parts = np.array([[1, n * length, n * length**2] for n, length in shapes])

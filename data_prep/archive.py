@@ -35,7 +35,7 @@ def recorded_download() -> Download:
     The checksum file is read without importing tensorflow-datasets, which takes seconds.
     """
     package = importlib.util.find_spec("tensorflow_datasets")
-    assert package is not None and package.origin is not None  # a dependency of ours
+    assert package is not None and package.origin is not None  # It is a required dependency.
     record = Path(package.origin).parent / "url_checksums" / f"{DATASET}.txt"
     url, size, digest, filename = record.read_text().splitlines()[0].split("\t")
     return Download(url, int(size), digest, filename)
@@ -103,7 +103,7 @@ def _open_member(source: tarfile.TarFile, name: str, path: Path) -> IO[bytes]:
     for member in source.getmembers():
         if os.path.normpath(member.name) == name and member.isfile():
             file = source.extractfile(member)
-            assert file is not None  # isfile
+            assert file is not None  # It is None only for other members than files.
             return file
     raise InputError(f"contains no {name}", "pass the Yelp Polarity archive", path=path)
 

@@ -63,7 +63,7 @@ def _rows(sample: list[str], delimiter: str) -> list[list[str]]:
         rows = [row for row in csv.reader(sample, delimiter=delimiter) if row]
     except csv.Error:
         rows = []
-    # A stray quote can join many rows into one field, so the lines are also split without quoting.
+    # A stray quote can join many rows into one field, so try the lines without quoting as well.
     plain = [line.rstrip("\r\n").split(delimiter) for line in sample if line.strip("\r\n")]
     return max(rows, plain, key=_even_share)
 

@@ -53,7 +53,7 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
 
     Args:
       records: Cells of the file, row by row.
-      certain: Ignore the last sign, because a rare class in the first row gives it, too.
+      certain: Ignore the last sign, because a rare class in the first row also gives it.
     """
     rest = iter(records)
     first = [cell.strip() for cell in next(rest, [])]

@@ -95,7 +95,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
         return True
     if found is None:
         return False
-    # The file follows one of the three conventions of programs that quote.
+    # Whether the file follows one of the three conventions of programs that quote fields.
     is_written_so = found.as_needed or found.with_commas or found.whole_columns
     if even and (found.spans or not is_written_so):
         return False
@@ -106,7 +106,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
 def _first_that_looks_like_a_row(
     swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
 ) -> int | None:
-    """Return the row where a quoted field starts that contains a line which looks like a row.
+    """Return the first row of a quoted field that contains a line which looks like another row.
 
     Args:
       swallowed: Rows inside a quoted field, each with the row where that field starts.

@@ -54,12 +54,12 @@ class Reading:
 
     @property
     def columns(self) -> list[str]:
-        """The requested columns."""
+        """Return the requested columns."""
         return [c for c in (self.text_column, self.label_column) if c is not None]
 
     @property
     def has_usual_columns(self) -> bool:
-        """Whether no column was chosen, so that a file in the CoLA layout is accepted."""
+        """Return whether no column was chosen, so that the CoLA layout is accepted."""
         return self.text_column == TEXT and self.label_column in (LABEL, None)
 
 

@@ -95,7 +95,7 @@ class Case:
 
     @property
     def sizes_vary(self) -> bool:
-        """Whether micro-batches differ in size, or the last window of an epoch is shorter."""
+        """Return whether micro-batches differ in size, or the last window is shorter."""
         return len(set(self.micro)) > 1 or self.examples % self.window > 0
 
     def bound(self, dtype: str) -> float | None:

@@ -50,7 +50,7 @@ class Column:
 
     @property
     def controls(self) -> bool:
-        """Whether to measure also the rounding of mixed precision."""
+        """Return whether the column also measures the rounding of mixed precision."""
         return self.framework == "with_bertaccum"
 
     def jobs(self, cases: list[Case]) -> list[Job]:

@@ -131,7 +131,7 @@ def merged(parts: tuple[Result, ...]) -> Result:
 
 
 def environment_python(name: str, python: str, folder: Path) -> str:
-    """Return the interpreter of a peer's environment, after installing what is missing.
+    """Return the interpreter of a peer's environment, after installing missing packages.
 
     Complete requirements are installed without resolving dependencies. This is also the only way to
     install gradient-accumulator, which requires a NumPy too old for its TensorFlow.

@@ -130,7 +130,7 @@ def ragged_batches(keras: Any, case: Case) -> tf.data.Dataset:
 
 
 def interrupted(keras: Any, case: Case, make: Callable[[], Any], suffix: str) -> Any:
-    """Stop in mid-window, and resume training from what was saved."""
+    """Train up to the middle of a window, save, and resume training from the saved files."""
     batches = [*micro_batches(keras, case)] * case.epochs
     model = make()
     for batch in batches[:STOP_AFTER]:

@@ -81,7 +81,7 @@ def accumulated(case: Case) -> list[list[float]]:
 
 
 def resumed(case: Case, run: Prepared) -> Prepared:
-    """Stop in mid-window, and resume to the end of the epoch from what was saved."""
+    """Train up to the middle of a window, save, and resume to the end of the epoch."""
     run.train(itertools.islice(run.loader, STOP_AFTER))
     with tempfile.TemporaryDirectory() as folder:
         run.accelerator.save_state(folder)

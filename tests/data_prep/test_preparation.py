@@ -46,9 +46,8 @@ def test_manifest_describes_the_written_files(options: dict[str, Any]) -> None:
     assert manifest["files"] == {n: hashlib.sha256(d).hexdigest() for n, d in files.items()}
     assert set(files) == {"train.tsv", "dev.tsv", "test.tsv"}
     assert manifest["version"] == __version__ and "train.csv" in manifest["source"]
-    assert (
-        manifest["labels"] == manifest["source_labels"] == ["8", "9", "10"]
-    )  # Sorted by value, not as strings.
+    # Labels that are integers are sorted by value.
+    assert manifest["labels"] == manifest["source_labels"] == ["8", "9", "10"]
     assert manifest["counts"]["test"] == {"rows": 20, "classes": {"8": 0, "9": 20, "10": 0}}
     assert [manifest[key] for key in ("layout", "seed", "dev_fraction")] == ["plain", 0, 0.1]
     for name in ("train_file", "test_file"):
@@ -225,11 +224,8 @@ def test_word_labels_with_long_empty_and_multi_line_texts(
     long = "x" * 1_000_000
     (tmp_path / "train.csv").write_text(f'label,text\n b ,"a\tb\nc"\n10,\n9,{long}\n10,e\n')
     result = run(**options | {"test_file": None})
-    assert result.manifest["labels"] == [
-        "10",
-        "9",
-        "b",
-    ]  # Sorted as strings, because "b" is not a number.
+    # Labels are sorted as strings, because "b" is not a number.
+    assert result.manifest["labels"] == ["10", "9", "b"]
     train, dev = (read_tsv(result.folder / f"{name}.tsv") for name in ("train", "dev"))
     assert pairs(train) | pairs(dev) == {("2", "a b c"), ("0", ""), ("1", long), ("0", "e")}
 
