@@ -9,7 +9,7 @@ MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 
 
 def is_prepared(path: Path) -> bool:
-    """Return whether the manifest beside this file lists it, so that it has no quoted fields."""
+    """Return whether the manifest in the file's folder lists it. Such a file quotes no fields."""
     try:
         manifest = json.loads((path.parent / MANIFEST).read_text("utf-8-sig"))
         return manifest["tool"] == TOOL and path.name in dict(manifest["files"])

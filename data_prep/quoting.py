@@ -106,14 +106,14 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
 def _first_that_looks_like_a_row(
     swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
 ) -> int | None:
-    """Return the first row of a quoted field that contains a line which looks like another row.
+    """Return the starting row of the first quoted field with a line that looks like a row.
 
     Args:
       swallowed: Rows inside a quoted field, each with the row where that field starts.
       records: The file split without quoting.
 
     Returns:
-      The starting row of the first such field, or None.
+      The starting row, or None if no line looks like a row.
     """
     cells: dict[int, set[str]] = {}
     suspects = []

@@ -92,7 +92,10 @@ def _fill(groups: list[Group], labels: Sequence[int], quotas: dict[int, int]) ->
 
 
 def _smallest(groups: list[Group], labels: Sequence[int], left: Mapping[int, int]) -> list[Group]:
-    """Return a list of the smallest group that leaves a row of each class in train, if any."""
+    """Return the smallest group that leaves a row of each class in train, or an empty list.
+
+    The group is returned as the only item of a list.
+    """
 
     def leaves_all(group: Group) -> bool:
         needed = Counter(labels[row] for row in group)

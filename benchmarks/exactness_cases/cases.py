@@ -183,6 +183,6 @@ def data(case: Case, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
 
 
 def start_weights(shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
-    """Return initial weights and biases away from zero, so that relative differences are useful."""
+    """Return start weights, none near zero, so that relative differences are meaningful."""
     rng = np.random.default_rng(1)
     return [rng.choice([-1, 1], shape) * rng.uniform(0.2, 0.6, shape) for shape in shapes]

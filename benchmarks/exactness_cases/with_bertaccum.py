@@ -35,7 +35,10 @@ def float32_big_batch(case: Case) -> tf_keras.Model:
 
 
 def optimizer(case: Case) -> tf_keras.Model:
-    """Train with `fit`, or with a loop if sizes vary: `fit` tells an optimizer no batch sizes."""
+    """Train with `fit`, or with a custom loop if the sizes of micro-batches vary.
+
+    An optimizer in `fit` does not receive the number of examples of a micro-batch.
+    """
     if case.sizes_vary:
         return explicit_loop(case)
 

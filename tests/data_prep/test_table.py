@@ -138,7 +138,7 @@ def test_stray_quotes_in_a_tsv_are_ordinary_characters(tmp_path: Path) -> None:
         (b'label\ttext\n1\t"say ""hi"""\n0\t6" pizza\n', ['"say ""hi"""', '6" pizza']),
     ],
 )
-def test_a_tsv_is_quoted_if_the_whole_file_is(
+def test_tsv_is_quoted_only_if_the_whole_file_is(
     tmp_path: Path, data: bytes, texts: list[str]
 ) -> None:
     assert [text for _, _, text in read(tmp_path / "a.tsv", data)] == texts
