@@ -93,7 +93,9 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
     if path.exists() and not path.is_file():
         raise InputError(
-            "is a pipe or device, but a table is read more than once", "save it first", path=path
+            "is a pipe or device, but a table is read more than once",
+            "save it to a file first",
+            path=path,
         )
     if first_bytes(path).startswith(PARQUET):
         return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
