@@ -85,5 +85,5 @@ def _class_files(folder: Path, files: list[Path]) -> list[Path]:
     if not texts:
         tables = ", ".join(path.name for path in files[:_NAMED])
         hint = f"pass a file in it ({tables}), or {_LAYOUT}" if tables else _LAYOUT
-        raise InputError("contains no class folders and no .txt files", hint, path=folder)
+        raise InputError("is a folder with no class folders and no .txt files", hint, path=folder)
     return texts

@@ -72,7 +72,7 @@ def test_error_names_folder_without_classes(imdb: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(
-        InputError, match=r"empty: contains no class folders and no .txt files; create"
+        InputError, match=r"empty: is a folder with no class folders and no .txt files; create"
     ):
         rows(empty)
     (empty / "train.csv").touch()
