@@ -1,5 +1,6 @@
-# make demo: from nothing to a fine-tuned classifier. make test: lint, types, tests.
-# make examples: the programs of examples/, in full.
+# make demo      install, prepare the synthetic sample, and train and evaluate a classifier
+# make test      run lint, type checks and the fast tests
+# make examples  run the programs in examples/ to the end
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo "bertaccum needs Python 3.10 to 3.13; name one: make PYTHON=python3.12" >&2; exit 1; }
+	  { echo "bertaccum needs Python 3.10 to 3.13; choose one with make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -1,13 +1,13 @@
-"""Dropout whose masks belong to examples: how exact that is, and what it costs.
+"""Measures dropout with one mask per example: its exactness and its cost.
 
     python benchmarks/dropout.py exactness     # 4 minutes on 2 cores
     python benchmarks/dropout.py price         # 2 minutes
 
-`exactness`: the largest difference of a weight to a window in one piece, after ten updates of
-BERT-Tiny with dropout 0.1, on random tokens; beside it the same with masks drawn anew for each
-micro-batch (`--dropout-stream micro-batch`), as elsewhere. `price`: seconds of an update of
-BERT-Small, 4 x 8, length 128, with ours and with Keras' own, in turns. Each writes
-dropout-<part>.json and prints a Markdown table.
+`exactness` trains BERT-Tiny for ten updates on random tokens with dropout 0.1, and reports the
+largest difference of a weight from training without micro-batches. It compares one mask per example
+with a fresh mask per micro-batch (`--dropout-stream micro-batch`), as in other frameworks. `price`
+alternates updates of BERT-Small (4 x 8, length 128) with our dropout and with that of Keras, and
+reports the seconds per update. Each part writes dropout-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ CUTS = {
 
 
 def drawn(layer: ExampleDropout, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor, float]:
-    """Draw a mask of this shape, as Keras does."""
+    """Return a random mask of this shape, as Keras draws it, and the scale of the kept values."""
     return tf.random.uniform(shape) >= layer.rate, 1 / (1 - layer.rate)
 
 
 @contextmanager
 def drawn_anew() -> Iterator[None]:
-    """Trace models inside with Keras' own dropout: a fresh mask per micro-batch."""
+    """Replace our dropout with that of Keras in models that are traced inside the `with` block."""
     own = tf_keras.layers.Dropout.call
     with mock.patch.multiple(ExampleDropout, call=own, keep=drawn):
         yield
 
 
 def trained(sizes: list[int], stream: str = "example", recompute: bool = False) -> list[np.ndarray]:
-    """The weights after ten updates, each window cut into these sizes."""
+    """Return the weights after ten updates with micro-batches of these sizes in each window."""
     store = random_store(EXAMPLES, LENGTH)
     config = TrainConfig(precision="float32", learning_rate=5e-4)
     source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)

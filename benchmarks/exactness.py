@@ -1,14 +1,15 @@
-"""How far is accumulation from the big batch? Every tf_keras optimizer, and what fit can do.
+"""Measures how far accumulation is from one big batch, with every tf_keras optimizer.
 
     python benchmarks/exactness.py --out build/exactness           # about 10 minutes on 2 cores
-    python benchmarks/exactness.py --out build/exactness --peers   # about 35, and 6 GB on disk
+    python benchmarks/exactness.py --out build/exactness --peers   # about 35 minutes, 6 GB on disk
 
-Writes exactness.json and exactness.md, whose first table also comes on stdout.
-With `--peers` the same is done with Keras 3, gradient-accumulator and Hugging Face's Trainer and
-Accelerate, each in an environment of its own under the folder `peers` of --out, installed from
-`benchmarks/peers` if it is not there: they need Python 3.11 and, once, a package index.
-`--only TEXT` measures only the columns with this text in their title. A crash is a result, and a
-result here never fails the run. What the trainings printed is in the *.log files.
+Writes exactness.json and exactness.md, and prints the first table of exactness.md.
+
+`--peers` also measures Keras 3, gradient-accumulator, and Hugging Face's Trainer and Accelerate.
+Each has its own environment in the folder `peers` of --out. A missing environment is installed from
+`benchmarks/peers`, which requires Python 3.11 and a package index. `--only TEXT` measures only the
+columns with this text in their title. A crash is recorded as a result and does not stop the
+benchmark. The *.log files contain the output of the trainings.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from exactness_cases.processes import environment_python, run_jobs
 
 
 def train(columns: list[Column], pythons: dict[str, str], folder: Path) -> Trained:
-    """Runs everything that the columns need, one process after the other."""
+    """Run all trainings that the columns need, one process at a time, and return the results."""
     cases, trained = all_cases(), {}
     for framework, dtype in tables.unique((c.framework, c.dtype) for c in columns):
         chosen = [c for c in columns if (c.framework, c.dtype) == (framework, dtype)]
@@ -44,7 +45,7 @@ def train(columns: list[Column], pythons: dict[str, str], folder: Path) -> Train
 
 
 def write(cells: list[tables.Cell], out: Path) -> None:
-    """Both files, and the summary on stdout."""
+    """Write both files, and print the summary."""
     (out / "exactness.json").write_text(json.dumps(cells, indent=1) + "\n")
     peers = {c["column"] for c in cells} & {p.title for p in PEERS}
     notes = f"{tables.NOTES}\n{tables.PEER_NOTES}" if peers else tables.NOTES
@@ -64,11 +65,13 @@ def write(cells: list[tables.Cell], out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/exactness"))
-    parser.add_argument("--peers", action="store_true", help="measure the peers, too")
+    parser.add_argument("--peers", action="store_true", help="also measure other packages")
     parser.add_argument(
-        "--peers-python", default=sys.executable, help="a Python 3.11 for their environments"
+        "--peers-python", default=sys.executable, help="Python 3.11 for their environments"
     )
-    parser.add_argument("--only", default="", help="columns with this text in their title")
+    parser.add_argument(
+        "--only", default="", help="measure only columns with this text in their title"
+    )
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)

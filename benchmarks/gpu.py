@@ -1,13 +1,13 @@
-"""All that is to be known of a GPU, in one go and one JSON.
+"""Measures memory and speed of a GPU in one run, and writes one JSON file.
 
     python benchmarks/gpu.py --shared ../shared      # 8 minutes
 
-`offload`: bytes always in use, peak and seconds of an update (4 x 8, length 128), with the
-optimizer's moments on the device and on the host. `prediction`: the memory model of
-`bertaccum plan` against the GPU's allocator. Then `accumulation`, `matmul` and, where the
-shared data are, `padding`, as in benchmarks/speed.py. Writes gpu.json and prints Markdown
-tables. `--on-cpu` runs it where there is no GPU, to see that it works: there, host and device
-are the same memory.
+`offload` measures static bytes, peak bytes and seconds of an update (4 x 8, length 128), with the
+optimizer's moments on the device and on the host. `prediction` compares the memory model of
+`bertaccum plan` with the GPU's allocator. `accumulation`, `matmul` and `padding` are those of
+benchmarks/speed.py; `padding` is skipped without the shared data. Writes gpu.json and prints
+Markdown tables. `--on-cpu` tests the benchmark itself on a machine without a GPU, where host and
+device share one memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def offload(arguments: argparse.Namespace, limit: int | None) -> tuple[Results, 
         for precision in arguments.precisions
         for offloaded in (False, True)
     ]
-    heads = ["model", "precision", "moments", "in use", "peak", "s an update"]
+    heads = ["model", "precision", "moments", "in use", "peak", "s per update"]
     return results, table(heads, [row(r) for r in results])
 
 
@@ -63,7 +63,7 @@ def measure(model: str, precision: str, offloaded: bool, limit: int | None) -> d
         )
     if built is None or None in measurements:
         return result | {"out_of_memory": True}
-    timed = [one for one in measurements[1:] if one is not None]  # The first time it is traced.
+    timed = [one for one in measurements[1:] if one is not None]  # The first run traces the update.
     return result | {
         "device": built["device"],
         "resting_bytes": built["resting_bytes"],
@@ -90,7 +90,11 @@ def prediction(arguments: argparse.Namespace, limit: int | None) -> tuple[Result
 
 
 def of_speed(name: str) -> Callable[..., tuple[Results, str]]:
-    """A part of speed.py, which starts TensorFlow in this process: after all others."""
+    """Return a part of speed.py.
+
+    It starts TensorFlow in this process, so it must run after the parts that measure in child
+    processes.
+    """
 
     def part(arguments: argparse.Namespace, _: int | None) -> tuple[Results, str]:
         import speed
@@ -120,7 +124,7 @@ def main() -> None:
     arguments = parser.parse_args()
     here = device_memory.device_name()
     if here == "CPU" and not arguments.on_cpu:
-        sys.exit("there is no GPU here; --on-cpu runs it all the same")
+        sys.exit("no GPU was found; pass --on-cpu to run on the CPU")
     limit = parse_size("8GiB") if here == "CPU" else None
     if not arguments.shared.is_dir():
         arguments.parts = [part for part in arguments.parts if part != "padding"]

@@ -1,13 +1,14 @@
-"""What the host does: between updates, at the start, and as runs grow.
+"""Measures the work of the host: between updates, at the start, and as runs grow.
 
     python benchmarks/host.py windows --shared ../shared   # 3 minutes on 2 cores
     python benchmarks/host.py start --shared ../shared     # 4 minutes
     python benchmarks/host.py growth                       # 8 minutes
 
-`windows`: what an update waits for, its window being read and cut. `start`: seconds from the
-command to the first update of BERT-Small, tokens and plan in the cache. `growth`: the time an
-example takes, and the host's memory, against the target batch and the number of rows and
-updates, with BERT-Tiny. Each writes host-<part>.json and prints a Markdown table.
+`windows` measures how long an update waits while its window is read and cut. `start` measures the
+seconds from the command to the first update of BERT-Small, with tokens and plan in the cache.
+`growth` measures the time per example and the host's memory for different target batches and
+numbers of rows and updates, with BERT-Tiny. Each part writes host-<part>.json and prints a Markdown
+table.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from bertaccum.data.windows import make_window, window_rows
 
 
 def windows(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
-    """Reading a window and cutting it, against the update that then runs it."""
+    """Compare the time to read and cut a window with the time of its update."""
     _, _, update = build("float32")
     results = []
     for length, store in yelp_stores(shared, out, (128, 512)):
@@ -57,7 +58,7 @@ def windows(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
         ]
         for r in results
     ]
-    return results, table(["length", "making a window", "update", "waiting for it"], rows)
+    return results, table(["length", "making a window", "update", "share of waiting"], rows)
 
 
 # --- Starting ---------------------------------------------------------------------------
@@ -66,7 +67,7 @@ STARTS = 5
 
 
 def start(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
-    """Through the command line; the first start fills the cache and is not counted."""
+    """Measure starts of the command line; the first start fills the cache and is not counted."""
     data, seconds = prepared_yelp(shared, out), []
     for _ in range(STARTS + 1):
         run = Path(tempfile.mkdtemp(dir=out)) / "run"
@@ -76,7 +77,7 @@ def start(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
             metrics = run / "metrics.jsonl"
             while not (metrics.exists() and metrics.stat().st_size):
                 if process.poll() is not None:
-                    sys.exit(f"ended by itself, with {process.returncode}: {' '.join(command)}")
+                    sys.exit(f"exited early with status {process.returncode}: {' '.join(command)}")
                 time.sleep(0.05)
             seconds.append(time.perf_counter() - begin)
             process.kill()
@@ -95,7 +96,7 @@ LONG_RUN = 10_000
 
 
 def growth(*_: Path) -> tuple[list[dict[str, Any]], str]:
-    """On stores of random tokens, with BERT-Tiny: so that the host is not hidden."""
+    """Measure time and memory on random tokens, with BERT-Tiny so that the host's share shows."""
     results, rows = [], []
     for target in TARGETS:
         result = run_of(max(2048 // target, 3), target, rows=30_000)
@@ -108,7 +109,7 @@ def growth(*_: Path) -> tuple[list[dict[str, Any]], str]:
     result = run_of(LONG_RUN, 4, rows=1_000, length=8)
     results.append({"updates": LONG_RUN} | result)
     rows.append([f"{LONG_RUN:,} updates of 4 short examples", *cells(result)])
-    heads = ["", "an example, first half", "second half", "host memory, first half", "growth"]
+    heads = ["", "per example, first half", "second half", "host memory, first half", "growth"]
     return results, table(heads, rows)
 
 
@@ -122,7 +123,7 @@ def cells(result: dict[str, float]) -> list[str]:
 
 
 def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, float]:
-    """Seconds an example (median over updates) and resident MiB, in both halves of a run."""
+    """Return median seconds per example and resident MiB for both halves of a run."""
     store = random_store(rows, length)
     _, _, update = build("float32", "bert-tiny", max(target // MICRO_BATCH, 2))
     cut = make_cut("cost", length)
@@ -131,7 +132,7 @@ def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, 
         begin = time.perf_counter()
         chosen = window_rows(max(number, 0), rows, target, 0)[1]
         update(make_window(store, chosen, MICRO_BATCH, cut))
-        if number >= 0:  # before that it is traced
+        if number >= 0:  # The two updates before these include tracing.
             seconds.append((time.perf_counter() - begin) / len(chosen))
             memory.append(psutil.Process().memory_info().rss / 2**20)
     half = updates // 2

@@ -1,14 +1,14 @@
-"""Is memory planned right? Predictions, choices, and runs under a limit, all measured.
+"""Measures the memory planner: its predictions, its choices, and runs under a memory limit.
 
     python benchmarks/memory.py limits --shared ../shared      # 20 minutes on 2 cores
     python benchmarks/memory.py choice --shared ../shared      # 25 minutes
     python benchmarks/memory.py prediction                     # 45 minutes
 
-`limits` trains through the command line at target batch 32 under memory limits, on real
-reviews. `choice` compares the plan that is chosen with all that fit. `prediction` compares
-predicted peaks with peaks of micro-batches that the fit has not seen. Each writes
-memory-<part>.json and prints a Markdown table. Runs on a CPU, whose allocator is then that of
-a GPU.
+`limits` trains on real reviews with the command line, at target batch 32 and under memory limits.
+`choice` compares the chosen plan with all plans that fit. `prediction` compares predicted and
+measured peak memory of micro-batches that were not used in the fit. Each part writes
+memory-<part>.json and prints a Markdown table. The benchmark runs on a CPU with the allocator that
+TensorFlow uses on GPUs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TARGET = 32
 
 # --- Runs under a limit ---------------------------------------------------------------
 
-# Preset, length, limit; 1900 MiB are little above the floor of BERT-Base.
+# Preset, length, limit. 1900 MiB is slightly more than BERT-Base needs at least.
 RUNS = [
     ("bert-small", 128, "560MiB"),
     ("bert-base", 512, "4GiB"),
@@ -92,7 +92,7 @@ def limit_row(r: dict[str, Any]) -> list[str]:
     return [name, r["limit"], *sizes, how, f"{r['examples_per_second']:.2f}"]
 
 
-# --- The choice against everything that fits ------------------------------------------
+# --- The chosen plan and all plans that fit -------------------------------------------
 
 CHOICES = [
     ("bert-small", 128, "560MiB"),
@@ -146,7 +146,7 @@ def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
         ]
         for r in results
     ]
-    heads = ["model, length", "limit", "chosen", "best of all that fit", "ratio", "planned in"]
+    heads = ["model, length", "limit", "chosen", "fastest that fits", "ratio", "planning time"]
     return results, table(heads, rows)
 
 
@@ -155,9 +155,12 @@ def shown(way: list[Any]) -> str:
 
 
 def brute_force(request: PlanRequest, values: dict[str, Any]) -> dict[tuple[int, str], float]:
-    """Examples per second of all candidates that fit, medians of whole windows, interleaved."""
+    """Return examples per second of each plan that fits.
+
+    The plans take turns at whole windows, and the result is the median over windows.
+    """
     fitting = [(c["micro_batch"], c["recompute"]) for c in values["candidates"] if c["fits"]]
-    # Where slower kinds were passed over as hopeless, they are tried all the same.
+    # The planner may skip recomputation as too slow; measure some of these plans as well.
     if all(kind == "none" for _, kind in fitting):
         fitting += [(size, "layer") for size, _ in fitting[::3]]
     fitting.sort(key=lambda way: way[1], reverse=True)
@@ -184,9 +187,9 @@ def brute_force(request: PlanRequest, values: dict[str, Any]) -> dict[tuple[int,
 
 PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base")
 LENGTHS = (64, 128, 256, 512)
-# float16 is emulated on CPUs, and a hundred times slower than float32.
+# CPUs emulate float16, a hundred times slower than float32.
 SLOW = {"mixed_float16": ("bert-tiny",)}
-# Micro-batches that are measured although the fit does not need them.
+# Micro-batch sizes to predict: the fit does not measure them.
 HELD_OUT = (3, 12)
 MOST_BYTES, MOST_SECONDS = 6 * 2**30, 15.0
 
@@ -201,7 +204,7 @@ def prediction(_: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def errors_table(results: list[dict[str, Any]]) -> str:
-    """The largest error of each model, precision and length."""
+    """Return a Markdown table with the largest error of each model, precision and length."""
     rows = []
     for precision in PRECISIONS:
         for preset in PRESETS:
@@ -219,7 +222,14 @@ def errors_table(results: list[dict[str, Any]]) -> str:
 def predicted(
     preset: str, precision: str, length: int, limit: int | None = parse_size("14GiB")
 ) -> list[dict[str, Any]]:
-    """In a process of its own, as a plan is made; without a limit, all that a GPU has."""
+    """Return predicted and measured peaks, measured in a child process as the planner does.
+
+    Args:
+      preset: Name of the model's preset.
+      precision: Precision of the model.
+      length: Tokens of each example.
+      limit: Memory limit in bytes, or None for all memory of the GPU.
+    """
     config = TrainConfig(precision=precision, max_seq_length=length)
     job = preset_job(preset, config, limit, steps=2)
     results = []
@@ -244,7 +254,7 @@ def predicted(
                 expected = cost.peak_bytes(size, length)
                 if expected > MOST_BYTES or size * example_seconds > MOST_SECONDS:
                     continue
-                # Peaks scatter by a percent or two, with how two threads interleave.
+                # Peaks vary by one or two percent with the interleaving of threads.
                 times = 3 if size * example_seconds < 5 else 1
                 measurements = [
                     worker.run(MeasurementRequest([[length] * size], kind)) for _ in range(times)

@@ -1,12 +1,13 @@
-"""Examples per second of bertaccum and of what users would pick, in turns on one machine.
+"""Compares the speed of bertaccum with that of other training programs on one machine.
 
-    make bench-peers       # makes the environments, then runs both parts; 40 minutes on 2 cores
+    make bench-peers       # creates the environments and runs both parts; 40 minutes on 2 cores
 
-BERT-Small on real Yelp reviews, target batch 32 as 4 x 8, dropout 0.1, clipped to norm 1. Each
-peer runs in its recommended configuration, in an environment of its own (tf-models-official
-in ours, which has it), and is warm before it is timed. All take turns, some updates at a time;
-ratios are medians over the rounds. `tokenizing` has them tokenize reviews in turns. Each
-writes peers-<part>.json and prints a Markdown table.
+`training` trains BERT-Small on real Yelp reviews with target batch 32 as 4 x 8, dropout 0.1 and
+gradients clipped to norm 1. Each peer runs in its recommended configuration and in its own
+environment; tf-models-official runs in ours, which includes it. After some untimed updates the
+peers take turns of a few updates each, and ratios are medians over the rounds. `tokenizing` lets
+them take turns at tokenizing reviews. Each part writes peers-<part>.json and prints a Markdown
+table.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ ROWS = 4000
 
 @dataclass(frozen=True)
 class Peer:
-    """Who takes part.
+    """A program that takes part in the comparison.
 
     Args:
-      name: in the table.
-      script: in the folder of scripts.
-      environment: to run it in; None for ours.
-      told: what it is told beside the task.
-      warm: updates before any is timed.
-      timed: updates in a turn.
+      name: Name in the table.
+      script: File name in the folder `peers`.
+      environment: Name of its environment, or None for ours.
+      told: Entries to add to the task.
+      warm: Number of untimed updates before the first turn.
+      timed: Number of updates in a turn.
     """
 
     name: str
@@ -59,8 +60,8 @@ PEERS = {
     "training": [
         Peer("bertaccum", "ours.py"),
         Peer("Hugging Face", HF, "huggingface", RANDOM),
-        # Goes from long to short reviews through groups of 31 windows (of 32 reviews, where there
-        # are 4,000): less than all of a group would be no average.
+        # With 4,000 rows, the sampler sorts groups of 31 windows from long to short reviews. Only a
+        # whole group has an average speed.
         Peer("Hugging Face, grouped", HF, "huggingface", GROUPED, warm=31, timed=31),
         Peer("Keras 3", "keras3.py", "keras3"),
         Peer("tf-models-official", "tf_models.py"),
@@ -74,7 +75,7 @@ PEERS = {
 
 @contextmanager
 def started(command: list[str], log: Path) -> Iterator[Any]:
-    """A peer's process, which ends with its input."""
+    """Start a peer's process, and end it by closing its standard input."""
     with (
         log.open("w") as errors,
         subprocess.Popen(
@@ -94,19 +95,19 @@ def started(command: list[str], log: Path) -> Iterator[Any]:
 
 
 def turn(process: Any, updates: int) -> float:
-    """Seconds an update."""
+    """Let a peer train for a number of updates, and return the seconds per update."""
     process.stdin.write(json.dumps({"updates": updates}) + "\n")
     process.stdin.flush()
     answer = process.stdout.readline()
     if not answer:
-        raise SystemExit("a peer has ended; see its log in the output folder")
+        raise SystemExit("a peer has exited; see its log in the output folder")
     return json.loads(answer)["seconds"] / updates
 
 
 def compared(
     peers: list[Peer], task: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Lets peers take turns at a task: rates, and how many times as fast the first is."""
+    """Let peers take turns at a task, and return their rates and the speed-up of the first peer."""
     seconds: dict[str, list[float]] = {peer.name: [] for peer in peers}
     with ExitStack() as stack:
         taking_part = []
@@ -181,7 +182,7 @@ def main() -> None:
             results.append(compared(PEERS[arguments.part], own, arguments))
             out = arguments.out / f"peers-{arguments.part}.json"
             out.write_text(json.dumps(results, indent=2) + "\n")
-    print("Examples per second; in brackets how many times as fast bertaccum is.\n")
+    print("Examples per second; in parentheses, the speed-up of bertaccum over this peer.\n")
     print(shown(results))
 
 

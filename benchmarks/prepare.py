@@ -1,10 +1,10 @@
-"""How long `bertaccum prepare` takes to split and write the whole of Yelp Polarity.
-
-560,000 + 38,000 texts with Yelp-like lengths come in one by one, as they come
-from tensorflow-datasets, which is imported so that the peak counts it too. The
-texts are made of the shared Yelp rows, or of the synthetic sample without them.
+"""Measures time and peak memory of `bertaccum prepare` on a data set of the size of Yelp Polarity.
 
     python benchmarks/prepare.py --json prepare.json
+
+The 560,000 + 38,000 texts have lengths as in Yelp and arrive one by one, as they do from
+tensorflow-datasets, which is imported so that the peak includes it. The texts are made from the
+shared Yelp rows or, if these are missing, from the synthetic sample.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TARGET_SECONDS, TARGET_PEAK_MIB = 60, 2048
 
 
 def main() -> None:
-    """Measures once and prints a table; the same as JSON with --json."""
+    """Measure once, print a table, and with --json also write the numbers to a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="file to write the numbers to")
     options = parser.parse_args()
@@ -48,11 +48,11 @@ def main() -> None:
 
 
 def measure() -> dict[str, object]:
-    """Runs `prepare` on the synthesised rows, in this process."""
+    """Run `prepare` on generated rows in this process, and return the measurements."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow_datasets as tfds
 
-    tfds.as_numpy([])  # imports tensorflow as well
+    tfds.as_numpy([])  # This also imports TensorFlow.
     texts, origin = seed_texts()
     before = peak_mib()
     with tempfile.TemporaryDirectory() as folder:
@@ -76,12 +76,12 @@ def measure() -> dict[str, object]:
 
 
 def peak_mib() -> int:
-    """The largest resident size of this process so far."""
+    """Return the peak resident memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def seed_texts() -> tuple[list[str], str]:
-    """A few thousand reviews to resample, and what they are."""
+    """Return a few thousand reviews to resample, and a description of them."""
     shared = Path(os.environ.get("BERTACCUM_SHARED", ROOT.parent / "shared"))
     archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
     if not archive.is_file():
@@ -94,7 +94,7 @@ def seed_texts() -> tuple[list[str], str]:
 
 @contextmanager
 def synthesised(texts: list[str]) -> Iterator[Source]:
-    """A source of the size of Yelp Polarity."""
+    """Yield a source of the size of Yelp Polarity."""
     yield Source(
         description="synthesised for a benchmark",
         train=Part("benchmark train", examples(texts, TRAIN_ROWS, seed=0), TRAIN_ROWS),
@@ -103,9 +103,9 @@ def synthesised(texts: list[str]) -> Iterator[Source]:
 
 
 def examples(texts: list[str], rows: int, seed: int) -> Iterator[Row]:
-    """Rows of the wanted mean length, all different, made while they are read."""
+    """Yield different rows whose mean length is that of Yelp's reviews."""
     rng = random.Random(seed)
-    joined = MEAN_CHARACTERS * len(texts) / sum(map(len, texts))  # texts a row, on average
+    joined = MEAN_CHARACTERS * len(texts) / sum(map(len, texts))  # Mean number of texts per row.
     for row in range(1, rows + 1):
         count = int(joined) + (rng.random() < joined % 1)
         text = "\n".join(rng.choice(texts) for _ in range(max(count, 1)))

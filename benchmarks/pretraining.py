@@ -1,11 +1,9 @@
-"""Is the pretraining used? Test accuracy from a checkpoint against random weights, over seeds.
+"""Compares test accuracy after training from a checkpoint and from random weights, over seeds.
 
-Runs the command line on real reviews from the folder of shared data, as a user would:
+    python benchmarks/pretraining.py --shared ../shared --out build/pretraining   # 25 minutes
 
-    python benchmarks/pretraining.py --shared ../shared --out build/pretraining
-
-Writes pretraining.json, a Markdown table on stdout and the training curves
-(pretraining.png). About 25 minutes on 2 cores.
+Runs the command line on real reviews from the folder of shared data. Writes pretraining.json and
+the training curves (pretraining.png), and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-# Evaluated once, at the end: on a dev.tsv of 47 rows, choosing the best epoch is a coin toss.
+# Evaluate only at the end: a dev.tsv of 47 rows is too small to select the best epoch.
 RECIPE = ["--target-batch", "32", "--micro-batch", "8", "--learning-rate", "3e-4"]
 RECIPE += ["--eval-every", "1000000"]
 STARTS = {"checkpoint": "pretrained/bert_tiny_reviews", "from scratch": "none"}
@@ -34,7 +32,7 @@ STARTS = {"checkpoint": "pretrained/bert_tiny_reviews", "from scratch": "none"}
 
 @dataclass(frozen=True)
 class Task:
-    """A draw of real reviews and how long to train on it."""
+    """A set of real reviews, and the number of epochs to train on it."""
 
     name: str
     archive: str
@@ -56,7 +54,7 @@ def bertaccum(*arguments: str | Path) -> None:
 
 
 def extract(task: Task, shared: Path, folder: Path) -> None:
-    """Writes the task's train.csv and test.csv, without a header, into `folder`."""
+    """Write the task's train.csv and test.csv, without a header, into `folder`."""
     folder.mkdir(parents=True)
     with tarfile.open(shared / "data" / task.archive) as archive:
         for name in ("train.csv", "test.csv"):
@@ -113,7 +111,7 @@ def table(results: list[dict[str, object]]) -> str:
 
 
 def draw_curves(out: Path, seeds: int) -> None:
-    """One panel a task: the training loss of every run, smoothed over 25 updates."""
+    """Draw one panel per task with the training loss of every run, smoothed over 25 updates."""
     figure, axes = plt.subplots(1, len(TASKS), figsize=(13, 3.6), layout="constrained")
     for axis, task in zip(axes, TASKS, strict=True):
         for colour, start in zip(("tab:blue", "tab:orange"), STARTS, strict=True):

@@ -1,18 +1,23 @@
-"""Several workers: bytes on the wire, and time, per update.
+"""Measures the bytes sent and the time per update of several workers.
 
-    python benchmarks/scaling.py bytes       # 3 minutes on 2 cores; best as root
+    python benchmarks/scaling.py bytes       # 3 minutes on 2 cores; preferably as root
     python benchmarks/scaling.py workers     # 8 minutes
-    python benchmarks/scaling.py model       # at once
+    python benchmarks/scaling.py model       # less than a second
 
-`bytes`: what two workers of BERT-Tiny send each other per update, by the counters of the loopback
-interface (as root in a network namespace of their own, where nobody else sends), cut into 1, 4 and
-16 micro-steps. `workers`: seconds
-per update of one, two and three workers of BERT-Mini, each on one core (of which there may be
-fewer), beside what a model of it says: t = a + b n + 2 (R - 1) / R r, n the examples of a share,
-R the workers, r the time in which one worker sends and gets all gradients once; shares on one core
-come one after the other. a and b are of two runs side by side that have nothing to do with each
-other: the cores share their memory, and perhaps more. `model`: the same for many cards, with r
-from their bandwidth. Each writes scaling-<part>.json and prints a Markdown table.
+`bytes` trains BERT-Tiny on two workers with 1, 4 and 16 micro-steps per update, and reads from the
+counters of the loopback interface how much the workers send per update. As root, the workers run in
+their own network namespace, where no other process sends.
+
+`workers` measures the seconds per update of one, two and three workers of BERT-Mini, each bound to
+one core (workers share cores if there are fewer), and compares them with the model
+t = a + b n + 2 (R - 1) / R r. Here n is the number of examples per worker, R the number of workers,
+and r the time in which one worker sends and receives all gradients once. Workers on the same core
+compute one after another. a and b are measured with two independent runs at the same time, because
+cores share memory bandwidth.
+
+`model` evaluates this model for many GPUs, with r computed from their bandwidth.
+
+Each part writes scaling-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ OWN_NETWORK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"',
 
 
 def prepared(folder: Path) -> Path:
-    """A sample of reviews in a folder."""
+    """Prepare the synthetic sample, and return its folder."""
     data = folder / "data"
     command = [*PROGRAM, "prepare", "--source", "sample", "--out", str(data)]
     subprocess.run(command, check=True, capture_output=True)
@@ -44,7 +49,7 @@ def prepared(folder: Path) -> Path:
 
 
 def train(data: Path, run: Path, preset: str, **options: object) -> list[str]:
-    """The command line of a run that is only about its updates."""
+    """Return the arguments of a run that only updates: no evaluations and no saved checkpoints."""
     values = {"data": data, "model": preset, "init_checkpoint": "none", "out": run}
     values |= {"eval_every": 10**6, "epochs": 10**5, "save_every": "9h", "cut": "count"} | options
     flags = ((f"--{key.replace('_', '-')}", str(value)) for key, value in values.items())
@@ -63,16 +68,16 @@ FROM, TO = 20, 220
 
 
 def sent_bytes(process: int) -> int:
-    """What has been sent over the loopback interface that a process sees."""
+    """Return the number of bytes sent so far over the loopback interface of a process."""
     for line in Path(f"/proc/{process}/net/dev").read_text().splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == "lo":
             return int(counters.split()[8])
-    raise LookupError("there is no loopback interface")
+    raise LookupError("no loopback interface was found")
 
 
 def bytes_of(data: Path, run: Path, micro_batch: int) -> float:
-    """Bytes per update of two workers, between two updates far apart."""
+    """Return the bytes that two workers send per update, averaged over about 200 updates."""
     options = {"target_batch": 32, "micro_batch": micro_batch, "max_updates": TO + 10}
     command = [
         *PROGRAM,
@@ -112,7 +117,7 @@ def bytes_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
         [r["micro_steps"], f"{r['bytes'] / 1e6:.3f} MB", f"{r['bytes'] / r['gradient_bytes']:.3f}"]
         for r in results
     ]
-    heads = ["micro-steps of a worker", "sent per update, both together", "in gradients"]
+    heads = ["micro-steps per worker", "sent per update by both", "as a multiple of the gradients"]
     return results, table(heads, rows)
 
 
@@ -124,7 +129,7 @@ UPDATES = 14
 def seconds_of(
     data: Path, run: Path, workers: int, target_batch: int, side_by_side: bool = False
 ) -> float:
-    """Median seconds of an update, each worker on a core of its own."""
+    """Return the median seconds per update, with each worker bound to one core."""
     options = {"target_batch": target_batch, "micro_batch": min(target_batch, 4)}
     options["max_updates"] = UPDATES
     command = train(data, run, "bert-mini", **options)
@@ -146,7 +151,7 @@ def on_core(number: int) -> list[str]:
 
 
 def launched(command: list[str], workers: int) -> None:
-    """As `bertaccum launch`, which does not pin, but each on its core."""
+    """Start workers like `bertaccum launch`, but bind each to one core."""
     from bertaccum.distribution.launcher import _environment, _free_ports
 
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
@@ -165,7 +170,10 @@ def launched(command: list[str], workers: int) -> None:
 
 
 def reduction_seconds(data: Path, folder: Path) -> float:
-    """One reduction of BERT-Mini's gradients: of two workers with one example, less one's."""
+    """Return the seconds that one all-reduce of BERT-Mini's gradients takes.
+
+    This is the difference between two workers with one example each and one worker with one.
+    """
     together = seconds_of(data, folder / "two-1", 2, 2)
     return together - seconds_of(data, folder / "one-1", 1, 1, side_by_side=True)
 
@@ -181,7 +189,7 @@ def workers_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
         results = []
         for workers, target in [*((2, n) for n in (16, 32, 64, 128)), (3, 24), (3, 96)]:
             measured = seconds_of(data, folder / f"{workers}-{target}", workers, target)
-            # What of the shares one core has to do, one after the other.
+            # The number of workers that share a core and compute one after another.
             turns = math.ceil(workers / (os.cpu_count() or 1))
             rounds = 2 * (workers - 1) / workers
             model = turns * card.seconds(target / workers) + rounds * reduction
@@ -202,20 +210,20 @@ def workers_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
         ]
         for r in results
     ]
-    heads = ["workers", "target batch", "one worker, s", "so many, s", "model, s"]
+    heads = ["workers", "target batch", "one worker, s", "all workers, s", "model, s"]
     text = table([*heads, "model/measured", "speed-up"], rows)
     return results, text + (
-        f"\n\na = {1e3 * start:.0f} ms, b = {1e3 * slope:.1f} ms an example,"
+        f"\n\na = {1e3 * start:.0f} ms, b = {1e3 * slope:.1f} ms per example,"
         f" r = {1e3 * reduction:.0f} ms."
     )
 
 
-# --- On paper ---------------------------------------------------------------------------
+# --- Model of many GPUs -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a replica needs for a share of n examples: `start + slope * n` seconds."""
+    """Time that a replica needs for n examples: `start + slope * n` seconds."""
 
     start: float
     slope: float
@@ -224,17 +232,20 @@ class Card:
         return self.start + self.slope * examples
 
 
-# BERT-Base in mixed precision: 110 million gradients of 4 bytes; a card that gets 40 TFLOP/s out
-# of 6 FLOP a parameter of its layers and token; the weights' update at 1 TB/s.
+# BERT-Base in mixed precision has 110 million gradients of 4 bytes. The GPU is assumed to update
+# weights at 1 TB/s and to compute 40 TFLOP/s, with 6 FLOP per token and parameter of the layers.
 PAPER = Card(start=110e6 * 28 / 1e12, slope=6 * 85e6 * 128 / 40e12)
 GRADIENT_BYTES = 4 * 110e6
 MICRO_BATCH, MICRO_STEPS = 8, (1, 4, 16)
-# One message between two hosts.
+# Latency of one message between two hosts.
 LATENCY_SECONDS = 20e-6
 
 
 def reduced_seconds(cards: int, gigabits: float) -> float:
-    """A ring's all-reduce: 2 (R - 1) messages, each of one R-th of the gradients."""
+    """Return the seconds of a ring all-reduce over R cards.
+
+    It takes 2 (R - 1) messages one after another, each with 1 / R of the gradients.
+    """
     messages = 2 * (cards - 1)
     return messages * (LATENCY_SECONDS + GRADIENT_BYTES / cards / (gigabits * 1e9 / 8))
 
@@ -259,8 +270,8 @@ def model_part(*_: Path) -> tuple[list[dict[str, Any]], str]:
                     for steps in MICRO_STEPS
                 ]
             )
-    heads = [f"{steps} x {MICRO_BATCH} a card, examples/s" for steps in MICRO_STEPS]
-    return results, table(["cards", "Gb/s", "a reduction", *heads], rows)
+    heads = [f"{steps} x {MICRO_BATCH} per card, examples/s" for steps in MICRO_STEPS]
+    return results, table(["cards", "Gb/s", "all-reduce", *heads], rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast a window is, as ratios inside one run.
+"""Measures the speed of a window relative to other work in the same run.
 
     python benchmarks/speed.py accumulation                    # 2 minutes on 2 cores
     python benchmarks/speed.py matmul                          # 3 minutes
@@ -6,13 +6,14 @@
     python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 15 minutes
 
-`accumulation`: a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) against its four
-bare forward and backward passes. `matmul`: the floating-point operations per second that the
-model needs (its last layer computes one token) against those of a large square matrix product.
-`cuts`: what a micro-step of each shape takes, and the price list that --cut cost goes by.
-`determinism`: a window with --deterministic, which CPUs do by default, and without.
-`padding`: windows of real reviews cut by cost, by count, and padded to the maximum. All with
-BERT-Small; each writes speed-<part>.json and prints a Markdown table.
+`accumulation` compares a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) with its four
+forward and backward passes alone. `matmul` compares the floating-point operations per second of the
+model, whose last layer computes only one token, with those of a large square matrix product. `cuts`
+measures micro-steps of different shapes and fits the price list that `--cut cost` uses.
+`determinism` compares a window with and without `--deterministic`, the default on CPUs. `padding`
+compares windows of real reviews that are cut by cost, cut by count, and padded to the maximum.
+
+All parts use BERT-Small; each writes speed-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -56,13 +57,16 @@ Timed = dict[str, float]
 
 
 def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> Timed:
-    """Median seconds of each, taken in turns, so that what else the machine does hits all."""
+    """Return the median seconds of each run.
+
+    The runs take turns, so that other load on the machine affects all of them.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(repeats + 1):
         for name, run in runs.items():
             start = time.perf_counter()
             run()
-            if number:  # The first time it is traced.
+            if number:  # The first call includes tracing.
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
@@ -70,7 +74,7 @@ def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> Timed:
 def build(
     precision: str, preset: str = "bert-small", steps: int = TARGET // MICRO_BATCH
 ) -> tuple[Any, Any, Any]:
-    """A model with two classes, its optimizer and its update of up to `steps` micro-steps."""
+    """Return a model with two classes, its optimizer and an update of up to `steps` micro-steps."""
     config = TrainConfig(precision=precision, recompute="none")
     model = build_model(config, ModelSource(preset, PRESET_CONFIGS[preset], [], None), classes=2)
     optimizer = make_optimizer(config, 1000, steps)
@@ -78,7 +82,7 @@ def build(
 
 
 def full_window(length: int, examples: int = TARGET, micro_batch: int = MICRO_BATCH) -> Window:
-    """All examples as long as can be: what padding to the maximum computes."""
+    """Return a window of examples of full length, as after padding to the maximum."""
     tokens = np.random.default_rng(0).integers(1, ENCODER.vocab_size, examples * length)
     return Window(
         token_ids=tokens.astype(np.int32),
@@ -92,7 +96,7 @@ def full_window(length: int, examples: int = TARGET, micro_batch: int = MICRO_BA
 
 
 def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
-    """Forward and backward passes whose gradients nobody takes."""
+    """Return a function that runs the forward and backward passes of a window without an update."""
 
     @tf.function
     def passes(token_ids: Any, row_splits: Any, labels: Any, cuts: Any) -> Any:
@@ -106,7 +110,7 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
                 loss, pairs = micro_step(
                     CLASSIFICATION, model, optimizer, tokens[a:b], labels[a:b], TARGET
                 )
-            # What nobody takes would not be computed.
+            # TensorFlow prunes gradients that do not reach the result, so use one value of each.
             taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g, _ in pairs]
             total += loss + 1e-30 * tf.add_n(taken)
         return total
@@ -136,17 +140,19 @@ def accumulation(*_: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def model_flops(encoder: EncoderConfig, length: int, needed: bool = True) -> float:
-    """Of a forward and backward pass of one example: matrix products only.
+    """Return the floating-point operations of a forward and backward pass of one example.
+
+    Only matrix products count.
 
     Args:
-      encoder: its dimensions.
-      length: tokens of the example.
-      needed: only what a classifier of the first token needs of the last layer: keys and
-        values of all tokens, the rest of one.
+      encoder: Dimensions of the encoder.
+      length: Tokens of the example.
+      needed: Whether to count in the last layer only the keys and values of all tokens and the
+        rest for one token, which is all that a classifier of the first token needs.
     """
     h, inner, layers = encoder.hidden_size, encoder.intermediate_size, encoder.num_hidden_layers
-    token = 2 * (2 * h * h + 2 * h * inner) + 2 * 2 * length * h  # of a query
-    keys = 2 * 2 * h * h  # and values, of one token
+    token = 2 * (2 * h * h + 2 * h * inner) + 2 * 2 * length * h  # Operations per query token.
+    keys = 2 * 2 * h * h  # Operations for the key and value of one token.
     queries = (layers - 1) * length + 1 if needed else layers * length
     return 3.0 * (queries * token + layers * length * keys)
 
@@ -187,7 +193,7 @@ def matmul(*_: Path) -> tuple[list[dict[str, Any]], str]:
         for r in results
     ]
     heads = ["precision", "examples/s", "needed, GFLOP/s", "matrix product, GFLOP/s", "ratio"]
-    return results, table([*heads, "with the last layer counted whole"], rows)
+    return results, table([*heads, "with the whole last layer"], rows)
 
 
 # --- Prices of micro-steps --------------------------------------------------------------
@@ -202,11 +208,11 @@ def cuts(*_: Path) -> tuple[list[dict[str, Any]], str]:
         f"{n} x {length}": partial(update, full_window(length, 2 * n, n)) for n, length in shapes
     }
     timed = interleaved(runs | {"once": partial(update, full_window(16, 1, 1))}, 7)
-    # A window of one micro-step, and one of two such: what remains of the first is the update.
+    # Two windows of one micro-step minus one window of two micro-steps leave one update.
     apply = 2 * timed["once"] - timed["1 x 16"]
     seconds = np.array([(timed[name] - apply) / 2 for name in runs])
     parts = np.array([[1, n * length, n * length**2] for n, length in shapes])
-    # The smallest relative errors.
+    # Dividing by the measured seconds minimizes relative errors.
     step, token, pair = np.linalg.lstsq(parts / seconds[:, None], np.ones(len(shapes)))[0]
     prices = {"step_tokens": step / token, "attention": pair / token, "apply_seconds": apply}
     results = [
@@ -224,10 +230,10 @@ def cuts(*_: Path) -> tuple[list[dict[str, Any]], str]:
         ]
         for r in results
     ]
-    text = table(["micro-batch", "length", "micro-step", "by the price list"], rows)
+    text = table(["micro-batch", "length", "micro-step", "price list / measured"], rows)
     text += (
-        f"\n\nA micro-step costs {step / token:.0f} tokens besides its own; a token's attention"
-        f" to {token / pair:.0f} others as much as its dense layers. The update takes"
+        f"\n\nThe fixed cost of a micro-step equals {step / token:.0f} tokens. A token's attention"
+        f" to {token / pair:.0f} tokens costs as much as its dense layers. The update takes"
         f" {1e3 * apply:.0f} ms."
     )
     return [prices, *results], text

@@ -1,4 +1,4 @@
-"""What several benchmarks need: tables, data, a model that a worker trains, the command line."""
+"""Helpers of several benchmarks: tables, data, measurement jobs, the command line."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from bertaccum.planning.rehearsal import measurement_job
 from bertaccum.progress import silent
 
 Results = list[dict[str, Any]]
-# From the shared data and the folder to write to, to the results and their table.
+# Maps the folder of shared data and the output folder to results and their Markdown table.
 Part = Callable[[Path, Path], tuple[Results, str]]
 
 
 def table(heads: list[str], rows: list[list[Any]]) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 
 def prepared_yelp(shared: Path, out: Path) -> Path:
-    """The folder of real reviews, prepared through the command line."""
+    """Prepare the real reviews with the command line, and return their folder."""
     data = out / "yelp"
     archive = shared / "data/yelp/yelp_review_polarity_csv.tgz"
     command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
@@ -57,14 +57,14 @@ def vocabulary_file(shared: Path) -> Path:
 def yelp_stores(
     shared: Path, out: Path, lengths: Sequence[int]
 ) -> Iterator[tuple[int, TokenStore]]:
-    """The real reviews to train on, tokenized and cut to each of the lengths."""
+    """Yield each length with a store of the real training reviews, truncated to it."""
     data, vocabulary = prepared_yelp(shared, out), read_vocabulary(vocabulary_file(shared))
     for length in lengths:
         yield length, open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
 
 
 def random_store(rows: int, length: int) -> TokenStore:
-    """Examples of random tokens, half to all of the length, in two classes."""
+    """Return a store of random tokens in two classes, of lengths `length // 2` to `length`."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(length // 2, length + 1, rows)
     return TokenStore(
@@ -75,14 +75,14 @@ def random_store(rows: int, length: int) -> TokenStore:
 
 
 def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]:
-    """The command line that trains a preset from random weights into a run folder."""
+    """Return the command that trains a preset from random weights into a run folder."""
     options = ["--data", data, "--out", run, "--model", preset, "--init-checkpoint", "none"]
     options += ["--vocab", vocabulary_file(shared)]
     return [sys.executable, "-m", "bertaccum", "train", *map(str, options)]
 
 
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:
-    """What a worker is to build: a preset with two classes, and no data."""
+    """Return the job of a measurement process: a preset with two classes and no data."""
     source = ModelSource(preset, PRESET_CONFIGS[preset], [], None)
     inputs = read_inputs(source, Labels(["0", "1"], ["0", "1"]), [], config.max_seq_length)
     request = PlanRequest(config, inputs)
@@ -90,7 +90,10 @@ def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) 
 
 
 def run_part(description: str, name: str, parts: dict[str, Part]) -> None:
-    """The command line: runs a part, writes `build/NAME/NAME-PART.json` and prints its table."""
+    """Run the part named on the command line.
+
+    Writes `build/NAME/NAME-PART.json` and prints the part's table.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("part", choices=parts)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))

@@ -1,1 +1,1 @@
-"""Raw texts in, validated TSVs and a manifest out: the work behind `bertaccum prepare`."""
+"""Turns raw texts into validated TSVs with a manifest: the library behind `bertaccum prepare`."""

@@ -1,4 +1,4 @@
-"""An already downloaded Yelp archive: is it the recorded one, and can the builder read it?"""
+"""Checks of a downloaded Yelp archive: its checksum, and lines that the builder can read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bertaccum.files import sha256
 
 DATASET = "yelp_polarity_reviews"
 _MEMBERS = ("yelp_review_polarity_csv/train.csv", "yelp_review_polarity_csv/test.csv")
-# The builder takes characters 5 to -2 of each line for the text and character 1
-# for the label, whatever stands there.
+# The builder of tensorflow-datasets parses nothing: it takes character 1 of each line as the label
+# and characters 5 to -2 as the text.
 _LINE = re.compile(rb'"[12]","(?:[^"\r]|"")*"\Z')
 
 
 class Download(NamedTuple):
-    """The one line that tensorflow-datasets records about the archive."""
+    """The archive's entry in the checksum file of tensorflow-datasets."""
 
     url: str
     size: int
@@ -30,55 +30,51 @@ class Download(NamedTuple):
 
 
 def recorded_download() -> Download:
-    """Reads tensorflow-datasets' record of the archive, without importing it.
+    """Return the archive's URL, size and checksum as tensorflow-datasets records them.
 
-    Returns:
-      Where the archive is downloaded from, and what it must be.
+    The checksum file is read without importing tensorflow-datasets, which takes seconds.
     """
     package = importlib.util.find_spec("tensorflow_datasets")
-    assert package is not None and package.origin is not None  # a dependency of ours
+    assert package is not None and package.origin is not None  # It is a required dependency.
     record = Path(package.origin).parent / "url_checksums" / f"{DATASET}.txt"
     url, size, digest, filename = record.read_text().splitlines()[0].split("\t")
     return Download(url, int(size), digest, filename)
 
 
 def checked_sha256(archive: Path, allow_unverified: bool) -> str:
-    """The archive's checksum, if the archive may be used.
+    """Return the archive's SHA-256 in hexadecimal, after comparing it with the recorded one.
 
     Args:
-      archive: the user's file.
-      allow_unverified: whether another checksum than the recorded one will do.
-
-    Returns:
-      Its SHA-256, in hexadecimal.
+      archive: The user's file.
+      allow_unverified: Whether to accept an archive with another checksum.
 
     Raises:
-      InputError: the file cannot be read.
-      ConfigError: it is not the recorded archive, and that is not allowed.
+      InputError: The file cannot be read.
+      ConfigError: The checksum differs from the recorded one, and `allow_unverified` is False.
     """
     found, recorded = sha256(archive), recorded_download()
     if found != recorded.sha256 and not allow_unverified:
         raise ConfigError(
-            f"its SHA-256 is {found}, but {recorded.filename} has {recorded.sha256}",
-            "download it again, or add `allow_unverified_archive` if you trust this file",
+            f"has the SHA-256 {found}, but {recorded.filename} has {recorded.sha256}",
+            "download it again, or pass `allow_unverified_archive` if you trust this file",
             path=archive,
         )
     return found
 
 
 def rewrite(archive: Path, target: Path) -> None:
-    """Copies an unverified archive into one that the builder reads without losing text.
+    """Copy an unverified archive into one that the builder reads without losing text.
 
-    The builder cuts two characters off every line: the quote and the line feed.
-    So a last line without line feed, or carriage returns, would cost a
-    character; anything but `"label","text"` would give wrong texts without a word.
+    The builder cuts the last two characters off every line, expecting a quote and a line feed. A
+    carriage return, or a last line without a line feed, would make it cut one character of the
+    text. A line in any other format than `"label","text"` would silently become a wrong text.
 
     Args:
-      archive: the user's file, left alone.
-      target: the tar file to write, uncompressed.
+      archive: The user's file, which is not changed.
+      target: The uncompressed tar file to write.
 
     Raises:
-      InputError: it is no such archive, or one of its lines is not a review.
+      InputError: The file is not such an archive, or one of its lines is not a review.
     """
     try:
         with tarfile.open(archive) as source, tarfile.open(target, "w") as copy:
@@ -92,7 +88,10 @@ def rewrite(archive: Path, target: Path) -> None:
 
 
 def _add_member(archive: tarfile.TarFile, name: str, lines: Iterator[bytes], folder: Path) -> None:
-    """A member starts with its size, so its lines go through a file in `folder`."""
+    """Add a member to a tar file, by way of a file in `folder`.
+
+    A tar member starts with its size, which is unknown until all lines are written.
+    """
     csv = folder / Path(name).name
     with csv.open("wb") as plain:
         plain.writelines(line + b"\n" for line in lines)
@@ -104,9 +103,9 @@ def _open_member(source: tarfile.TarFile, name: str, path: Path) -> IO[bytes]:
     for member in source.getmembers():
         if os.path.normpath(member.name) == name and member.isfile():
             file = source.extractfile(member)
-            assert file is not None  # isfile
+            assert file is not None  # It is None only for other members than files.
             return file
-    raise InputError(f"holds no {name}", "name the archive of Yelp Polarity reviews", path=path)
+    raise InputError(f"contains no {name}", "pass the Yelp Polarity archive", path=path)
 
 
 def _checked_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
@@ -115,8 +114,8 @@ def _checked_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         if not _LINE.match(line):
             raise InputError(
-                'is not a line "1","text" or "2","text"',
-                'write line ends inside a text as \\n, and double quotes as ""',
+                'is not of the form "1","text" or "2","text"',
+                'write a line break inside a text as \\n, and a double quote as ""',
                 path=where,
                 row=row,
             )

@@ -1,4 +1,4 @@
-"""Folders of texts by class: a folder a class, a text a file; or a file a class, a text a line."""
+"""Folders of texts by class: one folder per class, or one `.txt` file per class."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from bertaccum.files import sha256
 from bertaccum.progress import Note
 from data_prep.text_files import ending, text_lines
 
-# Folders of texts without classes, as in the aclImdb data.
+# Names of folders whose texts have no class, as in the aclImdb data.
 _UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})
-_LAYOUT = "give a folder for each class, or a .txt file for each with one text a line"
+_LAYOUT = "create one folder per class, or one .txt file per class with one text per line"
 _NAMED = 3
 
 
 def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tuple[str, str]]:
-    """Yield the class and the text of each example, class by class, by name.
+    """Yield the class and the text of each example, sorted by class name and file name.
 
     Args:
-      folder: holds either a folder for each class with one text in each file, or a `.txt` file
-        for each class with one text on each line.
-      encoding: of the files; by default UTF-8, or what their byte order marks say.
-      note: is told which classes there are and what is left out.
+      folder: Contains either one folder per class with one text per file, or one `.txt` file per
+        class with one text per line.
+      encoding: Encoding of the files. None means UTF-8, unless a byte order mark says otherwise.
+      note: Called with a sentence about each skipped folder and about skipped files.
 
     Raises:
-      InputError: it holds neither, or a file in it is not text.
+      InputError: The folder has neither layout, or a file in it is not text.
     """
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
     if by_folder:
         for path in folders:
             if path not in by_folder:
-                note(f"{path}: left out, its texts have no class")
+                note(f"{path}: skipped, because its texts have no class")
         if files:
             names = ", ".join(path.name for path in files[:_NAMED])
             more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-            note(f"{folder}: files beside the class folders are left out ({names}{more})")
+            note(f"{folder}: skipped the files beside the class folders ({names}{more})")
         for path in by_folder:
             for text in _files(path):
                 whole = "".join(line for _, line in text_lines(text, encoding))
@@ -51,7 +51,7 @@ def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tupl
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a SHA-256 of the names and contents of all texts in a folder."""
+    """Return the SHA-256 of the names and contents of all texts in a folder, in hexadecimal."""
     digest = hashlib.sha256()
     folders, files = _children(folder)
     labelled = [path for path in folders if path.name not in _UNLABELLED]
@@ -61,7 +61,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def _children(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The folders and the files in a folder, by name; hidden ones do not count."""
+    """Return the folders and the files in a folder, sorted by name, without hidden ones."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         return [p for p in paths if p.is_dir()], [p for p in paths if p.is_file()]
@@ -73,8 +73,8 @@ def _files(class_folder: Path) -> list[Path]:
     folders, files = _children(class_folder)
     if folders:
         raise InputError(
-            f"holds folders in its folder {class_folder.name}, where texts of one class should be",
-            f"name the folder that holds the classes, such as {class_folder}",
+            f"contains folders inside {class_folder.name}, which should hold the texts of a class",
+            f"pass the folder that contains the class folders, such as {class_folder}",
             path=class_folder.parent,
         )
     return files
@@ -84,6 +84,6 @@ def _class_files(folder: Path, files: list[Path]) -> list[Path]:
     texts = [path for path in files if ending(path) == ".txt"]
     if not texts:
         tables = ", ".join(path.name for path in files[:_NAMED])
-        hint = f"name a file in it ({tables}), or {_LAYOUT}" if tables else _LAYOUT
-        raise InputError("is a folder without classes", hint, path=folder)
+        hint = f"pass a file in it ({tables}), or {_LAYOUT}" if tables else _LAYOUT
+        raise InputError("is a folder with no class folders and no .txt files", hint, path=folder)
     return texts

@@ -1,4 +1,4 @@
-"""Which character separates the columns of a file."""
+"""Detects the character that separates the columns of a file."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from bertaccum.settings import DELIMITERS
 
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 1000, 1 << 20
 _BY_ENDING = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-# Rarer characters in texts first, for files whose ending says nothing.
+# Ordered from rare to common in texts: the first one wins a tie.
 _CANDIDATES = ("\t", "|", ";", ",")
 
 
 def find_delimiter(
     lines: Iterable[tuple[int, str]], names: Collection[str], ending: str
 ) -> str | None:
-    """Find the delimiter from the first lines of a file.
+    """Return the delimiter that best fits the first lines of a file.
+
+    A delimiter with which the first row contains all given names fits best, then the one with which
+    most rows have as many columns as the first row. The file's ending breaks ties.
 
     Args:
-      lines: the file's lines, of which the first 1,000 are read, or fewer long ones.
-      names: of the columns that its first row must name.
-      ending: of the file's name. It decides between delimiters that fit equally well.
+      lines: Lines of the file with their rows. At most 1,000 lines or about a million characters
+        are read.
+      names: Names of columns that the user asked for; empty if they were given by number.
+      ending: Ending of the file's name, such as `.csv`.
 
     Returns:
-      The delimiter under which the first row has these names, or else the one under which most
-      rows have as many columns as the first; None if neither that nor the ending tells.
+      The delimiter, or None if the first row contains none and the ending implies none.
     """
     sample = _sample(lines)
 
@@ -41,7 +44,7 @@ def find_delimiter(
 
 
 def name_of(delimiter: str) -> str:
-    """Return what people call a delimiter: semicolon."""
+    """Return the English name of a delimiter, such as `semicolon`."""
     return next((n for n, character in DELIMITERS.items() if character == delimiter), delimiter)
 
 
@@ -60,13 +63,13 @@ def _rows(sample: list[str], delimiter: str) -> list[list[str]]:
         rows = [row for row in csv.reader(sample, delimiter=delimiter) if row]
     except csv.Error:
         rows = []
-    # Stray quotes swallow rows; then quotes are no help.
+    # A stray quote can join many rows into one field, so try the lines without quoting as well.
     plain = [line.rstrip("\r\n").split(delimiter) for line in sample if line.strip("\r\n")]
     return max(rows, plain, key=_even_share)
 
 
 def _even_share(rows: list[list[str]]) -> float:
-    """The share of rows as wide as the first; 0 if that is one column wide."""
+    """Return the share of rows with as many columns as the first, or 0 if that has only one."""
     if not rows or len(rows[0]) == 1:
         return 0.0
     return sum(len(row) == len(rows[0]) for row in rows) / len(rows)

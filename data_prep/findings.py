@@ -1,4 +1,4 @@
-"""What is unusual in the rows: repeated and empty texts, labels that may mean a missing value."""
+"""Finds unusual rows: repeated texts, empty texts, labels that may stand for a missing value."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from typing import Any
 from data_prep.rows import Rows
 
 _MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
-# Conflicts that the manifest lists by row.
+# The manifest lists the rows of at most this many conflicts.
 _LISTED = 5
 
 
 def rows_to_keep(
     texts: Sequence[bytes], test_texts: Collection[bytes], drop_duplicates: bool | None
 ) -> list[int]:
-    """Choose the training rows to split.
+    """Return the training rows to keep, as ascending row numbers counted from 0.
 
     Args:
-      texts: every training row's text.
-      test_texts: of the given test set; empty if there is none.
-      drop_duplicates: False keeps all rows. None leaves out those whose text is in the test set.
-        True also leaves out those whose text occurs in an earlier row.
-
-    Returns:
-      Row numbers from 0, ascending.
+      texts: Text of each training row.
+      test_texts: Texts of the test set; empty without a test set.
+      drop_duplicates: False keeps all rows. None drops the rows whose text is in the test set.
+        True also drops the rows whose text occurs in an earlier row.
     """
     if drop_duplicates is False:
         return list(range(len(texts)))
@@ -39,18 +36,25 @@ def rows_to_keep(
 
 
 def findings(rows: Rows, test: Rows | None) -> dict[str, Any]:
-    """Count what a user should know of the source's rows, for the manifest.
+    """Return counts of unusual rows, for the manifest.
 
     Args:
-      rows: the training set.
-      test: the given test set, if there is one.
+      rows: The training set.
+      test: The test set, or None.
 
     Returns:
-      `repeated`: `texts` that occur more than once in the training set, and their `rows`.
-      `conflicting`: `texts` with more than one label, and the `rows` of the first few, one for
-      each label. `also_in_test`: `texts` in both sets, and the training `rows` that hold them.
-      `empty`: by set, the number of `rows` with an empty or blank text and the `first_row`.
-      `missing_labels`: by set, how many rows have a label that may stand for a missing value.
+      A dict with these keys:
+
+      - `repeated`: the number of `texts` that occur more than once in the training set, and the
+        number of `rows` with such a text.
+      - `conflicting`: the number of `texts` with more than one label, and the `rows` of the first
+        few: for each text, one row per label.
+      - `also_in_test`: the number of `texts` in both sets, and the number of training `rows` with
+        such a text.
+      - `empty`: for each set, the number of `rows` whose text is empty or blank, and the
+        `first_row`.
+      - `missing_labels`: for each set, the number of rows with each label that may stand for a
+        missing value.
     """
     counts, in_test = Counter(rows.texts), set(test.texts if test else ())
     copies = _copies(rows, counts)
@@ -70,7 +74,7 @@ def findings(rows: Rows, test: Rows | None) -> dict[str, Any]:
 
 
 def _copies(rows: Rows, counts: Counter[bytes]) -> list[list[int]]:
-    """The rows of each text that occurs more than once."""
+    """Return the rows of each text that occurs more than once."""
     copies: dict[bytes, list[int]] = {text: [] for text, count in counts.items() if count > 1}
     for row, text in enumerate(rows.texts):
         if text in copies:
@@ -79,7 +83,7 @@ def _copies(rows: Rows, counts: Counter[bytes]) -> list[list[int]]:
 
 
 def _one_row_a_label(rows: Rows, copies: list[int]) -> list[int]:
-    """The source's number of the first row with each label."""
+    """Return the first row of each label, as numbered in the source."""
     first: dict[int, int] = {}
     for row in copies:
         first.setdefault(rows.codes[row], rows.numbers[row])

@@ -1,4 +1,4 @@
-"""Whether the first row of a file names its columns, where the user gave their numbers."""
+"""Detects a header in files whose columns the user gave by number."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ _USUAL = re.compile(
     "|question|document|description|utterance"
 )
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
-# A longer or finished cell is a text, not a name.
+# A cell is a text, not a name, if it is longer or ends like a sentence.
 _LONGEST_NAME, _MOST_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
 _MOST_CLASSES, _ENOUGH_ROWS = 1000, 20
 
 
 class _Column:
-    """What the other rows say of the first row's cell."""
+    """Statistics of one column that tell whether its first cell is a name.
+
+    Attributes:
+      first: The column's first cell, without surrounding spaces.
+      recurs: Whether a later cell equals the first.
+      is_numeric: Whether all later cells are numbers.
+    """
 
     def __init__(self, first: str) -> None:
         self.first, self.recurs, self.is_numeric = first, False, True
@@ -33,20 +39,21 @@ class _Column:
                 self._counts = None
 
     def holds_classes(self) -> bool:
-        """Whether every cell but the first comes more than once."""
+        """Return whether every value below the first cell occurs more than once."""
         return self._counts is not None and min(self._counts.values(), default=0) > 1
 
 
 def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
-    """Decide whether the first record names the columns.
+    """Return whether the first record is a header.
 
-    It does if all of its cells look like names, if none of them comes again in its column, and
-    if one of them is a usual name (label, text, stars ...), or stands above numbers only, or
-    above at least 20 cells of which each comes more than once.
+    All of its cells must look like names, and none may occur again in its column. In addition,
+    one of three signs is required: a cell is a common column name (label, text, stars ...), all
+    cells below it are numbers, or there are at least 20 rows below it and each value occurs more
+    than once.
 
     Args:
-      records: all cells of the file, row by row.
-      certain: pass over the last of the three signs, which a rare class may give.
+      records: Cells of the file, row by row.
+      certain: Ignore the last sign, because a rare class in the first row also gives it.
     """
     rest = iter(records)
     first = [cell.strip() for cell in next(rest, [])]

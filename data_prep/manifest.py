@@ -1,4 +1,4 @@
-"""manifest.json: what stands in a data folder, what decided it, and whether that is still so."""
+"""Reads manifest.json, and checks whether a data folder still matches it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,17 @@ _KINDS = {"tool": str, "source": str, "labels": list, "options": dict, "files": 
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any] | None:
-    """Reads a data folder's manifest.
-
-    Args:
-      folder: the data folder.
-
-    Returns:
-      The manifest, or None where there is none.
+    """Return the manifest of a data folder, or None if it has none.
 
     Raises:
-      InputError: the file is there, but it is not a manifest of ours.
+      InputError: The folder has a manifest.json that `bertaccum prepare` did not write.
     """
     path = Path(folder) / MANIFEST
     if not path.exists():
         return None
     with open_input(path) as file:
         raw = file.read()
-    remedy = f"run {TOOL} into another folder, or remove this one"
+    remedy = f"choose another folder for {TOOL}, or delete this one"
     try:
         manifest = json.loads(raw)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -52,37 +46,30 @@ def _is_ours(manifest: Any) -> bool:
 
 
 def label_names(folder: str | Path) -> list[str] | None:
-    """Class names by class number.
-
-    Args:
-      folder: the data folder.
-
-    Returns:
-      The names, or None where there is no manifest.
+    """Return the class names of a data folder by class number, or None if it has no manifest.
 
     Raises:
-      InputError: the manifest is damaged.
+      InputError: The manifest is damaged.
     """
     manifest = read_manifest(folder)
     return None if manifest is None else [str(name) for name in manifest["labels"]]
 
 
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:
-    """What an earlier run says of the folder.
+    """Return the manifest of the run that wrote an output folder.
 
-    A run that was killed while it replaced files left no manifest, but the name
-    it moved the old one to. Then every file that we ever write counts as ours,
-    and the options as unknown.
+    A run that was killed while it replaced files leaves its old manifest under another name. In
+    that case the result has no options, and lists every file that `prepare` can write.
 
     Args:
-      folder: the output folder; it need not exist.
+      folder: The output folder, which need not exist.
 
     Returns:
-      The manifest, or None if the folder is free.
+      The manifest, or None if the folder is missing or empty.
 
     Raises:
-      ConfigError: there are files in it that are not ours.
-      InputError: its manifest is damaged.
+      ConfigError: `prepare` did not write the files in the folder.
+      InputError: The manifest is damaged.
     """
     if not folder.exists():
         return None
@@ -92,26 +79,27 @@ def earlier_manifest(folder: Path) -> dict[str, Any] | None:
     if earlier is None and (folder / f"{MANIFEST}{REPLACED_SUFFIX}").exists():
         return {"options": {}, "files": dict.fromkeys(_OURS, "")}
     if earlier is None and any(folder.iterdir()):
-        raise ConfigError(f"is not empty, and {TOOL} did not write it", _CHOOSE, path=folder)
+        raise ConfigError(f"is not empty and was not written by {TOOL}", _CHOOSE, path=folder)
     return earlier
 
 
 def is_unchanged(
     folder: Path, earlier: dict[str, Any], options: dict[str, Any], overwrite: bool
 ) -> bool:
-    """Whether the folder already holds what these options make.
+    """Return whether the folder already contains the files that these options would produce.
 
     Args:
-      folder: the output folder.
-      earlier: its manifest.
-      options: what decides the result of this run.
-      overwrite: whether other files of ours may be replaced.
+      folder: The output folder.
+      earlier: The manifest of the folder.
+      options: Options and input checksums that determine the files.
+      overwrite: Whether files that `prepare` wrote earlier may be replaced.
 
     Returns:
-      True if there is nothing to do, False if the folder is to be written.
+      True if there is nothing to do, False if the files must be written.
 
     Raises:
-      ConfigError: it would have to be written, but that is not allowed.
+      ConfigError: The files differ and `overwrite` is False, or a file in the way was not written
+        by `prepare`.
     """
     differences = _differences(earlier["options"], options)
     damaged = [] if differences else _damaged(folder, earlier["files"])
@@ -122,7 +110,7 @@ def is_unchanged(
         return False
     raise ConfigError(
         _reason(earlier, differences, damaged),
-        "add `overwrite` to write it again, or choose another `out`",
+        "pass `overwrite` to replace its files, or choose another folder with `out`",
         path=folder,
     )
 
@@ -136,7 +124,7 @@ def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
 
 
 def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
-    """The files that are missing or no longer what the manifest says."""
+    """Return the names of files that are missing or have another checksum than recorded."""
     return [
         name
         for name, recorded in files.items()
@@ -145,15 +133,15 @@ def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
 
 
 def _check_strangers(folder: Path, earlier: dict[str, Any]) -> None:
-    """The user may have put a vocab.txt of their own beside our files."""
+    """Raise ConfigError if the user has put a file in the folder that `prepare` would replace."""
     for name in _OURS:
         if name not in earlier["files"] and (folder / name).exists():
-            raise ConfigError(f"{TOOL} did not write this file", "move it away", path=folder / name)
+            raise ConfigError(f"was not written by {TOOL}", "move it away", path=folder / name)
 
 
 def _reason(earlier: dict[str, Any], differences: list[str], damaged: list[str]) -> str:
     if not earlier["options"]:
         return "an earlier run was interrupted while it replaced these files"
     if differences:
-        return f"was prepared with other options ({'; '.join(differences)})"
-    return f"is no longer as it was prepared ({', '.join(damaged)} changed or missing)"
+        return f"was prepared with different options ({'; '.join(differences)})"
+    return f"no longer matches its manifest ({', '.join(damaged)} changed or missing)"

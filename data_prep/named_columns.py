@@ -1,4 +1,4 @@
-"""Tables that name the columns of each row: JSON Lines, one object a line, and Parquet."""
+"""Readers of tables with named columns: JSON Lines (one object per line) and Parquet."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from data_prep.text_files import text_lines
 
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 _ROWS_A_BATCH = 1024
-_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot hold them, but JSON can write them.
+_SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 cannot encode them.
 
 
 def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
-    """Whether a file is called so, or its first line is a JSON object.
+    """Return whether a file has an ending of JSON Lines, or a JSON object as its first line.
 
     Raises:
-      InputError: it is a JSON array.
+      InputError: The file is a JSON array.
     """
     first = next((line.strip() for _, line in text_lines(path, encoding) if line.strip()), "")
     if ending in _ENDINGS and first.startswith("["):
-        remedy = "write one object a line, for example with `jq -c '.[]'`"
+        remedy = "write one object per line, for example with `jq -c '.[]'`"
         raise InputError("is a JSON array, not JSON Lines", remedy, path=path)
     return ending in _ENDINGS or (first.startswith("{") and _is_object(first))
 
 
 def json_names(path: Path, encoding: str | None) -> list[str]:
-    """Return the keys of the first object."""
+    """Return the keys of the first object, or an empty list for an empty file."""
     return list(next((record for _, record in _objects(path, encoding)), {}))
 
 
 def json_cells(
     path: Path, encoding: str | None, names: Sequence[str]
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the row and the values of `names` of each object, as text.
+    """Yield the row of each object, counted from 1, and its values of `names` as text.
 
     Raises:
-      InputError: a line is not a JSON object, or lacks one of them, or it is neither text,
-        number nor truth value.
+      InputError: A line is not a JSON object, a key is missing, or a value is a list or an object.
     """
     for row, record in _objects(path, encoding):
         yield row, [_cell(record, name, path, row) for name in names]
@@ -50,7 +49,7 @@ def json_cells(
 
 def _cell(record: dict[str, Any], name: str, path: Path, row: int) -> str:
     if name not in record:
-        raise InputError(f"has no {name!r}", "add it or delete the row", path=path, row=row)
+        raise InputError(f"has no key {name!r}", "add it or delete the row", path=path, row=row)
     return _text(record[name], name, path, row)
 
 
@@ -69,17 +68,17 @@ def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, 
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             what = f"is not valid JSON ({error})"
-            raise InputError(what, "write one object a line", path=path, row=row) from error
+            raise InputError(what, "write one object per line", path=path, row=row) from error
         if not isinstance(record, dict):
-            raise InputError("is not a JSON object", "write one a line", path=path, row=row)
+            raise InputError("is not a JSON object", "write one per line", path=path, row=row)
         yield row, record
 
 
 def parquet_names(path: Path) -> list[str]:
-    """Return the names of a file's columns.
+    """Return the names of the file's columns.
 
     Raises:
-      InputError: it is damaged, two columns have one name, or pyarrow is not installed.
+      InputError: The file is damaged, two columns have the same name, or pyarrow is not installed.
     """
     with _opened(path) as file:
         names = list(file.schema_arrow.names)
@@ -90,10 +89,10 @@ def parquet_names(path: Path) -> list[str]:
 
 
 def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the row, from 1, and the values of `names`, as text.
+    """Yield each row, counted from 1, and its values of `names` as text.
 
     Raises:
-      InputError: the file is damaged, or a value is neither text, number nor truth value.
+      InputError: The file is damaged, or a value is not a text, a number, a bool or null.
     """
     row = 0
     with _opened(path) as file:
@@ -111,21 +110,23 @@ def _opened(path: Path) -> Iterator[Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InputError("looks like Parquet", "install bertaccum[parquet]", path=path) from error
+        raise InputError(
+            "is a Parquet file, which needs pyarrow", "install bertaccum[parquet]", path=path
+        ) from error
     try:
         with parquet.ParquetFile(path) as file:
             yield file
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"is damaged Parquet ({error})", "make or fetch it again", path=path
+            f"is a damaged Parquet file ({error})", "create or download it again", path=path
         ) from error
 
 
 def _text(value: Any, name: str, path: Path, row: int) -> str:
-    """Return a value as CSV would hold it; JSON's null is empty.
+    """Return a value as text: true and false in lower case, null as an empty text.
 
     Raises:
-      InputError: it is a list, an object or bytes.
+      InputError: The value has any other type than str, bool, int, float or None.
     """
     if isinstance(value, str):
         return _SURROGATES.sub(" ", value)
@@ -136,4 +137,4 @@ def _text(value: Any, name: str, path: Path, row: int) -> str:
     if isinstance(value, int | float):
         return str(value)
     what = f"{name!r} is a {type(value).__name__}, not text"
-    raise InputError(what, "write text, or a number for a class", path=path, row=row)
+    raise InputError(what, "use text, or a number for a class", path=path, row=row)

@@ -1,4 +1,4 @@
-"""`bertaccum prepare`: a source's texts, split, written and vouched for in one folder."""
+"""`bertaccum prepare`: reads a source, splits its texts, and writes them with a manifest."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LearnVocabulary = Callable[[Iterable[str]], list[str]]
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """What `prepare` left behind.
+    """Result of `prepare`.
 
     Args:
-      folder: the data folder.
-      manifest: its manifest.
-      unchanged: the folder already held exactly this, so nothing was written.
+      folder: The data folder.
+      manifest: Contents of its manifest.json.
+      unchanged: Whether the folder already contained these files, so that nothing was written.
     """
 
     folder: Path
@@ -49,12 +49,12 @@ class PrepareResult:
 
 @dataclass(frozen=True)
 class _Data:
-    """Rows by split, ready to be written: (class number, text) in order.
+    """Rows by split, ready to be written.
 
     Args:
-      splits: the rows of train, dev and, if there is one, test.
-      source_labels: the source's labels, by class number.
-      findings: what the manifest says of unusual rows.
+      splits: Class number and text of each row of train, dev and, if there is one, test.
+      source_labels: Labels of the source, by class number.
+      findings: Counts of unusual rows, for the manifest.
     """
 
     splits: dict[str, list[tuple[int, bytes]]]
@@ -68,27 +68,26 @@ def prepare(
     learn_vocabulary: LearnVocabulary,
     note: Note = unheard,
 ) -> PrepareResult:
-    """Writes train.tsv, dev.tsv, test.tsv and manifest.json.
+    """Write train.tsv, dev.tsv, test.tsv and manifest.json.
 
-    No text is in two of the splits, unless `drop_duplicates=False` keeps training rows whose text
-    is also in the test set. `source` csv writes a test.tsv only with `test_file` or
-    `test_fraction`.
+    No text occurs in two splits, unless `drop_duplicates=False` keeps training rows whose text is
+    also in the test set. With `source="csv"`, test.tsv is written only if `test_file` or
+    `test_fraction` is given.
 
     Args:
-      config: what to prepare, and where.
-      progress: called often with (what, done, total or None), not always from
-        the same thread.
-      learn_vocabulary: makes the WordPiece vocabulary of the sample from its
-        training texts; the result is written as vocab.txt.
-      note: is told how the user's files are written.
+      config: What to prepare, and the folder to write to.
+      progress: Called often with (what, done, total or None), possibly from several threads.
+      learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called with the training
+        texts of the sample only, and its result is written to vocab.txt.
+      note: Called with a sentence about the format of each of the user's files.
 
     Returns:
       The folder and its manifest.
 
     Raises:
-      ConfigError: the folder is not ours to write, or the options do not fit.
-      InputError: the source, or a row of it, cannot be used.
-      RunError: the files cannot be written.
+      ConfigError: `prepare` must not write to the folder, or the options do not fit the source.
+      InputError: The source or one of its rows cannot be used.
+      RunError: The files cannot be written.
     """
     folder = Path(config.folder)
     earlier = earlier_manifest(folder)
@@ -107,7 +106,7 @@ def prepare(
 
 
 def _options(config: PrepareConfig) -> dict[str, Any]:
-    """What decides the result: the same options make the same files."""
+    """Return the options and input checksums that determine the files."""
     options: dict[str, Any] = {
         "source": config.source,
         "layout": config.layout,
@@ -152,8 +151,8 @@ def _opened(
 
 
 def _users_own(config: PrepareConfig, note: Note) -> Source:
-    """The rows of `train_file` and, if it is named, `test_file`."""
-    assert config.train_file is not None  # PrepareConfig sees to it
+    """Return the rows of `train_file` and, if given, `test_file`."""
+    assert config.train_file is not None  # PrepareConfig checks this.
     train, test = Path(config.train_file), config.test_file and Path(config.test_file)
     files = train.name if not test else f"{train.name} and {test.name}"
     return Source(
@@ -187,7 +186,7 @@ def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:
 def _held_out(
     part: Part, rows: list[tuple[int, bytes]], config: PrepareConfig
 ) -> dict[str, list[tuple[int, bytes]]]:
-    """Splits the training rows that are kept."""
+    """Return the kept training rows by split."""
     labels, texts = [label for label, _ in rows], [text for _, text in rows]
     _check_kept(part, labels)
     shares = {"test": config.test_fraction, "dev": config.dev_fraction}
@@ -197,7 +196,7 @@ def _held_out(
         if not splits[name]:
             raise InputError(
                 f"has too few different texts to hold any out as {name}.tsv",
-                "add rows; a class needs a text of its own in each split",
+                "add rows with other texts, because splits share no text",
                 path=part.where,
             )
     return {name: [rows[number] for number in split] for name, split in splits.items()}
@@ -207,12 +206,12 @@ def _check_kept(part: Part, labels: list[int]) -> None:
     if not labels:
         raise InputError(
             "all its texts are also in the test set",
-            "name another `test_file`, or leave it out and add `test_fraction` 0.1",
+            "choose another `test_file`, or replace it with `test_fraction` 0.1",
             path=part.where,
         )
     if len(set(labels)) == 1:
         raise InputError(
-            "has rows of one class only, once duplicates are dropped",
+            "has rows of only one class after duplicates are dropped",
             "add rows of other classes, or keep duplicates with `drop_duplicates=False`",
             path=part.where,
         )
@@ -242,7 +241,7 @@ def _counts(rows: list[tuple[int, bytes]], names: list[str]) -> dict[str, Any]:
 def _write(
     folder: Path, data: _Data, words: list[str] | None, layout: str, progress: Progress
 ) -> dict[str, str]:
-    """Writes everything but the manifest; the SHA-256 of each file by name."""
+    """Write all files except the manifest, and return the SHA-256 of each by name."""
     files = {}
     for split, rows in data.splits.items():
         path = folder / f"{split}.tsv"

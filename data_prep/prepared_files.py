@@ -1,4 +1,4 @@
-"""Whether a file is one that `bertaccum prepare` wrote. Standard library only."""
+"""Recognises files that `bertaccum prepare` wrote. Imports the standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a manifest says that `bertaccum prepare` wrote this file, which quotes nothing."""
+    """Return whether the manifest in the file's folder lists it. Such a file quotes no fields."""
     try:
         manifest = json.loads((path.parent / MANIFEST).read_text("utf-8-sig"))
         return manifest["tool"] == TOOL and path.name in dict(manifest["files"])

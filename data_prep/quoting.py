@@ -1,17 +1,21 @@
-"""Whether double quotes enclose the fields of a file, or are characters like any other.
+"""Decides whether double quotes enclose the fields of a file or are ordinary characters.
 
-In a tab-separated file quotes are plain characters, unless the whole file is quoted
-consistently:
+With a comma, semicolon or other delimiter, quotes enclose fields. In a tab-separated file they are
+ordinary characters, unless the whole file is quoted consistently:
 
-- every record parses strictly as CSV, all have the same number of columns, and every field
-  that holds a double quote is enclosed in double quotes;
-- and either some line has another number of columns without quoting, or the file is what a
-  program writes that quotes: the fields enclosed are those that hold a tab or a double quote;
-  those, and the ones with a comma (as Excel does it); or those of whole columns.
+- every record is strict CSV, all records have the same number of columns, and every field that
+  contains a double quote is enclosed in double quotes; and
+- either some lines have different numbers of columns when split without quoting, or the enclosed
+  fields follow one of three conventions: fields with a tab, a line break or a double quote; these
+  and fields with a comma (as Excel writes); or all fields of certain columns.
 
-If a quoted field runs over several lines that have the right number of columns without quoting,
-it is a stray quote. With other delimiters quotes always enclose fields; such a file is refused if
-one of these lines looks like a row: it has a value that other rows have in the same column.
+A quoted field that spans several lines may be due to a stray quote:
+
+- In a tab-separated file, quotes are then ordinary characters if all lines have the same number of
+  columns when split without quoting. Otherwise the file is refused if such a field contains a tab.
+- With other delimiters, if all lines have the same number of columns, the file is refused if a line
+  inside such a field looks like a row: one of its values also occurs in the same column of another
+  row.
 """
 
 from __future__ import annotations
@@ -26,22 +30,23 @@ from data_prep.text_files import LONGEST
 
 TAB = "\t"
 Lines = Iterable[tuple[int, str]]
-_STRAY = "a quoted field runs over several lines and holds the delimiter"
+_STRAY = "a quoted field spans several lines and contains the delimiter"
 _CLOSE = "close or remove the quote"
-# A column of more different values is no column of classes.
+# A column with more distinct values than this does not contain classes.
 _MOST_CLASSES = 1000
 
 
 def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield every record of a quoted file that is not a blank line, and the row it starts on.
+    """Yield each record of a quoted file and the row on which it starts; skip blank lines.
 
     Raises:
-      InputError: the file is not valid CSV.
+      InputError: The file is not valid CSV.
     """
     reader = csv.reader((line for _, line in lines), delimiter=delimiter, strict=True)
     while True:
         row = reader.line_num + 1
-        # Python's process-wide limit is 131,072 characters; raised while one record is read.
+        # Python limits fields to 131,072 characters in the whole process, so the limit is raised
+        # only while one record is read.
         limit = csv.field_size_limit(LONGEST)
         try:
             fields = next(reader)
@@ -50,7 +55,7 @@ def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[i
         except csv.Error as error:
             raise InputError(
                 f"is not valid CSV ({error})",
-                'close every quoted field, and write a double quote inside one as ""',
+                'close every quoted field, and write a double quote inside a field as ""',
                 path=path,
                 row=row,
             ) from error
@@ -61,22 +66,22 @@ def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[i
 
 
 def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield every record of a file without quoting, and its row; blank lines are skipped."""
+    """Yield each record of a file without quoting and its row; skip blank lines."""
     for row, line in lines:
         if fields := line.removesuffix("\n").removesuffix("\r"):
             yield row, fields.split(delimiter)
 
 
 def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
-    """Decide whether double quotes enclose fields, as this module's first lines say.
+    """Return whether double quotes enclose fields, by the rules in the module's docstring.
 
     Args:
-      lines: opens the file's lines; called more than once.
-      delimiter: what separates its columns.
-      path: the file, for the message.
+      lines: Returns an iterator over the file's lines; called more than once.
+      delimiter: Character that separates the columns.
+      path: The file, for error messages.
 
     Raises:
-      InputError: a quoted field holds what may be whole rows.
+      InputError: A quoted field contains lines that look like rows.
     """
     if not any('"' in line for _, line in lines()):
         return delimiter != TAB
@@ -90,7 +95,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
         return True
     if found is None:
         return False
-    # Whether a program that quotes could have written all of it.
+    # Whether the file follows one of the three conventions of programs that quote fields.
     is_written_so = found.as_needed or found.with_commas or found.whole_columns
     if even and (found.spans or not is_written_so):
         return False
@@ -101,7 +106,15 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
 def _first_that_looks_like_a_row(
     swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
 ) -> int | None:
-    """Return where the first field begins that has swallowed what looks like a row."""
+    """Return the starting row of the first quoted field with a line that looks like a row.
+
+    Args:
+      swallowed: Rows inside a quoted field, each with the row where that field starts.
+      records: The file split without quoting.
+
+    Returns:
+      The starting row, or None if no line looks like a row.
+    """
     cells: dict[int, set[str]] = {}
     suspects = []
     for row, fields in records:
@@ -121,21 +134,23 @@ def _first_that_looks_like_a_row(
 
 def _refuse(row: int | None, path: Path) -> None:
     if row is not None:
-        remedy = f"{_CLOSE}, or put spaces for the line ends and delimiters in that text"
+        remedy = f"{_CLOSE}, or replace the line breaks and delimiters in that text with spaces"
         raise InputError(_STRAY, remedy, path=path, row=row)
 
 
 @dataclass
 class _Survey:
-    """What a quoted file looks like, after all of its records.
+    """Statistics of all records of a quoted file.
 
     Args:
-      spans: a field runs over several lines.
-      swallowed: the further rows of such fields that also hold the delimiter, and where each
-        field begins.
-      as_needed: exactly the fields that hold a tab, a line end or a double quote are enclosed.
-      with_commas: those, and the ones with a comma.
-      whole_columns: the same columns in every row.
+      delimiter: Character that separates the columns.
+      spans: Whether a field spans several lines.
+      swallowed: Rows inside fields that span several lines and contain the delimiter, each with
+        the row where the field starts.
+      as_needed: Whether the enclosed fields are exactly those that contain the delimiter, a line
+        break or a double quote.
+      with_commas: Whether the enclosed fields are exactly these and the fields with a comma.
+      whole_columns: Whether the same columns are enclosed in every row below the first.
     """
 
     delimiter: str
@@ -155,13 +170,13 @@ class _Survey:
         commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
         self.as_needed &= enclosed == needed
         self.with_commas &= enclosed == commas
-        if not is_first:  # The header may be enclosed where numbers below it are not.
+        if not is_first:  # A header may be enclosed above numbers that are not.
             self._columns = self._columns or enclosed
             self.whole_columns &= enclosed == self._columns
 
 
 def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
-    """None if the file is not strict CSV throughout."""
+    """Return the statistics of a quoted file, or None if it is not consistently quoted."""
     found, kept, width = _Survey(delimiter), list[str](), 0
     try:
         for row, fields in quoted_records(_kept(lines(), kept), delimiter, path):
@@ -183,7 +198,7 @@ def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
-    """Which fields of a record are enclosed; None if one holds a quote and is not."""
+    """Return which fields of a record are enclosed, or None if a bare field contains a quote."""
     found, at = [], 0
     for value in fields:
         found.append(raw.startswith('"', at))

@@ -1,4 +1,4 @@
-"""Labelled texts: as a source hands them over, and validated, as the bytes that will be written."""
+"""Labelled texts: the rows that a source yields, and the validated rows that are written."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from bertaccum.errors import InputError
 from bertaccum.progress import Progress
 
 _ROWS_A_REPORT = 500
-# Everything that ends a line for some reader (`str.splitlines` is the broadest),
-# separates fields or ends a C string; and surrogates, which UTF-8 cannot hold.
+# Characters that end a line for some reader (`str.splitlines` knows the most), separate fields or
+# end a C string, and surrogates, which UTF-8 cannot encode.
 _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 
 
 class Row(NamedTuple):
-    """One example as its source spells it.
+    """One example as it stands in its source.
 
     Args:
-      row: 1-based row of the file or stream it comes from, or number of the record.
-      label: its class, stripped and never empty; None if the source has none or none is wanted.
-      text: its text, as it stands.
+      row: Row of the file, counted from 1, or number of the record.
+      label: Class without surrounding spaces, never empty. None if the source has no classes or
+        none were asked for.
+      text: Text, unchanged.
     """
 
     row: int
@@ -34,12 +35,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one file or split, read once.
+    """The rows of one file or split, which can be read once.
 
     Args:
-      where: the file or data set, for messages.
-      examples: the rows, in the source's order.
-      total: how many there are, when that is known before reading.
+      where: File or data set, for messages.
+      examples: Rows in the order of the source.
+      total: Number of rows, or None if it is unknown before reading.
     """
 
     where: str | Path
@@ -49,13 +50,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """Everything there is to prepare.
+    """The input of `prepare`.
 
     Args:
-      description: what the texts are, for the manifest.
-      train: the rows that train.tsv and dev.tsv share.
-      test: the rows of test.tsv, if there are any.
-      names: readable class names by source label, where those differ.
+      description: Sentence about the texts, for the manifest.
+      train: Rows to split into train.tsv and dev.tsv.
+      test: Rows of test.tsv, or None.
+      names: Class name of each source label that is not itself a readable name.
     """
 
     description: str
@@ -66,15 +67,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one `Part`.
+    """The cleaned rows of one `Part`.
 
     Args:
-      texts: cleaned, UTF-8. Bytes, not str: a single character above U+00FF
-        doubles a str, and 560,000 texts must fit in small machines.
-      codes: each row's class, as its position in `classes`.
-      classes: source labels, each with the row where it first appears.
-      numbers: each row's number in its source.
-      empty: numbers of the rows whose text is empty or blank.
+      texts: Cleaned texts in UTF-8. They are bytes because a single character above U+00FF doubles
+        the size of a str, and 560,000 texts must fit into the memory of a small machine.
+      codes: Class of each row, as its position in `classes`.
+      classes: Source labels, each with the row where it first occurs.
+      numbers: Number of each row in its source.
+      empty: Numbers of the rows whose text is empty or blank.
     """
 
     texts: list[bytes] = field(default_factory=list)
@@ -85,36 +86,32 @@ class Rows:
 
 
 def clean(text: str) -> str:
-    """Puts a space for every character that a line, tab or UTF-8 reader would trip over.
+    """Return a text with a space for each tab, line break, NUL or surrogate.
 
-    Args:
-      text: any text.
-
-    Returns:
-      Text of the same length; cleaning it again changes nothing.
+    The text keeps its length, and cleaning it again changes nothing.
     """
     return _BREAKS.sub(" ", text)
 
 
 def gather(part: Part, what: str, progress: Progress) -> Rows:
-    """Reads, cleans and encodes every row.
+    """Read, clean and encode all rows of a part.
 
     Args:
-      part: the rows.
-      what: what to call them in progress reports.
-      progress: called as rows come in.
+      part: The rows.
+      what: Name of the rows in progress reports, such as `training`.
+      progress: Called after every 500 rows and at the end.
 
     Returns:
-      The rows in their order.
+      The rows in the order of the source.
 
     Raises:
-      InputError: there are none, they have no labels, or the source says one of them is wrong.
+      InputError: There are no rows, they have no labels, or one of them cannot be used.
     """
     rows = Rows()
     codes: dict[str, int] = {}
     for done, (row, label, text) in enumerate(part.examples, 1):
         if label is None:
-            remedy = "name a file with a column of classes"
+            remedy = "pass a file with a column of classes"
             raise InputError("has no labels", remedy, path=part.where)
         rows.texts.append(clean(text).encode())
         rows.numbers.append(row)
@@ -125,28 +122,27 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
         if done % _ROWS_A_REPORT == 0:
             progress(f"reading {what} texts", done, part.total)
     if not rows.texts:
-        raise InputError("has no rows", "give at least one text of each class", path=part.where)
+        raise InputError("has no rows", "add at least one text of each class", path=part.where)
     progress(f"reading {what} texts", len(rows.texts), len(rows.texts))
     return rows
 
 
 def class_order(part: Part, rows: Rows) -> list[str]:
-    """Orders the classes: by value when all are integers, else as strings.
+    """Return the source labels by class number.
+
+    Labels are sorted by value if all are integers, otherwise as strings.
 
     Args:
-      part: where the training rows come from, for the message.
-      rows: the training rows.
-
-    Returns:
-      Source labels by class number.
+      part: Source of the training rows, for the message.
+      rows: The training rows.
 
     Raises:
-      InputError: there is only one class, so nothing to learn.
+      InputError: There is only one class.
     """
     if len(rows.classes) == 1:
         raise InputError(
             f"every row has the label {next(iter(rows.classes))!r}",
-            "a classifier needs at least two classes",
+            "add rows of at least one other class",
             path=part.where,
         )
     try:
@@ -156,24 +152,21 @@ def class_order(part: Part, rows: Rows) -> list[str]:
 
 
 def class_numbers(part: Part, rows: Rows, order: list[str]) -> list[int]:
-    """Numbers each row's class.
+    """Return the class number of each row.
 
     Args:
-      part: where the rows come from, for the message.
-      rows: the rows.
-      order: source labels by class number.
-
-    Returns:
-      One class number a row.
+      part: Source of the rows, for the message.
+      rows: The rows.
+      order: Source labels by class number.
 
     Raises:
-      InputError: a row has a label that is not in `order`.
+      InputError: A row has a label that is not in `order`.
     """
     numbers = {label: number for number, label in enumerate(order)}
     for label, row in rows.classes.items():
         if label not in numbers:
             raise InputError(
-                f"the label {label!r} is not among those of the training rows",
+                f"the label {label!r} does not occur in the training rows",
                 "correct it, or add training rows of that class",
                 path=part.where,
                 row=row,

@@ -1,4 +1,4 @@
-"""Which rows of the training set are held out, and in what order all rows are written."""
+"""Splits the training rows by class, and puts the rows of each split in random order."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ Group = list[int]
 def split_rows(
     texts: Sequence[bytes], labels: Sequence[int], fractions: Mapping[str, float], seed: int
 ) -> dict[str, list[int]]:
-    """Split rows by class, with all rows of one text on the same side.
+    """Split rows by class, with all rows of the same text in the same split.
 
-    A pure function of its arguments:
+    The result depends on the arguments alone:
 
-    1. Rows are ordered by one random number each, from Philox's raw stream. NumPy promises that
-       stream, but not what `Generator.permutation` makes of it, so the split does not change
-       with NumPy's version.
-    2. Each held-out split gets a quota of rows from each class: its share, rounded down, and the
-       remaining rows by largest remainder, then larger class, then earlier in that order. One
-       row of each class at least stays in train.
-    3. The rows of one text form a group, placed at its first row. In order, each split takes the
-       groups that its quotas have room for; train gets the others.
-    4. A split that found no room for any group takes the smallest one that leaves every class
-       in train.
+    1. Each row gets a random number from Philox's raw stream, and rows are sorted by it. NumPy
+       guarantees this stream but not the results of `Generator.permutation`, so the split does
+       not change with NumPy's version.
+    2. Each held-out split gets a quota of rows from each class: the class's share, rounded down.
+       Remaining rows go to the largest remainders, then to larger classes, then to classes that
+       come earlier in the random order. At least one row of each class stays in train.
+    3. The rows of one text form a group, at the position of its first row. In this order, each
+       split takes the groups that fit into its quotas; train gets the others.
+    4. If no group fits, the split takes the smallest group that leaves a row of each class in
+       train.
 
     Args:
-      texts: every row's text.
-      labels: every row's class number.
-      fractions: share of all rows to hold out, by split; their sum is below 1.
-      seed: of the order.
+      texts: Text of each row.
+      labels: Class number of each row.
+      fractions: Fraction of all rows to hold out, by split; their sum must be below 1.
+      seed: Seed of the random order.
 
     Returns:
-      Row numbers by split, `train` and those of `fractions`, each in the random order. A
-      held-out split is empty only if every class left in train has a single text.
+      Row numbers by split, for `train` and the splits in `fractions`, in random order. A held-out
+      split is empty only if no group can be taken without removing a class from train.
     """
     order = np.argsort(np.random.Philox(key=seed).random_raw(len(texts)), kind="stable").tolist()
     rows = Counter(labels[row] for row in order)
@@ -59,7 +59,13 @@ def split_rows(
 
 
 def _quotas(rows: Mapping[int, int], left: Mapping[int, int], fraction: float) -> dict[int, int]:
-    """How many rows of each class to hold out; `left` are still in train."""
+    """Return the number of rows to hold out from each class.
+
+    Args:
+      rows: Number of all rows of each class.
+      left: Number of rows of each class that are still in train.
+      fraction: Fraction of all rows to hold out.
+    """
     shares = {label: count * fraction for label, count in rows.items()}
     quotas = {label: min(int(share), left[label] - 1) for label, share in shares.items()}
     missing = max(round(sum(rows.values()) * fraction), 1) - sum(quotas.values())
@@ -71,7 +77,7 @@ def _quotas(rows: Mapping[int, int], left: Mapping[int, int], fraction: float) -
 
 
 def _fill(groups: list[Group], labels: Sequence[int], quotas: dict[int, int]) -> list[Group]:
-    """The first groups that fit in the quotas."""
+    """Return the first groups that fit into the quotas, and reduce the quotas by them."""
     taken, room = [], sum(quotas.values())
     for group in groups:
         if not room:
@@ -86,7 +92,10 @@ def _fill(groups: list[Group], labels: Sequence[int], quotas: dict[int, int]) ->
 
 
 def _smallest(groups: list[Group], labels: Sequence[int], left: Mapping[int, int]) -> list[Group]:
-    """The smallest group that leaves a row of each class in train, if there is one."""
+    """Return the smallest group that leaves a row of each class in train, or an empty list.
+
+    The group is returned as the only item of a list.
+    """
 
     def leaves_all(group: Group) -> bool:
         needed = Counter(labels[row] for row in group)

@@ -1,4 +1,4 @@
-"""The one reader of users' tables: whatever command reads a file, it gets the same rows."""
+"""Reads users' tables. Every command uses this reader, and so gets the same rows from a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from data_prep.rows import Row
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
 
 TEXT, LABEL = "text", "label"
-# The header of test files in CoLA's layout, which have no labels.
+# Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
 _COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
 
@@ -37,13 +37,14 @@ Records = Iterator[tuple[int, list[str]]]
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How a table is read.
+    """Options for reading a table.
 
     Args:
-      text_column: name, or number from 1, of the column of texts.
-      label_column: of the column of classes; None if they are not wanted.
-      delimiter: what separates columns; None to find it.
-      encoding: Python's name of it; None for UTF-8, or what a byte order mark says.
+      text_column: Name of the text column, or its number counted from 1.
+      label_column: Name or number of the class column. None reads texts without classes.
+      delimiter: Character that separates the columns. None detects it.
+      encoding: Python's name of the encoding. None means UTF-8, unless a byte order mark says
+        otherwise.
     """
 
     text_column: str = TEXT
@@ -53,17 +54,17 @@ class Reading:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are wanted."""
+        """Return the requested columns."""
         return [c for c in (self.text_column, self.label_column) if c is not None]
 
     @property
     def has_usual_columns(self) -> bool:
-        """Whether the columns are those that files in CoLA's layout need not name."""
+        """Return whether no column was chosen, so that the CoLA layout is accepted."""
         return self.text_column == TEXT and self.label_column in (LABEL, None)
 
 
 class _Picks(NamedTuple):
-    """Positions of the wanted columns."""
+    """Positions of the requested columns, counted from 0."""
 
     text: int
     label: int | None
@@ -73,17 +74,18 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     """Read a table, or a folder of texts by class.
 
     Args:
-      path: a delimited file, JSON Lines, or Parquet; the first two also compressed by gzip, or
-        alone in a zip file. Or a folder, as `class_texts` describes it.
-      reading: how to read it.
-      note: is told what was found: delimiter, quoting, encoding, header.
+      path: A delimited file, JSON Lines or Parquet, or a folder as described in `class_texts`.
+        Delimited files and JSON Lines may be compressed with gzip, or be the only file in a zip
+        archive.
+      reading: Options for reading; None uses the defaults.
+      note: Called with sentences about the delimiter, quoting, encoding and header that were found.
 
     Yields:
-      The examples in order; blank lines are skipped.
+      The examples in order, without blank lines.
 
     Raises:
-      ConfigError: an option does not fit the file.
-      InputError: the file or a row of it cannot be used.
+      ConfigError: An option does not fit the file.
+      InputError: The file or one of its rows cannot be used.
     """
     reading = reading or Reading()
     if path.is_dir():
@@ -91,7 +93,9 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
     if path.exists() and not path.is_file():
         raise InputError(
-            "is a pipe or device, and tables are read more than once", "save it first", path=path
+            "is a pipe or device, but a table is read more than once",
+            "save it to a file first",
+            path=path,
         )
     if first_bytes(path).startswith(PARQUET):
         return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
@@ -102,16 +106,16 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a table, or of the texts in a folder."""
+    """Return the SHA-256 of a table or of the texts in a folder, in hexadecimal."""
     return folder_digest(path) if path.is_dir() else sha256(path)
 
 
 def _named_rows(
     path: Path, names: list[str], reading: Reading, cells: Callable[[list[str]], Records]
 ) -> Iterator[Row]:
-    """The rows of a format that names its columns."""
+    """Yield the rows of a format that names its columns."""
     if not names:
-        raise InputError("is empty", "give at least one row", path=path)
+        raise InputError("is empty", "add at least one row", path=path)
     picks = _named_picks(names, reading, path)
     wanted = [names[position] for position in picks if position is not None]
     for row, values in cells(wanted):
@@ -122,7 +126,7 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
     records = _open_records(path, reading, note)
     first = next(records(), None)
     if first is None:
-        raise InputError("is empty", "give at least one row", path=path)
+        raise InputError("is empty", "add at least one row", path=path)
     picks, skipped = _picks(first[1], records, reading, path, note)
     for row, fields in islice(records(), skipped, None):
         _check_width(row, fields, len(first[1]), path)
@@ -130,7 +134,7 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
 
 
 def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Records]:
-    """Find out how a delimited file is written; each call of the result reads it anew."""
+    """Detect a file's delimiter and quoting; return a function that reads its records."""
 
     def lines() -> Iterator[tuple[int, str]]:
         return text_lines(path, reading.encoding)
@@ -141,8 +145,8 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
     delimiter = reading.delimiter or find_delimiter(lines(), names, ending(path))
     if delimiter is None:
         raise ConfigError(
-            "no delimiter was found: no comma, semicolon, tab or | separates its rows",
-            "name it with `delimiter`",
+            "no delimiter was found: the first row has no comma, semicolon, tab or |",
+            "pass the delimiter with `delimiter`",
             path=path,
         )
     quoted = is_quoted(lines, delimiter, path)
@@ -167,7 +171,7 @@ def _picks(
     path: Path,
     note: Note,
 ) -> tuple[_Picks, int]:
-    """The wanted columns of a delimited file, and how many rows its header takes."""
+    """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
     names = [name.strip() for name in first]
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
@@ -181,7 +185,7 @@ def _picks(
     has_header = is_header(_fields(records()))
     if has_header:
         said = ", ".join(names)[:80]
-        note(f"{path}: row 1 ({said}) names the columns and is not read as data")
+        note(f"{path}: row 1 ({said}) is the header and is not read as data")
     return picks, int(has_header)
 
 
@@ -198,7 +202,7 @@ def _named_picks(names: list[str], reading: Reading, path: Path) -> _Picks:
         raise ConfigError(
             f"`text_column` {reading.text_column} and `label_column` {reading.label_column} are"
             " the same column",
-            "name two columns",
+            "choose two different columns",
             path=path,
         )
     return _Picks(text, label)
@@ -209,16 +213,16 @@ def _position(option: str, column: str, names: list[str], path: Path) -> int:
         if not 1 <= int(column) <= len(names):
             raise ConfigError(
                 f"`{option}` {column} is not one of the columns 1 to {len(names)}",
-                "count from 1",
+                "count columns from 1",
                 path=path,
             )
         return int(column) - 1
     if names.count(column) != 1:
-        times = "more than once" if column in names else "not"
+        times = "occurs more than once" if column in names else "does not occur"
         raise ConfigError(
-            f"the column {column!r} of `{option}` is {times} in the header,"
-            f" which reads: {', '.join(names)[:200]}",
-            "name another column, or give its number from 1",
+            f"the column {column!r} of `{option}` {times} in the header,"
+            f" which is: {', '.join(names)[:200]}",
+            "choose another column, or pass its number, counted from 1",
             path=path,
         )
     return names.index(column)
@@ -227,9 +231,9 @@ def _position(option: str, column: str, names: list[str], path: Path) -> int:
 def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
     if len(fields) != width:
         raise InputError(
-            f"has {len(fields)} columns where the first row has {width}",
-            "put a text that holds the delimiter between double quotes, in the whole file alike,"
-            " or take the delimiter out of it",
+            f"has {len(fields)} columns, but the first row has {width}",
+            "enclose every text that contains the delimiter in double quotes,"
+            " or remove the delimiter from it",
             path=path,
             row=row,
         )
@@ -238,5 +242,5 @@ def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
 def _row(row: int, fields: list[str], picks: _Picks, path: Path) -> Row:
     label = None if picks.label is None else fields[picks.label].strip()
     if label == "":
-        raise InputError("has no label", "fill in its class or delete the row", path=path, row=row)
+        raise InputError("has no label", "add its class or delete the row", path=path, row=row)
     return Row(row, label, fields[picks.text])

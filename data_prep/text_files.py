@@ -1,4 +1,4 @@
-"""Lines of a user's text file, with an error that names the row where it cannot be decoded."""
+"""Reads users' text files line by line, also from gzip and zip files; errors name the row."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from bertaccum.errors import InputError
 from bertaccum.files import open_input
 
 _UTF_8 = "utf-8"
-# UTF-32 first: its mark begins with that of UTF-16.
+# UTF-32 comes first because its byte order mark starts with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_SAVE_AS = "save it as UTF-8, or name its encoding with `encoding`, such as latin-1"
-# No text is longer; what is has no line ends, and would fill the memory.
+_SAVE_AS = "save it as UTF-8, or pass its encoding with `encoding`, such as latin-1"
+# Bytes in the longest line that is read: a file without line ends must not fill the memory.
 LONGEST = 1 << 26
 
 
 def text_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
     """Read a text file line by line.
 
-    Only a line feed ends a line: `str.splitlines` and text mode would also cut
-    at characters that stand inside texts.
+    Only a line feed ends a line. `str.splitlines` and text mode would also split at other
+    characters, which can be part of a text.
 
     Args:
-      path: the file; a leading byte order mark is skipped.
-      encoding: Python's name of its encoding; by default UTF-8, or what a byte order mark says.
+      path: The file. A leading byte order mark is skipped.
+      encoding: Python's name of the encoding. None means UTF-8, unless a byte order mark says
+        otherwise.
 
     Yields:
-      (row, line): 1-based row, and the line with its end.
+      (row, line): The row, counted from 1, and the line with its line end.
 
     Raises:
-      InputError: the file is missing, unreadable, not text, or not in that encoding.
+      InputError: The file is missing, unreadable, not text, or not in this encoding.
     """
     with open_bytes(path) as file:
         codec = encoding or _marked(file.peek()) or _UTF_8
@@ -53,7 +54,7 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, s
 
 
 def marked_encoding(path: Path) -> str | None:
-    """Return the encoding that a file's byte order mark says; None where UTF-8 is meant."""
+    """Return the encoding given by a file's UTF-16 or UTF-32 byte order mark, or None."""
     with open_bytes(path) as file:
         return _marked(file.peek())
 
@@ -63,23 +64,27 @@ def _marked(head: bytes) -> str | None:
 
 
 def _decoded(file: BufferedReader, codec: str, path: Path) -> Iterator[tuple[int, str]]:
-    """A chunk ends at a byte 0x0A, which in UTF-16 need not be the end of a line."""
+    """Yield the row and text of each line.
+
+    The file is read in chunks that end with the byte 0x0A. In UTF-16 this byte can also be half of
+    another character, so lines are split after decoding.
+    """
     decoder, row, rest = codecs.getincrementaldecoder(codec)(), 1, ""
     for raw in iter(partial(file.readline, LONGEST), b""):
         if len(raw) == LONGEST:
-            what = f"is longer than {LONGEST >> 20} MiB: it is not text in lines"
+            what = f"is longer than {LONGEST >> 20} MiB, so the file is not lines of text"
             raise InputError(what, path=path, row=row)
         if codec == _UTF_8:
             _check_zeros(raw, path, row)
         try:
-            # Only the last chunk does not end so.
+            # Only the last chunk has no line feed at its end.
             rest += decoder.decode(raw, final=not raw.endswith(b"\n"))
         except UnicodeError as error:
             raise InputError(_undecodable(error, codec), _SAVE_AS, path=path, row=row) from error
         *lines, rest = rest.split("\n")
         for line in lines:
             if "\0" in line:
-                raise InputError("holds NUL characters", _SAVE_AS, path=path, row=row)
+                raise InputError("contains NUL characters", _SAVE_AS, path=path, row=row)
             yield row, f"{line}\n"
             row += 1
     if rest:
@@ -94,7 +99,7 @@ def _check_zeros(raw: bytes, path: Path, row: int) -> None:
         if raw[start::2].count(0) > share:
             what = "looks like UTF-16 without a byte order mark"
             raise InputError(what, f"pass `encoding` {name}", path=path, row=row)
-    raise InputError("holds NUL bytes: it is not text", path=path, row=row)
+    raise InputError("contains NUL bytes, so it is not text", path=path, row=row)
 
 
 def _undecodable(error: UnicodeError, codec: str) -> str:
@@ -107,9 +112,9 @@ def _undecodable(error: UnicodeError, codec: str) -> str:
 PARQUET = b"PAR1"
 _GZIP, _ZIP, _TAR_AT, _TAR = b"\x1f\x8b", b"PK\x03\x04", 257, b"ustar"
 _TO_CSV = "save the table as CSV"
-_UNPACK = "unpack it and name the table in it"
-_AGAIN = "make or fetch it again"
-# First bytes of files that hold no text, what such a file is, and what to do.
+_UNPACK = "unpack it and pass the table inside"
+_AGAIN = "create or download it again"
+# First bytes of file formats other than text, each with an error message and a hint.
 _KINDS = (
     (PARQUET, "is a Parquet file inside another file", _UNPACK),
     (_GZIP, "is compressed twice", _UNPACK),
@@ -126,22 +131,26 @@ _KINDS = (
     (b"\x89HDF", "is an HDF5 file", _TO_CSV),
     (b"\x93NUMPY", "is a NumPy array", _TO_CSV),
 )
-_OFFICE = {"xl/": "an Excel workbook", "word/": "a Word document", "content.xml": "OpenDocument"}
+_OFFICE = {
+    "xl/": "an Excel workbook",
+    "word/": "a Word document",
+    "content.xml": "an OpenDocument file",
+}
 _NAMED_MEMBERS = 3
 _PACKED = frozenset({".gz", ".zip"})
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file that holds text, or a gzip or zip file that holds one such file.
+    """Open a text file, or a gzip or zip file that contains one text file.
 
-    The contents are unpacked while they are read, never as a whole.
+    Compressed contents are unpacked while they are read, so they are never in memory as a whole.
 
     Yields:
       The open binary file.
 
     Raises:
-      InputError: it cannot be read or unpacked, or its first bytes say that it is not text.
+      InputError: The file cannot be read or unpacked, or its first bytes show that it is not text.
     """
     with open_input(path) as file:
         try:
@@ -150,24 +159,24 @@ def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
             yield unpacked
         except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile) as error:
             raise InputError(f"is damaged ({error})", _AGAIN, path=path) from error
-        except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed unusually
+        except (RuntimeError, NotImplementedError) as error:  # Encrypted, or unknown compression.
             raise InputError(f"cannot be unpacked ({error})", _UNPACK, path=path) from error
 
 
 def first_bytes(path: Path) -> bytes:
-    """Return the first few bytes of a file as it lies on the disk."""
+    """Return the first 8 bytes of a file, without unpacking it."""
     with open_input(path) as file:
         return file.read(8)
 
 
 def ending(path: Path) -> str:
-    """Return the ending that says what a file holds, in lower case.
+    """Return the ending of a file's name in lower case, such as `.csv`.
 
     Args:
-      path: the file; `.gz` does not count, and of a zip file the one in it does.
+      path: The file. `.gz` is ignored, and for a zip file the name of the file inside counts.
 
     Raises:
-      InputError: it is a zip file that does not hold exactly one file.
+      InputError: The file is a zip archive that does not contain exactly one file.
     """
     name = path
     if path.suffix.lower() in _PACKED:
@@ -186,9 +195,9 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
         archive, name = _only_member(file, path)
         return io.BufferedReader(cast(io.RawIOBase, archive.open(name)))
     if head.startswith(PARQUET):
-        raise InputError("looks like Parquet, not text", "name it where a table is read", path=path)
+        raise InputError("is a Parquet file, not text", "pass it where a table is read", path=path)
     if path.suffix.lower() == ".zip":
-        raise InputError("is not the zip archive that its name says", _AGAIN, path=path)
+        raise InputError("is not a zip archive, despite its name", _AGAIN, path=path)
     return file
 
 
@@ -216,4 +225,4 @@ def _check_kind(head: bytes, path: Path) -> None:
         if head.startswith(start):
             raise InputError(what, remedy, path=path)
     if head[_TAR_AT:].startswith(_TAR):
-        raise InputError("is a tar archive", "unpack it and name the file or folder", path=path)
+        raise InputError("is a tar archive", "unpack it and pass the file or folder", path=path)

@@ -1,4 +1,4 @@
-"""Texts to predict: those of a table or of a folder, or one a line."""
+"""Reads texts to predict: from a table, a folder, or a file with one text per line."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from bertaccum.progress import Note, unheard
 from data_prep.table import LABEL, TEXT, Reading, read_rows
 from data_prep.text_files import PARQUET, ending, first_bytes, text_lines
 
-# The endings of files that are tables for every command; others may hold one text a line.
+# Files with these endings are always tables; other files may contain one text per line.
 _TABLES = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet"})
 _STDIN = "-"
 
 
 def read_texts(path: Path, reading: Reading, note: Note = unheard) -> Iterator[str]:
-    """Read the texts of a file, one after the other.
+    """Yield the texts of a file in order.
 
     Args:
-      path: a table or a folder, as `read_rows` takes them. A file whose name does not end as a
-        table's does has one text a line, unless `reading` names a column or the delimiter, or
-        its first line names the columns text and label. `-` is stdin, with one text a line.
-      reading: how to read it.
-      note: is told how a table is written.
+      path: A table or a folder, as for `read_rows`. A file without the ending of a table is read
+        as one text per line, unless `reading` chooses a column or a delimiter, or the first line
+        contains the columns text and label. `-` is stdin, with one text per line.
+      reading: Options for reading.
+      note: Called with sentences about the format of a table.
 
     Raises:
-      ConfigError: there is no such column.
-      InputError: the file or a row of it cannot be used.
+      ConfigError: The file has no such column.
+      InputError: The file or one of its rows cannot be used.
     """
     if str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)
@@ -43,7 +43,7 @@ def _lines(path: Path, reading: Reading) -> Iterator[str]:
 def _is_table(path: Path, reading: Reading) -> bool:
     if reading.text_column != TEXT or reading.delimiter is not None:
         return True
-    if not path.is_file():  # A pipe can be read once only.
+    if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.
         return False
     return (
         ending(path) in _TABLES

@@ -1,11 +1,11 @@
-"""The TSVs that `prepare` writes and training reads.
+"""Writes and reads the TSVs of `prepare`, which training uses.
 
-A line ends at a line feed and a field at a tab, nothing is quoted. Two layouts,
-told apart by the first line of each file:
+Lines end with a line feed, tabs separate fields, and nothing is quoted. There are two layouts,
+which differ in their first line:
 
-- plain: header `label<TAB>text`, then those two columns;
-- cola: four columns (id, label, original mark, text) without a header, as in
-  the CoLA corpus; or, for rows without labels, header `index<TAB>sentence`.
+- plain: the header `label<TAB>text`, then these two columns;
+- cola: four columns (id, label, original mark, text) without a header, as in the CoLA corpus. A
+  file without labels has the header `index<TAB>sentence` and these two columns.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def read_tsv(
     """Read a TSV in either layout, or any other table.
 
     Args:
-      path: the file.
-      reading: how to read it.
-      note: is told how it is written, unless `prepare` wrote it.
+      path: The file.
+      reading: Options for reading; None uses the defaults.
+      note: Called with sentences about the file's format, unless `prepare` wrote it.
 
     Returns:
-      Columns `row` (int, 1-based line of the file), `label` (str, stripped;
-      absent when the file has no labels) and `text` (str, as it stands).
+      Columns `row` (int, line of the file, counted from 1), `label` (str without surrounding
+      spaces; absent if the file has no labels) and `text` (str, unchanged).
 
     Raises:
-      ConfigError: an option does not fit the file.
-      InputError: the file or a row of it cannot be used, or there are no rows.
+      ConfigError: An option does not fit the file.
+      InputError: The file or one of its rows cannot be used, or there are no rows.
     """
     rows = list(read_rows(Path(path), reading, note))
     if not rows:
@@ -51,10 +51,10 @@ def read_tsv(
 
 
 def default_split(folder: Path) -> str:
-    """Return the split that a model is evaluated on by default: test if it has labels, else dev.
+    """Return the split that evaluation uses by default: test if it has labels, else dev.
 
     Raises:
-      InputError: test.tsv is unusable.
+      InputError: test.tsv cannot be used.
     """
     test = folder / "test.tsv"
     first = next(read_rows(test), None) if test.is_file() else None
@@ -62,12 +62,12 @@ def default_split(folder: Path) -> str:
 
 
 def write_tsv(path: Path, split: str, rows: Iterable[tuple[int, bytes]], layout: str) -> str:
-    """Writes one split.
+    """Write one split to a file.
 
     Args:
-      path: the file to create.
-      split: train, dev or test; in the cola layout a test file has no labels.
-      rows: class number and cleaned UTF-8 text of each row, in order.
+      path: The file to create.
+      split: train, dev or test. In the cola layout a test file has no labels.
+      rows: Class number and cleaned UTF-8 text of each row, in order.
       layout: plain or cola.
 
     Returns:

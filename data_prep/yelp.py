@@ -1,4 +1,4 @@
-"""Yelp Polarity through tensorflow-datasets: the one file that imports it, and only when used."""
+"""Reads Yelp Polarity. Only this file imports tensorflow-datasets, and only when it is used."""
 
 from __future__ import annotations
 
@@ -21,45 +21,44 @@ from data_prep.archive import DATASET, Download, recorded_download, rewrite
 from data_prep.rows import Part, Row, Source
 
 _NAMES = {"1": "negative", "2": "positive"}
-# What tensorflow-datasets' bars count, by how their descriptions start.
+# Progress messages by the first words of tensorflow-datasets' progress bars.
 _DOINGS = {
-    "Dl Size": "fetching the archive",
+    "Dl Size": "downloading the archive",
     "Extraction": "unpacking the archive",
     "Generating train": "converting training reviews",
     "Generating test": "converting test reviews",
     "Shuffling": "storing reviews",
 }
-_RETRIES = 3  # tensorflow-datasets tries 10 times, which takes 200 s without network
+_RETRIES = 3  # The default of tensorflow-datasets is 10, which takes 200 s without a network.
 _ROWS_A_BATCH = 512
-# A backslash and an n, unless that backslash is itself escaped.
+# A backslash and an n, unless the backslash itself is escaped.
 _LINE_END = re.compile(r"(?<!\\)((?:\\\\)*)\\n")
 
 
 def unescape(text: str) -> str:
-    r"""Undoes the archive's escapes, which the builder leaves in its texts.
+    r"""Return a review without the archive's escapes, which the builder keeps.
 
     Args:
-      text: a field of the archive: `""` is a double quote and `\n` a line end.
-
-    Returns:
-      The review as it was written.
+      text: A field of the archive, with `""` for a double quote and `\n` for a line break.
     """
     return _LINE_END.sub(r"\1\n", text.replace('""', '"'))
 
 
 @contextmanager
 def yelp_source(config: PrepareConfig, progress: Progress) -> Iterator[Source]:
-    """Downloads or unpacks Yelp Polarity and reads it.
+    """Download Yelp Polarity, or unpack the user's archive, and open it for reading.
 
     Args:
-      config: says whether there is an archive; its checksum must be checked before.
-      progress: told about the download, the conversion and the reading.
+      config: Options of `prepare`. The caller has already checked the archive's checksum.
+      progress: Called during the download, the conversion and the reading.
 
     Yields:
-      The source; its rows can be read inside the `with` only.
+      The source. Its rows can be read only inside the `with` block.
 
     Raises:
-      InputError: no network, a wrong download or an archive that is not of this kind.
+      InputError: There is no network, the download is wrong, or the archive is not a Yelp
+        Polarity archive.
+      RunError: tensorflow-datasets could not write its files.
     """
     recorded = recorded_download()
     if config.archive is None:
@@ -73,16 +72,16 @@ def yelp_source(config: PrepareConfig, progress: Progress) -> Iterator[Source]:
 
 
 def _use_verified(archive: Path, folder: Path, recorded: Download, progress: Progress) -> Any:
-    """Lets the builder find the archive under the name it looks for, in its manual folder."""
+    """Build from the recorded archive, linked into the builder's manual folder under its name."""
     (folder / recorded.filename).symlink_to(archive)
     return _built(progress, None, {"manual_dir": folder, "extract_dir": folder / "extracted"})
 
 
 def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: Progress) -> Any:
-    """The same with everything in `folder`: the user's cache must not learn of these rows.
+    """Build from another archive inside `folder`, so that the user's cache does not keep its rows.
 
-    tensorflow-datasets checks manual files too, so for this one build it is
-    told to expect the checksum of our copy.
+    tensorflow-datasets also checks the checksum of files in the manual folder, so the expected
+    checksum is replaced with that of our copy during this build.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.checksums import compute_url_info
@@ -101,9 +100,14 @@ def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: P
 
 
 def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -> Any:
-    """The builder, with its data set prepared in `data_dir` or the user's own folder.
+    """Return the builder after it has prepared the data set.
 
-    TFDS_DATA_DIR is read here because tensorflow-datasets reads it at import only.
+    Args:
+      progress: Called during the download and the conversion.
+      data_dir: Folder for the prepared data set. None uses TFDS_DATA_DIR, or the default folder of
+        tensorflow-datasets. The variable is read here because tensorflow-datasets reads it only
+        when it is imported.
+      options: Fields of `DownloadConfig`.
     """
     import tensorflow_datasets as tfds
 
@@ -115,10 +119,10 @@ def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -
 
 @contextmanager
 def _adapted(progress: Progress) -> Iterator[None]:
-    """What tensorflow-datasets has no option for.
+    """Patch settings for which tensorflow-datasets has no option.
 
-    Its progress becomes ours, its chatter stays off stdout, and it gives up a dead
-    network soon.
+    Its progress bars report to `progress`, its messages do not reach stdout, and it gives up
+    earlier if there is no network.
     """
     from tensorflow_datasets.core import utils
     from tensorflow_datasets.core.download import downloader
@@ -134,13 +138,15 @@ def _adapted(progress: Progress) -> Iterator[None]:
 
 
 class _ReportingBar:
-    """What tensorflow-datasets uses of a tqdm bar, told to a callback.
+    """A replacement for tqdm's bar that reports to a callback.
+
+    It has only the methods that tensorflow-datasets calls.
 
     Args:
-      progress: called at every change.
-      iterable: what the bar is drawn around, if anything.
-      desc: the bar's description; if it starts as none of `_DOINGS`, nothing is reported.
-      total: the expected final count.
+      progress: Called at every change.
+      iterable: Items to iterate over, if any.
+      desc: Description of the bar. Nothing is reported unless it starts with a key of `_DOINGS`.
+      total: Expected final count, or None.
     """
 
     def __init__(
@@ -150,7 +156,7 @@ class _ReportingBar:
         *,
         desc: str = "",
         total: int | None = None,
-        **_: Any,  # tqdm's looks
+        **_: Any,  # Options for the look of tqdm's bar.
     ) -> None:
         self._progress, self._iterable = progress, iterable
         known = (doing for start, doing in _DOINGS.items() if desc.startswith(start))
@@ -179,7 +185,7 @@ class _ReportingBar:
 
 @contextmanager
 def _attributes(owner: Any, **values: Any) -> Iterator[None]:
-    """Give attributes of a library other values for a while."""
+    """Give attributes of an object other values inside the `with` block."""
     before = {name: getattr(owner, name) for name in values}
     try:
         for name, value in values.items():
@@ -192,13 +198,13 @@ def _attributes(owner: Any, **values: Any) -> Iterator[None]:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turns what a download is known to raise into one message."""
+    """Convert the known exceptions of a download into errors with a hint."""
     import requests
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
     from tensorflow_datasets.core.download.extractor import ExtractError
     from tensorflow_datasets.core.download.util import DownloadError
 
-    hint = "check the network, or download it elsewhere and name the file with `archive`"
+    hint = "check the network, or download it elsewhere and pass the file with `archive`"
     try:
         yield
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
@@ -206,12 +212,12 @@ def _explained(url: str) -> Iterator[None]:
     except (requests.exceptions.RequestException, DownloadError) as error:
         raise InputError(f"the download of {url} failed ({error})", hint) from error
     except (NonMatchingChecksumError, ExtractError) as error:
-        message = f"what came from {url} is not the recorded archive ({error})"
-        raise InputError(message, "try again later, or name a good copy with `archive`") from error
+        message = f"the download from {url} is not the recorded archive ({error})"
+        raise InputError(message, "try again later, or pass a good copy with `archive`") from error
     except OSError as error:
         raise RunError(
             f"tensorflow-datasets could not write its files ({error})",
-            "free some disk space, or name another folder in TFDS_DATA_DIR",
+            "free disk space, or set TFDS_DATA_DIR to another folder",
         ) from error
 
 
@@ -234,7 +240,7 @@ def _examples(builder: Any, split: str) -> Iterator[Row]:
     import tensorflow_datasets as tfds
 
     names = builder.info.features["label"].names
-    # One shard after the other: the same order everywhere, and little memory.
+    # Reading one shard after another gives the same order on every machine and takes little memory.
     in_order = tfds.ReadConfig(interleave_cycle_length=1)
     rows = builder.as_dataset(split=split, read_config=in_order).batch(_ROWS_A_BATCH)
     row = 0

@@ -136,7 +136,7 @@ def test_text_as_people_write_it(run: Run, tmp_path: Path, names: tuple[str, str
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (b"1,nul \0 byte", "mine.csv, row 3: holds NUL bytes"),
+        (b"1,nul \0 byte", "mine.csv, row 3: contains NUL bytes"),
         (b"1,caf\xe9", "mine.csv, row 3: byte 0xe9 at position 6 is not UTF-8"),
         (b",good", "mine.csv, row 3: "),
     ],

@@ -110,7 +110,7 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
     assert run("predict", "--run", "runs/one", "--file", "cola.tsv")[1] == out
     code, _, err = run("predict", "--run", "runs/one", *column, "text")
     assert code == 2
-    assert "the column 'text' of --text-column is not in the header" in err
+    assert "the column 'text' of --text-column does not occur in the header" in err
     for arguments, message in (
         (["a text", "--file", "lines.txt"], "texts and --file both say"),
         (["--file", "none.txt"], "none.txt: there is no such file"),
@@ -160,7 +160,7 @@ def test_eval_takes_columns(run: Any, folder: Path) -> None:
         code, out, err = run("eval", "--run", "runs/one", "--file", "named.csv", *options)
         assert (code, json.loads(out)["examples"]) == (0, 6)
         assert "named.csv: columns separated by semicolon" in err
-    assert "named.csv: row 1 (stars, body) names the columns and is not read as data" in err
+    assert "named.csv: row 1 (stars, body) is the header and is not read as data" in err
 
 
 @pytest.mark.parametrize("path", [".", "none/results", "reviews/dev.tsv/results", "pipe"])

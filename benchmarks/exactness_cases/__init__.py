@@ -1,1 +1,1 @@
-"""What `benchmarks/exactness.py` trains, and how each framework is asked to accumulate."""
+"""The trainings of `benchmarks/exactness.py`, and how each framework accumulates in them."""

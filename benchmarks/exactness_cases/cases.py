@@ -1,4 +1,4 @@
-"""The grid: what is trained, on which examples, cut how. Knows numpy only, and no framework."""
+"""The cases to train: optimizers, models, examples and micro-batches. Imports only NumPy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-STOP_AFTER = 6  # micro-steps: in the middle of the second window
+STOP_AFTER = 6  # Micro-steps: in the middle of the second window.
 FEATURES, WORDS, TOKENS = 6, 10, 5
 POSITIONS = (1, 2, 3, 4)
 
-# Learning rates at which eight updates of each optimizer move the weights by some percent.
+# With these learning rates, eight updates of each optimizer change the weights by a few percent.
 LEARNING_RATES = {
     "Adadelta": 1.0,
     "Adafactor": 0.01,
@@ -27,7 +27,8 @@ LEARNING_RATES = {
     "SGD": 0.05,
 }
 
-# All strong enough to show in the weights; only Lion, which takes signs, does not feel a clip.
+# Each option is strong enough to show in the weights, except clipping with Lion, which uses only
+# the signs of gradients.
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "LR schedule": {"schedule": True},
@@ -39,26 +40,32 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class NotSupportedError(Exception):
-    """An optimizer that is not there, or an argument that it refuses."""
+    """Raised if a framework lacks an optimizer or does not accept an option."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training: eight updates or more.
+    """One training of at least eight updates.
 
     Attributes:
-      row: of the summary table; `detail` tells its cases apart.
-      optimizer: its name in Keras.
-      options: of the optimizer.
-      schedule: let the learning rate decay over updates.
-      examples: of an epoch, in order, never shuffled.
-      micro: sizes of a window's micro-batches; the last window of an epoch may be shorter.
+      row: Row of the summary table.
+      detail: Distinguishes the cases of a row; empty if the optimizer does.
+      optimizer: Name of the optimizer in Keras.
+      options: Options of the optimizer.
+      schedule: Whether the learning rate decays over updates.
+      examples: Number of examples of an epoch, which are never shuffled.
+      micro: Sizes of a window's micro-batches. The last window of an epoch may be shorter.
+      epochs: Number of epochs.
       model: `dense`, `embedding` or `regularised`.
-      overflow: the micro-batch, from 1, of the second window that has an infinite target.
-      loss_scale: `LossScaleOptimizer` around the optimizer, or what `mixed_float16` makes.
-      accumulator_dtype: of the accumulators, where that can be chosen.
-      placement: replicas and workers.
-      stop: how the training is stopped in mid-window, and gone on with.
+      sample_weights: Whether examples are weighted.
+      overflow: Number, counted from 1, of the micro-batch in the second window that has an
+        infinite target; 0 for none.
+      loss_scale: Whether a `LossScaleOptimizer` wraps the optimizer.
+      mixed: Whether the policy is `mixed_float16`.
+      accumulator_dtype: Type of the accumulators, or None for the default.
+      placement: `local`, or the number of replicas or workers, such as `2 replicas`.
+      stop: How training is stopped and resumed in mid-window: `checkpoint` or `save`; empty if it
+        is not stopped.
     """
 
     row: str
@@ -88,17 +95,20 @@ class Case:
 
     @property
     def sizes_vary(self) -> bool:
-        """Whether some micro-batch weighs less than others, or some window has fewer."""
+        """Return whether micro-batches differ in size, or the last window is shorter."""
         return len(set(self.micro)) > 1 or self.examples % self.window > 0
 
     def bound(self, dtype: str) -> float | None:
-        """The largest relative difference allowed."""
+        """Return the largest relative difference allowed, or None if there is no bound."""
         if self.accumulator_dtype:
             return None
         return 1e-12 if dtype == "float64" else 1e-6
 
     def allows(self, dtype: str) -> bool:
-        """float16 computation and narrow accumulators have nothing to show in float64."""
+        """Return whether the case applies to models of this type.
+
+        Mixed precision and narrow accumulators apply to float32 only.
+        """
         return dtype == "float32" or not (self.mixed or self.accumulator_dtype)
 
 
@@ -112,7 +122,7 @@ def all_cases() -> list[Case]:
 
 
 def special_cases() -> list[Case]:
-    # Windows with an overflow are dropped: one more epoch makes up for them.
+    # Windows with an overflow are dropped, so these cases train for one more epoch.
     scaled = [
         Case("loss scale, overflow", f"position {p}", overflow=p, loss_scale=True, epochs=3)
         for p in POSITIONS
@@ -127,14 +137,14 @@ def special_cases() -> list[Case]:
         Case("ragged micro-batches (6, 6, 4)", micro=(6, 6, 4)),
         Case("partial window (2 of 4)", examples=56),
         Case("60 of 64 examples", examples=60, micro=(8, 8, 8, 8), epochs=4),
-        # Keras 3's sparse Adam squares the rows of a repeated token before it adds them up, so
-        # that its big batch is not what it should be. Nothing is squared in SGD.
+        # In Keras 3, sparse Adam squares the gradients of a repeated token before it sums them, so
+        # even its big batch is wrong. SGD squares nothing.
         Case("embedding gradients, Adam", model="embedding"),
         Case("embedding gradients, SGD", model="embedding", optimizer="SGD"),
         Case("regularisers", model="regularised"),
         Case("sample weights", sample_weights=True),
         *scaled,
-        # A micro-batch's mean gradient may overflow where that of its window does not.
+        # The mean gradient of a micro-batch may overflow although that of its window does not.
         Case("mixed_float16, nothing injected", mixed=True, epochs=3),
         *mixed,
         *narrow,
@@ -145,7 +155,7 @@ def special_cases() -> list[Case]:
 
 
 def windows(case: Case) -> list[list[slice]]:
-    """The micro-batches of each window of an epoch."""
+    """Return the rows of each micro-batch, for each window of an epoch."""
     cuts = []
     for begin in range(0, case.examples, case.window):
         ends = np.minimum(begin + np.cumsum((0, *case.micro)), case.examples).tolist()
@@ -154,12 +164,12 @@ def windows(case: Case) -> list[list[slice]]:
 
 
 def data(case: Case, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Features or token ids, targets, and sample weights or None."""
+    """Return features or token ids, targets, and sample weights or None."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(64, FEATURES))
     targets = np.sin(features @ rng.normal(size=(FEATURES, 1))) + rng.normal(size=(64, 1)) / 4
     weights = rng.uniform(0.1, 2, 64)
-    # Few words, so that a micro-batch has some of them several times, and misses others.
+    # The vocabulary is small, so that a micro-batch repeats some words and lacks others.
     tokens = rng.integers(0, WORDS, (64, TOKENS)).astype(np.int32)
     if case.overflow:
         targets[case.window + sum(case.micro[: case.overflow - 1]) + 1] = np.inf
@@ -173,6 +183,6 @@ def data(case: Case, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
 
 
 def start_weights(shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
-    """None near zero, biases included: a difference relative to nothing says nothing."""
+    """Return start weights, none near zero, so that relative differences are meaningful."""
     rng = np.random.default_rng(1)
     return [rng.choice([-1, 1], shape) * rng.uniform(0.2, 0.6, shape) for shape in shapes]

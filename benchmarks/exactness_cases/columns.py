@@ -1,4 +1,4 @@
-"""The table's columns: which framework, in which precision, compared with what."""
+"""The columns of the table: each framework with its precision and its reference training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from exactness_cases.cases import Case
 
 
 class Job(NamedTuple):
-    """One training: by what, of which case, on how many replicas or workers."""
+    """One training to run.
+
+    Attributes:
+      training: Name in the TRAININGS of the framework's module.
+      case: Index of the case.
+      placement: `local`, or the number of replicas or workers.
+    """
 
     training: str
     case: int
@@ -18,15 +24,15 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """One way to accumulate.
+    """One method of accumulation.
 
     Attributes:
-      title: of the table's column.
-      framework: the module of this package that trains.
-      training: its name in that module's TRAININGS.
-      dtype: of the model.
-      reference: the training that its differences are to.
-      legacy: the training to turn to where the first crashes; its reference is `legacy big batch`.
+      title: Title of the column.
+      framework: Module of this package that runs the training.
+      training: Name in the TRAININGS of that module.
+      dtype: Type of the model.
+      legacy: Training to use instead if the first crashes, compared with `legacy big batch`.
+      reference: Training that the weights are compared with.
     """
 
     title: str
@@ -37,14 +43,14 @@ class Column:
     reference: str = "big batch"
 
     def references(self, case: Case) -> list[str]:
-        """The trainings on one device that this column's are compared with."""
+        """Return the names of the trainings on one device that this column is compared with."""
         names = [self.reference]
         names += ["legacy big batch"] if self.legacy else []
         return names + (["float32 big batch"] if self.controls and case.mixed else [])
 
     @property
     def controls(self) -> bool:
-        """Whether the rounding of mixed precision is measured, too."""
+        """Return whether the column also measures the rounding of mixed precision."""
         return self.framework == "with_bertaccum"
 
     def jobs(self, cases: list[Case]) -> list[Job]:
@@ -81,12 +87,12 @@ PEERS = [
     ),
     Column("Hugging Face Accelerate 1.15.0", "with_accelerate", "accelerate"),
 ]
-# The environments' names, in the folder peers beside this one.
+# Names of the environments, whose requirements are in ../peers.
 ENVIRONMENTS = {
     "with_keras": "keras",
     "with_gradient_accumulator": "gradient-accumulator",
     "with_trainer": "huggingface",
     "with_accelerate": "huggingface",
 }
-# Those whose requirements name every package; PyTorch's differ from machine to machine.
+# Environments whose requirements list every package. PyTorch's packages depend on the machine.
 COMPLETE = {"keras", "gradient-accumulator"}

@@ -1,4 +1,4 @@
-"""From trained weights to the table's cells."""
+"""Compares trained weights, and builds the cells of the table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Result = dict[str, Any]
 Weights = list[list[float]]
 Trained = dict[tuple[str, str, str, int], Result]  # framework, dtype, training, case
 
-# The least relative movement of the weights from which a difference says anything.
+# Training must change the weights by at least this much for a difference to be meaningful.
 MOVED = 1e-4
 
 
 def relative_difference(weights: Weights, reference: Weights) -> float:
-    """Over the variables, the largest of max |w - w_reference| / max |w_reference|."""
+    """Return the maximum over all variables of max |w - w_reference| / max |w_reference|."""
     return max(
         float(np.abs(np.subtract(mine, theirs)).max() / np.abs(theirs).max())
         for mine, theirs in zip(weights, reference, strict=True)
@@ -27,7 +27,7 @@ def relative_difference(weights: Weights, reference: Weights) -> float:
 
 
 def cell(trained: Trained, column: Column, cases: list[Case], number: int) -> dict[str, Any]:
-    """What a column did with a case, as it stands in the JSON."""
+    """Return the result of a column for a case, as written to the JSON file."""
     case = cases[number]
     place = {
         "row": case.row,
@@ -56,7 +56,7 @@ def cell(trained: Trained, column: Column, cases: list[Case], number: int) -> di
 
 
 def compared(result: Result, reference: Result, bound: float | None) -> dict[str, Any]:
-    """A difference, or why there is none."""
+    """Return the difference from the reference, or the reason why it is missing."""
     if "not_supported" in result:
         reason = result["not_supported"]
         short = reason if len(reason) < 20 else "not supported"

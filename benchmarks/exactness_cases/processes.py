@@ -1,4 +1,4 @@
-"""Trainings in processes of their own: what hangs or dies takes only itself with it."""
+"""Runs trainings in child processes, so that one that hangs or dies does not affect others."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ START_SECONDS, CASE_SECONDS = 60, 60
 def run_jobs(
     python: str, framework: str, dtype: str, jobs: list[Job], folder: Path
 ) -> Iterator[tuple[Job, Result]]:
-    """Runs jobs in as few processes as they allow, and yields each one's result as it comes.
+    """Run jobs in as few processes as possible, and yield each result when it arrives.
 
-    Jobs on one device share a process. If it dies or is silent for too long, that is the
-    result of the job it was at, and a new one goes on with the next.
+    Jobs on one device share a process. If this process dies or times out, an error becomes the
+    result of its current job, and a new process runs the remaining jobs.
     """
     local = [job for job in jobs if job.placement == "local"]
     for batch in [local] + [[job] for job in jobs if job.placement != "local"]:
@@ -47,7 +47,7 @@ def run_jobs(
 
 
 def arriving(processes: list[subprocess.Popen[bytes]], paths: list[Path]) -> Iterator[Result]:
-    """Results as they come, until all processes have ended or one is silent for too long."""
+    """Yield results as they arrive, until all processes have exited or one times out."""
     done, deadline = 0, time.monotonic() + START_SECONDS + CASE_SECONDS
     while True:
         ended = all(process.poll() is not None for process in processes)
@@ -67,7 +67,7 @@ def arriving(processes: list[subprocess.Popen[bytes]], paths: list[Path]) -> Ite
 def started(
     python: str, arguments: list[str], paths: list[Path], jobs: str
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """One process a path, killed at the end; their output goes to a log beside each path."""
+    """Start one process per path, with a log beside each path, and kill them at the end."""
     processes = []
     try:
         for path, cluster in zip(paths, clusters(len(paths)), strict=True):
@@ -94,12 +94,12 @@ def environment(cluster: dict[str, str]) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"} | FRAMEWORK | cluster
 
 
-# The comparison is on CPU, and Keras 3 has several backends.
+# All frameworks run on the CPU, and Keras 3 on TensorFlow.
 FRAMEWORK = {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
 
 
 def clusters(workers: int) -> list[dict[str, str]]:
-    """Each worker's environment: none for a single one, else a cluster on loopback."""
+    """Return each worker's environment variables; a single worker needs none."""
     if workers == 1:
         return [{}]
     sockets = [socket.socket() for _ in range(workers)]
@@ -114,7 +114,7 @@ def clusters(workers: int) -> list[dict[str, str]]:
 
 
 def read(path: Path) -> list[Result]:
-    """The lines that are complete."""
+    """Return the results of all complete lines."""
     if not path.exists():
         return []
     complete = path.read_text().rpartition("\n")[0]
@@ -122,7 +122,7 @@ def read(path: Path) -> list[Result]:
 
 
 def merged(parts: tuple[Result, ...]) -> Result:
-    """The result of several workers: an error if one had one, or if their weights differ."""
+    """Return the common result of all workers, or an error if one failed or weights differ."""
     for part in parts:
         if part != parts[0]:
             failures = [p for p in parts if "error" in p]
@@ -131,17 +131,17 @@ def merged(parts: tuple[Result, ...]) -> Result:
 
 
 def environment_python(name: str, python: str, folder: Path) -> str:
-    """The interpreter of a peer's own environment, which is made where it is not there.
+    """Return the interpreter of a peer's environment, after installing missing packages.
 
-    The requirements of most are complete and exact, so that nothing has to be resolved. That also
-    makes gradient-accumulator installable, which asks for a numpy too old for its TensorFlow.
+    Complete requirements are installed without resolving dependencies. This is also the only way to
+    install gradient-accumulator, which requires a NumPy too old for its TensorFlow.
     """
     requirements = BENCHMARKS / "peers" / f"{name}.txt"
     installed = folder / name / "bin" / "python"
     print(f"{name}: in {folder / name}", file=sys.stderr)
     if not installed.exists():
         subprocess.run([python, "-m", "venv", str(folder / name)], check=True)
-    # Also finishes what was interrupted; if nothing is missing, it asks no index.
+    # This also completes an interrupted installation. With nothing missing, pip needs no network.
     pip = [str(installed), "-m", "pip", "install", "--quiet"]
     pip += ["--no-deps"] if name in COMPLETE else []
     subprocess.run([*pip, "-r", str(requirements)], check=True, stdout=sys.stderr)

@@ -1,9 +1,9 @@
-"""One process of trainings: jobs as JSON on stdin, their results as JSON lines in a file.
+"""Runs trainings in one process: reads jobs as JSON from stdin, and writes JSON Lines to a file.
 
     python -m exactness_cases.run with_bertaccum float64 RESULTS <<< '[["optimizer", 0, "local"]]'
 
-A job is a training's name, a case's number and a placement, the same for all jobs, which is set
-up before the framework starts. What a training raises is its result.
+A job is the name of a training, the number of a case and a placement. All jobs have the same
+placement, which is set up before the first training. An exception becomes the training's result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from exactness_cases.cases import Case, NotSupportedError, all_cases
 
 
 def result(train: Callable[[str, Case], Any], name: str, case: Case) -> dict[str, Any]:
-    """The trained weights, or what was raised instead."""
+    """Return the trained weights, or a description of the exception."""
     try:
         return {"weights": train(name, case)}
     except NotSupportedError as error:
@@ -29,7 +29,7 @@ def result(train: Callable[[str, Case], Any], name: str, case: Case) -> dict[str
 
 
 def gist(error: Exception) -> str:
-    """One line: the first, or after AutoGraph's account of the user's code the last."""
+    """Return the first line of an error, or the last if AutoGraph put user code before it."""
     lines = str(error).strip().splitlines() or [""]
     return lines[-1 if lines[0] == "in user code:" else 0].strip()
 

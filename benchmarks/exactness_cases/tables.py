@@ -1,4 +1,4 @@
-"""Markdown of the cells: a summary, the controls, and all of the grid."""
+"""Markdown tables of the cells: the summary, the controls and all cases."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ NOT_APPLICABLE = "not applicable"
 TITLE = """\
 # How exact accumulation is
 
-Written by `python benchmarks/exactness.py`, with `--peers` for the other packages, and with
-`--only "Hugging Face"` for those of PyTorch alone."""
+Written by `python benchmarks/exactness.py`; `--peers` adds the other packages, and
+`--only "Hugging Face"` measures only those on PyTorch."""
 NOTES = """\
-Largest relative difference of a weight to the big batch in the same framework, after at least
-eight updates: the first six rows are the worst of the eleven optimizers of tf_keras, the others
-Adam. The peers are measured in float32. **Bold**: a crash, or beyond 1e-12 in float64 or 1e-6 in
-float32; narrow accumulators have no bound.
+Each cell is the largest relative difference of a weight from the big batch in the same framework,
+after at least eight updates. The first six rows show the worst of the eleven optimizers of
+tf_keras; the other rows use Adam. The other packages are measured in float32. **Bold** marks a
+crash, or a difference above 1e-12 in float64 or 1e-6 in float32. Narrow accumulators have no bound.
 
-- bertaccum, optimizer: `AccumulatingOptimizer` in `fit`; where micro-batches or windows differ in
-  size (ragged, partial, 60 of 64), its explicit face in a loop. Model: `accumulate_gradients`.
-- mixed_float16: gradients are rounded to float16, once a micro-batch here and once a window by the
-  big batch. How far that takes each from a big batch in float32 stands below. 1e-2 and more: a
-  window was dropped that the big batch kept, or the other way around."""
+- bertaccum optimizer: `AccumulatingOptimizer` in `fit`. If micro-batches or windows differ in size
+  (ragged, partial, 60 of 64), a training loop calls its `accumulate` and `apply`.
+- bertaccum model: `accumulate_gradients`.
+- mixed_float16: gradients are rounded to float16, once per micro-batch with accumulation and once
+  per window with the big batch. The second table compares both with a big batch in float32. A
+  difference of 1e-2 or more means that only one of the two dropped a window."""
 PEER_NOTES = """\
-- Keras 3: `gradient_accumulation_steps`. With embeddings and Adam it is its big batch that is off:
-  its sparse Adam squares the rows of a repeated token before adding them up.
-- gradient-accumulator, optimizer: with legacy optimizers, as it asks for (with new ones it crashes;
-  AdamW, Adafactor and Lion are only there as new ones). Between updates it calls them with zero
-  gradients, so that whatever remembers gradients, as Adam in most rows, is off. Model: with new
-  ones; it says that it is for one device.
-- Hugging Face: a small `BertForSequenceClassification`, whose big batch is that of Trainer, and for
-  Accelerate that of a plain PyTorch loop. PyTorch has no Ftrl and no Lion ("not there"); overflows
-  and several replicas need a GPU; with Trainer a run can only be stopped between updates.
-  Trainer: `gradient_accumulation_steps`. It leaves dividing by the window to the model, which
-  divides by the micro-batch: the gradient is the sum of the means. Optimizers that look at the size
-  of a gradient, and clipping, see that; with label smoothing Trainer divides by itself.
-  Accelerate: the loop of its guide, `with accelerator.accumulate(model)`. It takes the mean of the
-  micro-batches' means, and divides a shorter last window by the full number of steps; the
-  1e-06 of its global clip, of RMSprop, is rounding."""
+- Keras 3: `gradient_accumulation_steps`. With embeddings and Adam, the error is in its big batch:
+  sparse Adam squares the gradients of a repeated token before it sums them.
+- gradient-accumulator optimizer: wraps legacy optimizers, as it requires. It crashes with new ones,
+  and AdamW, Adafactor and Lion exist only as new ones. Between updates it calls the optimizer with
+  zero gradients, which changes every optimizer that keeps moments, such as Adam in most rows.
+- gradient-accumulator model: wraps a model with a new optimizer. Its documentation limits it to one
+  device.
+- Hugging Face: a small `BertForSequenceClassification`. The big batch is trained by Trainer or, for
+  Accelerate, by a plain PyTorch loop. PyTorch has no Ftrl and no Lion ("not there"). Overflows and
+  several replicas need a GPU, and a Trainer run can be stopped only between updates.
+- Hugging Face Trainer: `gradient_accumulation_steps`. Trainer expects the model to divide the loss
+  by the window, but this model divides by the micro-batch, so the gradient is the sum of the means.
+  This affects clipping and every optimizer that is sensitive to the scale of gradients. With label
+  smoothing Trainer itself divides correctly.
+- Hugging Face Accelerate: the loop of its guide, `with accelerator.accumulate(model)`. It takes the
+  mean of the micro-batches' means, and divides a shorter last window by the full number of steps.
+  The 1e-06 of global clipping with RMSprop is rounding."""
 
 
 def summary(cells: list[Cell]) -> str:
-    """A row for each kind of case, a column for each way to accumulate."""
+    """Return a table with a row for each kind of case and a column for each method."""
     columns = unique(c["column"] for c in cells)
     lines = header(["", *columns])
     for row in unique(c["row"] for c in cells):
@@ -54,7 +57,7 @@ def summary(cells: list[Cell]) -> str:
 
 
 def grid(cells: list[Cell]) -> str:
-    """A row for each case."""
+    """Return a table with a row for each case."""
     columns = unique(c["column"] for c in cells)
     lines = header(["", "", *columns])
     for row, detail in unique((c["row"], c["detail"]) for c in cells):
@@ -64,9 +67,9 @@ def grid(cells: list[Cell]) -> str:
 
 
 def controls(cells: list[Cell]) -> str:
-    """What float16 does to the big batch itself, and to what is accumulated."""
-    titles = ["", "", "", "accumulated to big batch", "each to a big batch in float32: accumulated"]
-    lines = header([*titles, "big batch"])
+    """Return a table of mixed precision: differences from the big batch and from one in float32."""
+    titles = ["", "", "", "accumulated to big batch", "accumulated to float32 big batch"]
+    lines = header([*titles, "big batch to float32 big batch"])
     for c in cells:
         if "to_float32" in c:
             values = map(short, [c["difference"], *c["to_float32"].values()])
@@ -75,7 +78,7 @@ def controls(cells: list[Cell]) -> str:
 
 
 def worst(cells: list[Cell]) -> str:
-    """The largest difference, and how many cells have none for which reason."""
+    """Return the largest difference, and counts of the cells without one by reason."""
     if len(cells) == 1:
         return text(cells[0])
     trained = [c for c in cells if "difference" in c]
@@ -100,7 +103,7 @@ def short(value: float) -> str:
 
 
 def unique(values: Iterable[Any]) -> list[Any]:
-    """Without repetitions, in order."""
+    """Return the values in order, without repetitions."""
     return list(dict.fromkeys(values))
 
 

@@ -1,7 +1,7 @@
-"""The small BERT of Hugging Face and its optimizers, for every peer on PyTorch.
+"""A small Hugging Face BERT with its optimizers and data, for every peer on PyTorch.
 
-The model is `BertForSequenceClassification` with two classes, as its users have it. Its data are
-the token ids of the grid; the class is whether the grid's target is positive.
+The model is an unchanged `BertForSequenceClassification` with two classes. Its data are the token
+ids of the cases, and the class tells whether the case's target is positive.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from exactness_cases.cases import (
     windows,
 )
 
-torch.set_num_threads(1)  # More threads wait for each other longer than so small a model computes.
+torch.set_num_threads(1)  # For such a small model, synchronizing threads takes longer than work.
 NAMES = {"Nadam": "NAdam"}
 WORKERS = "2 workers"
 
 
 def check(case: Case) -> None:
-    """Raise NotSupportedError for what no peer on PyTorch offers here."""
+    """Raise NotSupportedError if no peer on PyTorch supports the case."""
     missing = {
         "no such option": case.accumulator_dtype
         or case.model == "regularised"
@@ -45,7 +45,7 @@ def check(case: Case) -> None:
 
 
 def make_model() -> torch.nn.Module:
-    """Without dropout, and with the start weights of the grid."""
+    """Return the model without dropout and with the start weights of the cases."""
     config = BertConfig(
         vocab_size=WORDS,
         hidden_size=8,
@@ -60,7 +60,8 @@ def make_model() -> torch.nn.Module:
     )
     model = BertForSequenceClassification(config)
     for name, parameter in model.named_parameters():
-        # Attention does not depend on this bias: its gradient is rounding, which Adam magnifies.
+        # Attention does not depend on this bias. Its gradient is rounding error, which Adam
+        # magnifies.
         parameter.requires_grad = not name.endswith("key.bias")
     chosen = trainable(model)
     with torch.no_grad():
@@ -74,7 +75,7 @@ def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def make_optimizer(case: Case, model: torch.nn.Module) -> tuple[Any, Any]:
-    """The case's optimizer, and its schedule: one step an update, constant unless it decays."""
+    """Return the case's optimizer and its schedule, which takes one step per update."""
     kind = getattr(torch.optim, NAMES.get(case.optimizer, case.optimizer), None)
     if kind is None:
         raise NotSupportedError("not there")
@@ -89,7 +90,7 @@ def clip_norm(case: Case) -> float:
 
 
 def examples(case: Case) -> list[dict[str, torch.Tensor]]:
-    """Those of an epoch."""
+    """Return the examples of an epoch."""
     tokens, targets, _ = data(dataclasses.replace(case, model="embedding"), "float32")
     labels = (targets[:, 0] > 0).astype("int64")
     return [
@@ -99,7 +100,7 @@ def examples(case: Case) -> list[dict[str, torch.Tensor]]:
 
 
 class Batches(list):
-    """Each batch's rows, with what Accelerate asks of a batch sampler."""
+    """Rows of each batch, with the attributes that Accelerate requires of a batch sampler."""
 
     drop_last = False
 
@@ -109,7 +110,11 @@ class Batches(list):
 
 
 def loader(case: Case, accumulate: bool) -> torch.utils.data.DataLoader:
-    """An epoch in micro-batches, or in whole windows; each process gets every second half."""
+    """Return a loader of an epoch in micro-batches or in whole windows.
+
+    With two workers each micro-batch is cut into two halves, because Accelerate gives every second
+    batch to each process.
+    """
     cuts = [rows for window in windows(case) for rows in window]
     if not accumulate:
         cuts = [slice(window[0].start, window[-1].stop) for window in windows(case)]
@@ -122,12 +127,12 @@ def loader(case: Case, accumulate: bool) -> torch.utils.data.DataLoader:
 
 
 def weights_of(model: torch.nn.Module) -> list[list[float]]:
-    """Each trainable parameter's values, flat."""
+    """Return the values of each trainable parameter as a flat list."""
     return [p.detach().double().ravel().tolist() for p in trainable(model)]
 
 
 def join_cluster() -> None:
-    """Set what PyTorch reads of a cluster, from the TF_CONFIG that the runner sets."""
+    """Set PyTorch's environment variables of a cluster from the runner's TF_CONFIG."""
     config = json.loads(os.environ["TF_CONFIG"])
     address, port = config["cluster"]["worker"][0].split(":")
     rank = str(config["task"]["index"])

@@ -1,4 +1,4 @@
-"""The small model and its training, written once for every Keras: tf_keras, tf.keras, Keras 3."""
+"""The small Keras model and its training, for tf_keras, tf.keras and Keras 3."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from exactness_cases.cases import (
 
 
 def make_model(keras: Any, case: Case) -> Any:
-    """The case's model with its start weights; a functional one, which all can wrap."""
+    """Return the case's functional model with its start weights; all packages can wrap it."""
     regularizer = keras.regularizers.L2(0.01) if case.model == "regularised" else None
     dense = keras.layers.Dense
     if case.model == "embedding":
@@ -35,7 +35,7 @@ def make_model(keras: Any, case: Case) -> Any:
     else:
         inputs = hidden = keras.Input((FEATURES,))
     hidden = dense(8, activation="tanh", kernel_regularizer=regularizer)(hidden)
-    # As Keras advises: with mixed precision the output stays in float32.
+    # Keras recommends float32 outputs with mixed precision.
     options = {"dtype": "float32"} if case.mixed else {}
     outputs = dense(1, kernel_regularizer=regularizer, **options)(hidden)
     model = keras.Model(inputs, outputs)
@@ -44,10 +44,10 @@ def make_model(keras: Any, case: Case) -> Any:
 
 
 def make_optimizer(keras: Any, case: Case, legacy: bool = False, **more: Any) -> Any:
-    """The case's optimizer, without any accumulation unless `more` asks for it.
+    """Return the case's optimizer, which accumulates only if options in `more` enable it.
 
     Raises:
-      NotSupportedError: it is not there, or refuses an argument.
+      NotSupportedError: The optimizer is missing or rejects an argument.
     """
     optimizers = keras.optimizers.legacy if legacy else keras.optimizers
     rate: Any = LEARNING_RATES[case.optimizer]
@@ -66,13 +66,13 @@ def scaled(keras: Any, optimizer: Any) -> Any:
 
 
 def compiled(model: Any, optimizer: Any) -> Any:
-    # Without XLA, which Keras 3 would use: compiling takes longer than training.
+    # XLA, which Keras 3 would use, takes longer to compile than the model to train.
     model.compile(optimizer, "mse", jit_compile=False)
     return model
 
 
 def big_batch(keras: Any, case: Case, legacy: bool = False) -> Any:
-    """What all else is compared with: plain `fit` with the whole window as its batch."""
+    """Train with plain `fit` and the whole window as the batch: the reference of all columns."""
     optimizer = make_optimizer(keras, case, legacy)
     if case.loss_scale:
         optimizer = scaled(keras, optimizer)
@@ -82,10 +82,13 @@ def big_batch(keras: Any, case: Case, legacy: bool = False) -> Any:
 
 
 def accumulated(keras: Any, case: Case, make: Callable[[], Any], suffix: str = ".keras") -> Any:
-    """Trains what `make` makes, a compiled model that accumulates, on the micro-batches.
+    """Train an accumulating model on the micro-batches.
 
     Args:
-      suffix: of the path that a model is saved to, which chooses the format.
+      keras: The Keras module.
+      case: The case.
+      make: Returns a new compiled model that accumulates.
+      suffix: Suffix of the path that a model is saved to, which selects the format.
     """
     if case.stop:
         return interrupted(keras, case, make, suffix)
@@ -111,7 +114,7 @@ def fit(model: Any, case: Case, examples: Any, batch: int) -> None:
 
 
 def micro_batches(keras: Any, case: Case) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Those of one epoch."""
+    """Yield the micro-batches of one epoch."""
     features, targets, _ = data(case, keras.backend.floatx())
     for window in windows(case):
         for rows in window:
@@ -127,7 +130,7 @@ def ragged_batches(keras: Any, case: Case) -> tf.data.Dataset:
 
 
 def interrupted(keras: Any, case: Case, make: Callable[[], Any], suffix: str) -> Any:
-    """Stops in mid-window, and goes on with what was saved."""
+    """Train up to the middle of a window, save, and resume training from the saved files."""
     batches = [*micro_batches(keras, case)] * case.epochs
     model = make()
     for batch in batches[:STOP_AFTER]:
@@ -144,28 +147,28 @@ def interrupted(keras: Any, case: Case, make: Callable[[], Any], suffix: str) ->
 
 
 def restored(model: Any, fresh: Any, path: str) -> Any:
-    """`fresh` with the state of `model`, by way of a checkpoint."""
+    """Return `fresh` after saving a checkpoint of `model` and restoring it into `fresh`."""
     path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(path)
-    if hasattr(fresh.optimizer, "build"):  # legacy optimizers have none
+    if hasattr(fresh.optimizer, "build"):  # Legacy optimizers have no `build`.
         fresh.optimizer.build(fresh.trainable_variables)
     tf.train.Checkpoint(model=fresh, optimizer=fresh.optimizer).restore(path).expect_partial()
     return fresh
 
 
 def weights_of(model: Any) -> list[list[float]]:
-    """Each trainable variable's values, flat."""
+    """Return the values of each trainable variable as a flat list."""
     return [v.numpy().astype(np.float64).ravel().tolist() for v in model.trainable_variables]
 
 
 def start(
     keras: Any, trainings: dict[str, Callable[[Case], Any]], placement: str, dtype: str
 ) -> Callable[[str, Case], list[list[float]]]:
-    """Set up devices and precision; return what trains a case and gives its weights."""
+    """Set up devices and precision, and return a function that trains a case."""
     strategy = make_strategy(placement)
     keras.backend.set_floatx(dtype)
 
     def train(name: str, case: Case) -> list[list[float]]:
-        keras.backend.clear_session()  # takes the policy of Keras 3 with it
+        keras.backend.clear_session()  # In Keras 3 this also resets the policy.
         keras.mixed_precision.set_global_policy("mixed_float16" if case.mixed else dtype)
         with strategy.scope() if strategy else contextlib.nullcontext():
             return weights_of(trainings[name](case))
@@ -174,7 +177,7 @@ def start(
 
 
 def make_strategy(placement: str) -> Any:
-    """The strategy, or None on one device."""
+    """Return the strategy, or None for one device."""
     count, _, of = placement.partition(" ")
     if of == "workers":
         return tf.distribute.MultiWorkerMirroredStrategy()

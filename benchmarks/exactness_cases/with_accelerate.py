@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: the loop of its guide to gradient accumulation.
+"""Hugging Face Accelerate, with the loop of its guide to gradient accumulation.
 
 https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
 """
@@ -20,7 +20,7 @@ from exactness_cases.cases import STOP_AFTER, Case, NotSupportedError
 
 
 def big_batch(case: Case) -> list[list[float]]:
-    """Plain PyTorch, without Accelerate."""
+    """Train with plain PyTorch, without Accelerate."""
     torch_training.check(case)
     model = torch_training.make_model()
     optimizer, schedule = torch_training.make_optimizer(case, model)
@@ -37,7 +37,7 @@ def big_batch(case: Case) -> list[list[float]]:
 
 @dataclass
 class Prepared:
-    """What `Accelerator.prepare` returns for a case, and the loop over it."""
+    """A case's model, optimizer, schedule and loader from `Accelerator.prepare`, and the loop."""
 
     accelerator: Accelerator
     model: Any
@@ -81,7 +81,7 @@ def accumulated(case: Case) -> list[list[float]]:
 
 
 def resumed(case: Case, run: Prepared) -> Prepared:
-    """Stops in mid-window, and goes on to the end of the epoch with what was saved."""
+    """Train up to the middle of a window, save, and resume to the end of the epoch."""
     run.train(itertools.islice(run.loader, STOP_AFTER))
     with tempfile.TemporaryDirectory() as folder:
         run.accelerator.save_state(folder)

@@ -1,4 +1,4 @@
-"""bertaccum's two faces, and what tf_keras does with the big batch."""
+"""bertaccum's optimizer and its model wrapper, and the big batch in tf_keras."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THERE = {
     if isinstance(value, type) and issubclass(value, keras.optimizers.Optimizer)
 }
 if THERE - {"Optimizer"} != set(LEARNING_RATES):
-    raise AssertionError(f"tf_keras has these optimizers, the grid has others: {THERE}")
+    raise AssertionError(f"tf_keras has other optimizers than LEARNING_RATES: {THERE}")
 
 
 def big_batch(case: Case) -> tf_keras.Model:
@@ -29,13 +29,16 @@ def big_batch(case: Case) -> tf_keras.Model:
 
 
 def float32_big_batch(case: Case) -> tf_keras.Model:
-    """The big batch of a case with mixed precision, without it."""
+    """Train the big batch of a case with mixed precision in float32 instead."""
     keras.mixed_precision.set_global_policy("float32")
     return training.big_batch(keras, dataclasses.replace(case, mixed=False, loss_scale=True))
 
 
 def optimizer(case: Case) -> tf_keras.Model:
-    """In `fit`; where that cannot tell an optimizer how much each micro-batch weighs, in a loop."""
+    """Train with `fit`, or with a custom loop if the sizes of micro-batches vary.
+
+    An optimizer in `fit` does not receive the number of examples of a micro-batch.
+    """
     if case.sizes_vary:
         return explicit_loop(case)
 

@@ -1,9 +1,9 @@
-"""gradient-accumulator, used as its documentation says.
+"""gradient-accumulator, used as described in its documentation.
 
-Its optimizer wrapper is for legacy optimizers (both kinds are tried) and takes clipping arguments
-in their place. Its model wrapper takes all optimizers; with mixed precision it wants
-`mixed_precision=True` and a `LossScaleOptimizer` of one's own. For saving the SavedModel format
-is recommended.
+Its optimizer wrapper is for legacy optimizers, but both kinds are tried. Clipping arguments are
+passed to the wrapper instead of the optimizer. Its model wrapper accepts all optimizers; with mixed
+precision it requires `mixed_precision=True` and an optimizer inside a `LossScaleOptimizer`. Models
+are saved in the recommended SavedModel format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keras 3: `gradient_accumulation_steps`, an argument of every optimizer."""
+"""Keras 3, with the argument `gradient_accumulation_steps` of its optimizers."""
 
 from __future__ import annotations
 

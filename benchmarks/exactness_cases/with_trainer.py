@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: `gradient_accumulation_steps`, with and without label smoothing."""
+"""Hugging Face Trainer with `gradient_accumulation_steps`, with and without label smoothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exactness_cases.cases import Case, NotSupportedError
 
 
 class OrderedTrainer(Trainer):
-    """Takes the grid's batches in order; Trainer's own would be shuffled and of one size."""
+    """A Trainer that takes the case's batches in order, instead of shuffled and of one size."""
 
     def __init__(self, loader: torch.utils.data.DataLoader, **options: Any) -> None:
         super().__init__(train_dataset=loader.dataset, **options)

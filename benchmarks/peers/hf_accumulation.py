@@ -1,12 +1,12 @@
-"""What Hugging Face Trainer logs and trains for one window, whole and in micro-batches.
+"""Compares what Hugging Face Trainer logs and trains for whole windows and for micro-batches.
 
     make build/peers/environments/huggingface
     build/peers/environments/huggingface/bin/python benchmarks/peers/hf_accumulation.py
 
-A `BertForSequenceClassification` of BERT-Tiny's size with random weights, without dropout, trains
-six updates of 32 examples with the defaults of `TrainingArguments`, which clip at a norm of 1.0.
-Prints for 1 x 32 and 4 x 8 the loss and the gradient norm that Trainer logs of the first update,
-and by how much the change of the weights over all updates differs between the two.
+A `BertForSequenceClassification` of the size of BERT-Tiny, with random weights and without dropout,
+trains for six updates of 32 examples with the defaults of `TrainingArguments`, which clip gradients
+to norm 1.0. Prints the loss and the gradient norm that Trainer logs for the first update with
+1 x 32 and 4 x 8, and the difference between the two changes of the weights over all updates.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ UPDATES, WINDOW, LENGTH = 6, 32, 32
 
 
 class Examples(torch.utils.data.Dataset):
-    """Random tokens; the class is whether the first is of the upper half of the vocabulary."""
+    """Random tokens. The class tells whether the first is in the upper half of the vocabulary."""
 
     def __init__(self):
         generator = torch.Generator().manual_seed(0)
@@ -33,7 +33,7 @@ class Examples(torch.utils.data.Dataset):
 
 
 def trained(steps, smoothing):
-    """The first record that Trainer logs, and the change of all weights, flat."""
+    """Return Trainer's first log record and the change of all weights as a flat vector."""
     torch.manual_seed(0)
     size = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -69,7 +69,7 @@ def main():
             print(f"  {name:9}  1 x 32 {one:.4f}   4 x 8 {other:.4f}   ratio {other / one:.2f}")
         apart = (cut_change - change).norm() / change.norm()
         largest = (cut_change - change).abs().max() / change.abs().max()
-        print(f"  weights' change differs by {apart:.1e} in norm, {largest:.1e} at most")
+        print(f"  weight changes differ by {apart:.1e} in norm, {largest:.1e} at most")
 
 
 main()

@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizers, which are in Rust: a turn tokenizes all reviews, on all cores."""
+"""Hugging Face's tokenizers, written in Rust. A turn tokenizes all reviews on all cores."""
 
 from tokenizers import BertWordPieceTokenizer
 from turns import Turns, job, reviews

@@ -1,6 +1,6 @@
-"""Hugging Face Trainer on PyTorch: batches padded to their longest review.
+"""Hugging Face Trainer on PyTorch, with batches padded to their longest review.
 
-`sampling`: random, or group_by_length.
+The entry `sampling` of the task is `random` or `group_by_length`.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ from turns import Turns, job, reviews
 
 
 class Reviews(torch.utils.data.Dataset):
-    """Tokenized in advance, as `datasets.map` would."""
+    """Reviews that are tokenized before training, as with `datasets.map`."""
 
     def __init__(self, encodings, labels):
         self.encodings, self.labels = encodings, labels

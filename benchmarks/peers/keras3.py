@@ -1,4 +1,4 @@
-"""Keras 3 and keras-hub on TensorFlow: `fit`, padded to the maximum, accumulation by Keras."""
+"""Keras 3 and keras-hub on TensorFlow: `fit`, padding to the maximum, Keras' accumulation."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""bertaccum's tokenizer, as a token store is made: a turn tokenizes all reviews."""
+"""bertaccum's tokenizer, as used for token stores. A turn tokenizes all reviews."""
 
 from pathlib import Path
 

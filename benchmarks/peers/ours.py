@@ -1,4 +1,4 @@
-"""bertaccum, by the same loop as `bertaccum train`."""
+"""bertaccum, with the same training loop as `bertaccum train`."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""tf-models-official as its run_classifier has it: padded to the maximum, no accumulation."""
+"""tf-models-official as in its run_classifier: padding to the maximum, and no accumulation."""
 
 import os
 
@@ -22,7 +22,7 @@ class AfterBatch(tf_keras.callbacks.Callback):
 
 
 def padded(task, texts):
-    """[rows, length] token ids."""
+    """Return token ids [rows, length], padded with zeros."""
     tokenizer = tokenization.FullTokenizer(task["vocab"], do_lower_case=True)
     ids = np.zeros([len(texts), task["length"]], np.int32)
     for row, text in enumerate(texts):

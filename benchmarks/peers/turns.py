@@ -1,6 +1,6 @@
-"""Taking turns: a peer trains so many updates when it is told to, and says how long they took.
+"""Lets a peer take turns: it trains a number of updates on request, and reports their time.
 
-Standard library only: this is imported in every peer's environment.
+Imports the standard library only, because every peer's environment imports this file.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Any
 
 
 class Turns:
-    """The training side. `updated` is called after each update, wherever the peer's loop allows.
+    """The peer's end of the protocol.
 
-    A line `{"updates": n}` on standard input starts a turn; its answer is a line with the
-    seconds. At the end of the input the process ends.
+    A line `{"updates": n}` on standard input starts a turn, and a line with its seconds answers it.
+    The process exits at the end of the input. The peer's training loop must call `updated` after
+    each update.
     """
 
     def __init__(self) -> None:
-        # What libraries print must not get among the answers.
+        # Libraries that print to stdout must not mix with the answers.
         self.answers = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
         self.left = 0
         self.start = 0.0
 
     def wait(self) -> None:
-        """Waits for the first turn; called when all is loaded."""
+        """Wait for the next turn. The peer calls this once, when it is ready to train."""
         line = sys.stdin.readline()
         if not line:
             os._exit(0)
@@ -37,7 +38,7 @@ class Turns:
         self.start = time.perf_counter()
 
     def updated(self) -> None:
-        """An update is finished."""
+        """Count an update, and answer when the turn is finished."""
         self.left -= 1
         if self.left == 0:
             seconds = time.perf_counter() - self.start
@@ -46,16 +47,17 @@ class Turns:
 
 
 def job() -> dict[str, Any]:
-    """What is to be trained: the one argument of a peer's script.
+    """Return the task, which is the only argument of a peer's script.
 
-    `train` (TSV), `vocab`, `encoder` (dimensions), `length`, `precision` (float32 or
-    bfloat16), `micro_batch`, `accumulation_steps`, `rows` (reviews that are read).
+    Its entries are `train` (a TSV), `vocab`, `encoder` (dimensions), `length`, `precision` (float32
+    or bfloat16), `micro_batch`, `accumulation_steps`, `rows` (number of reviews to read) and
+    `dropout`.
     """
     return json.loads(sys.argv[1])
 
 
 def reviews(job: dict[str, Any]) -> tuple[list[str], list[int]]:
-    """The first rows of the TSV."""
+    """Return the texts and labels of the first rows of the TSV."""
     csv.field_size_limit(2**30)
     with Path(job["train"]).open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)

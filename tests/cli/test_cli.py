@@ -208,11 +208,11 @@ def check_error(outcome: Outcome, message: str) -> None:
 
 DATA_MISTAKES = {
     "empty": (b"", "train.tsv: is empty"),
-    "binary": (b"\x00\x01\x02\xff" * 20, "train.tsv, row 1: holds NUL bytes: it is not text"),
+    "binary": (b"\x00\x01\x02\xff" * 20, "train.tsv, row 1: contains NUL bytes, so it is not text"),
     "latin-1": (b"label\ttext\n1\tcaf\xe9\n", "train.tsv, row 2: byte 0xe9 .*not UTF-8"),
     "columns": (
         b"label\ttext\n1\ta\tb\n",
-        "train.tsv, row 2: has 3 columns where the first row has 2",
+        "train.tsv, row 2: has 3 columns, but the first row has 2",
     ),
     "one class": (b"label\ttext\n1\ta\n1\tb\n", r"train.tsv: has only one class \(1\)"),
 }
@@ -256,7 +256,7 @@ def test_eval_mistakes(run, data: Path) -> None:
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
     check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
     Path("more.csv").write_text("body,label\ngood,0\n")
-    needed = "'text' of --text-column is not in the header, which reads: body, label"
+    needed = "'text' of --text-column does not occur in the header, which is: body, label"
     check_error(run("eval", "--file", "more.csv"), f"more.csv: the column {needed}")
     Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")

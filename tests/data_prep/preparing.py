@@ -1,4 +1,4 @@
-"""What several of these tests do."""
+"""Helpers of several test files in this folder."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ YELP_FOLDER = "yelp_review_polarity_csv"
 
 
 def ignore(what: str, done: int, total: int | None) -> None:
-    """A progress callback for tests that do not look at it."""
+    """Ignore progress: a callback for tests that do not check it."""
 
 
 def words(texts: Iterable[str]) -> list[str]:
-    """A vocabulary that tells which texts it was learned from."""
+    """Return all words of the texts as a vocabulary, which shows the texts it was learned from."""
     return sorted({word for text in texts for word in text.split()})
 
 
 def run(**options: Any) -> PrepareResult:
-    """`prepare` with these options."""
+    """Run `prepare` with these options."""
     return prepare(PrepareConfig(**options), ignore, words)
 
 
 def write_archive(path: Path, train: bytes, test: bytes, folder: str = YELP_FOLDER) -> Path:
-    """An archive laid out as Yelp's."""
+    """Write an archive with the layout of Yelp Polarity."""
     with tarfile.open(path, "w:gz") as tar:
         for name, data in (("train.csv", train), ("test.csv", test)):
             member = tarfile.TarInfo(f"{folder}/{name}")
@@ -39,11 +39,11 @@ def write_archive(path: Path, train: bytes, test: bytes, folder: str = YELP_FOLD
 
 
 def yelp_lines(rows: int, first: int = 0) -> bytes:
-    """Lines of a Yelp file, of both classes, all different; numbered from `first`."""
+    """Return different lines of a Yelp file, alternating in class and numbered from `first`."""
     numbers = range(first, first + rows)
     return b"".join(b'"%d","Review %d said ""fine""."\n' % (i % 2 + 1, i) for i in numbers)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
+    """Return the contents of each file in a folder, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}

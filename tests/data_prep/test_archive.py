@@ -1,4 +1,4 @@
-"""An archive is used only if it is the recorded one or the user says so."""
+"""An archive is used only if its checksum is the recorded one or the user allows another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def members(path: Path) -> dict[str, bytes]:
         return {name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
 
 
-def test_the_record_is_read() -> None:
+def test_recorded_checksum_is_read() -> None:
     recorded = recorded_download()
     assert recorded.url.endswith(recorded.filename) and recorded.size == 166373201
     assert len(recorded.sha256) == 64
@@ -36,19 +36,19 @@ def test_unverified_archive_is_refused(archive: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [archive]
 
 
-def test_missing_archive(tmp_path: Path) -> None:
+def test_missing_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         run(archive=str(tmp_path / "none.tgz"), out=str(tmp_path / "out"))
 
 
-def test_rewriting_keeps_good_lines(archive: Path, tmp_path: Path) -> None:
+def test_rewrite_keeps_valid_lines(archive: Path, tmp_path: Path) -> None:
     before = members(archive)
     rewrite(archive, tmp_path / "copy")
     assert members(tmp_path / "copy") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "mine.tgz"]
 
 
-def test_rewriting_mends_line_ends(tmp_path: Path) -> None:
+def test_rewrite_normalizes_line_ends(tmp_path: Path) -> None:
     source = write_archive(
         tmp_path / "a.tgz", b'"1","a"\r\n"2","b"', b'"2",""\n', f"./{YELP_FOLDER}"
     )
@@ -59,24 +59,24 @@ def test_rewriting_mends_line_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'"3","three"', "is not a line"),
-        (b'1,"bare label"', "is not a line"),
-        (b'"1","no end', "is not a line"),
-        (b'"1","odd " quote"', "is not a line"),
-        (b'"1","a\rb"', "is not a line"),
-        (b"", "is not a line"),
+        (b'"3","three"', "is not of the form"),
+        (b'1,"bare label"', "is not of the form"),
+        (b'"1","no end', "is not of the form"),
+        (b'"1","odd " quote"', "is not of the form"),
+        (b'"1","a\rb"', "is not of the form"),
+        (b"", "is not of the form"),
         (b'"1","caf\xe9"', "byte 0xe9 at position 9 is not UTF-8"),
     ],
 )
-def test_bad_lines_are_named(tmp_path: Path, line: bytes, message: str) -> None:
+def test_error_names_invalid_line(tmp_path: Path, line: bytes, message: str) -> None:
     source = write_archive(tmp_path / "a.tgz", yelp_lines(2) + line + b"\n", yelp_lines(2))
     with pytest.raises(InputError, match=rf"a.tgz:{YELP_FOLDER}/train.csv, row 3: .*{message}"):
         rewrite(source, tmp_path / "copy")
 
 
-def test_other_archives(tmp_path: Path) -> None:
+def test_other_and_damaged_archives_are_refused(tmp_path: Path) -> None:
     other = write_archive(tmp_path / "other.tgz", yelp_lines(2), yelp_lines(2), "imdb_polarity_csv")
-    with pytest.raises(InputError, match=f"holds no {YELP_FOLDER}/train.csv"):
+    with pytest.raises(InputError, match=f"contains no {YELP_FOLDER}/train.csv"):
         rewrite(other, tmp_path / "copy")
     empty = write_archive(tmp_path / "empty.tgz", yelp_lines(2), b"")
     with pytest.raises(InputError, match=r"test.csv: has no rows"):

@@ -1,4 +1,4 @@
-"""Folders of texts by class: what they hold, and what is left out."""
+"""Folders of texts by class: their rows, and the files that are skipped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from data_prep.texts import read_texts
 
 @pytest.fixture
 def imdb(tmp_path: Path) -> Path:
-    """The layout of aclImdb, and `.DS_Store`."""
+    """Create a folder with the layout of aclImdb and a hidden file."""
     folder = tmp_path / "aclImdb"
     for part in ("train", "test"):
         for name in ("pos", "neg", "unsup"):
@@ -34,20 +34,20 @@ def rows(folder: Path, encoding: str | None = None) -> list[tuple[str, str]]:
     return [(label, text) for _, label, text in found]
 
 
-def test_a_folder_a_class(imdb: Path) -> None:
+def test_one_folder_per_class(imdb: Path) -> None:
     said: list[str] = []
     found = list(read_rows(imdb / "train", Reading(), said.append))
     assert [label for _, label, _ in found] == ["neg"] * 4 + ["pos"] * 4
     assert found[0].text == "A neg text.\ntrain 0"
     assert said == [
-        f"{imdb}/train/unsup: left out, its texts have no class",
-        f"{imdb}/train: files beside the class folders are left out (urls_pos.txt)",
+        f"{imdb}/train/unsup: skipped, because its texts have no class",
+        f"{imdb}/train: skipped the files beside the class folders (urls_pos.txt)",
     ]
     texts = list(read_texts(imdb / "train", Reading(label_column=None)))
     assert texts == [text for _, _, text in found]
 
 
-def test_prepare_takes_folders(imdb: Path, tmp_path: Path) -> None:
+def test_prepare_accepts_folders(imdb: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"source": "csv", "out": str(tmp_path / "out"), "dev_fraction": 0.3}
     options |= {"train_file": str(imdb / "train"), "test_file": str(imdb / "test")}
     manifest = run(**options).manifest
@@ -58,7 +58,7 @@ def test_prepare_takes_folders(imdb: Path, tmp_path: Path) -> None:
     assert not run(**options, overwrite=True).unchanged
 
 
-def test_a_file_a_class(tmp_path: Path) -> None:
+def test_one_file_per_class(tmp_path: Path) -> None:
     (tmp_path / "neg.txt").write_text("bad\n\nworse\n")
     (tmp_path / "pos.txt.gz").write_bytes(gzip.compress(b"good\n"))
     assert rows(tmp_path) == [("neg", "bad"), ("neg", "worse"), ("pos", "good")]
@@ -66,15 +66,17 @@ def test_a_file_a_class(tmp_path: Path) -> None:
     assert rows(tmp_path, "latin-1")[0] == ("neg", "mauvais thé")
 
 
-def test_a_folder_that_holds_no_classes_is_named(imdb: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"aclImdb: holds folders in its folder test, .*test$"):
+def test_error_names_folder_without_classes(imdb: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"aclImdb: contains folders inside test, .*test$"):
         rows(imdb)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(InputError, match="empty: is a folder without classes; give a folder for"):
+    with pytest.raises(
+        InputError, match=r"empty: is a folder with no class folders and no .txt files; create"
+    ):
         rows(empty)
     (empty / "train.csv").touch()
-    with pytest.raises(InputError, match=r"name a file in it \(train.csv\), or give"):
+    with pytest.raises(InputError, match=r"pass a file in it \(train.csv\), or create"):
         rows(empty)
     (imdb / "train/pos/1_7.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match=r"pos/1_7.txt, row 1: byte 0xe9"):

@@ -1,4 +1,4 @@
-"""Repeated texts, empty ones and odd labels: what `prepare` keeps, and what its manifest says."""
+"""Repeated texts, empty texts and odd labels: the rows `prepare` keeps, and its findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIFFERENT: Rows = [("no" if i % 2 else "yes", f"text {i}") for i in range(40)]
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Any:
-    """Prepares these rows and gives the splits' rows, and the manifest."""
+    """Return a function that prepares rows and returns the rows of each split and the manifest."""
 
     def prepare(train: Rows, test: Rows | None = None, **options: Any) -> Any:
         for name, rows in (("train", train), ("test", test)):
@@ -48,7 +48,7 @@ def texts(*splits: Rows) -> set[str]:
 
 
 def test_rows_of_one_text_stay_in_one_split(prepared: Any) -> None:
-    """Every row of dev.tsv was a row of train.tsv, too."""
+    """Regression test: all rows of dev.tsv were also in train.tsv."""
     splits, manifest = prepared(DIFFERENT * 4)
     assert not texts(splits["train"]) & texts(splits["dev"])
     assert (len(splits["train"]), len(splits["dev"])) == (120, 40)
@@ -57,8 +57,8 @@ def test_rows_of_one_text_stay_in_one_split(prepared: Any) -> None:
     assert found["also_in_test"] == {"texts": 0, "rows": 0}
 
 
-def test_rows_of_the_test_set_are_left_out_of_the_others(prepared: Any) -> None:
-    """They were trained on, and the manifest counted none."""
+def test_texts_of_the_test_set_are_dropped_from_training_rows(prepared: Any) -> None:
+    """Regression test: test texts were trained on, and the manifest counted none."""
     shared = DIFFERENT[:10]
     splits, manifest = prepared([*DIFFERENT, *shared[:3]], [*shared, ("yes", "another")])
     assert splits["test"] == [*shared, ("yes", "another")]
@@ -67,37 +67,37 @@ def test_rows_of_the_test_set_are_left_out_of_the_others(prepared: Any) -> None:
     assert (found["also_in_test"], found["dropped_rows"]) == ({"texts": 10, "rows": 13}, 13)
 
 
-def test_no_drop_duplicates_keeps_every_row(prepared: Any) -> None:
+def test_drop_duplicates_false_keeps_every_row(prepared: Any) -> None:
     splits, manifest = prepared(DIFFERENT, DIFFERENT, drop_duplicates=False)
     assert sorted(splits["train"] + splits["dev"]) == sorted(DIFFERENT)
     found = manifest["findings"]
     assert (found["also_in_test"], found["dropped_rows"]) == ({"texts": 40, "rows": 40}, 0)
 
 
-def test_drop_duplicates_keeps_the_first_row_of_each_text(prepared: Any) -> None:
+def test_drop_duplicates_true_keeps_the_first_row_of_each_text(prepared: Any) -> None:
     repeated: Rows = [("yes", "both"), *DIFFERENT, ("no", "both"), *DIFFERENT[:5]]
     test = [*DIFFERENT[:2], *DIFFERENT[:2]]
     splits, manifest = prepared(repeated, test, drop_duplicates=True)
     assert sorted(splits["train"] + splits["dev"]) == sorted([("yes", "both"), *DIFFERENT[2:]])
-    assert splits["test"] == test, "a test set that is given stays whole"
+    assert splits["test"] == test, "the user's test set is kept whole"
     assert manifest["findings"]["dropped_rows"] == 2 + 1 + 5
 
 
-def test_where_all_texts_are_in_the_test_set_nothing_is_left(prepared: Any, tmp_path: Path) -> None:
-    message = "train.csv: all its texts are also in the test set; name another `test_file`"
+def test_no_rows_left_after_dropping_is_refused(prepared: Any, tmp_path: Path) -> None:
+    message = "train.csv: all its texts are also in the test set; choose another `test_file`"
     with pytest.raises(InputError, match=message):
         prepared(DIFFERENT, DIFFERENT[::-1])
-    with pytest.raises(InputError, match="has rows of one class only, once duplicates are dropped"):
+    with pytest.raises(InputError, match="has rows of only one class after duplicates are dropped"):
         prepared([("yes", "a"), ("yes", "b"), ("no", "b")], drop_duplicates=True)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_class_of_one_text_cannot_be_held_out(prepared: Any) -> None:
+def test_one_text_per_class_cannot_be_held_out(prepared: Any) -> None:
     with pytest.raises(InputError, match=r"too few different texts to hold any out as dev.tsv"):
         prepared([("yes", "good"), ("no", "bad")] * 10)
 
 
-def test_texts_with_two_labels_are_named_by_row(prepared: Any) -> None:
+def test_manifest_lists_rows_of_conflicting_labels(prepared: Any) -> None:
     rows: Rows = [("yes", "both"), *DIFFERENT, ("yes", "both"), ("no", "both")]
     _, manifest = prepared(rows)
     assert manifest["findings"]["conflicting"] == {"texts": 1, "rows": [[2, 44]]}
@@ -112,7 +112,7 @@ def test_empty_texts_are_kept_and_counted(prepared: Any) -> None:
     }
 
 
-def test_labels_that_may_mean_missing_are_counted(prepared: Any) -> None:
+def test_labels_that_may_stand_for_missing_values_are_counted(prepared: Any) -> None:
     odd = ["NaN", "NA", "None", "null", "nan", "N/A"]
     rows = [(label, f"{label} {i}") for label in [*odd, "names"] for i in range(2)]
     splits, manifest = prepared([*DIFFERENT, *rows], [("NaN", "a"), ("yes", "b")])
@@ -121,7 +121,7 @@ def test_labels_that_may_mean_missing_are_counted(prepared: Any) -> None:
     assert texts(rows) <= texts(splits["train"], splits["dev"])
 
 
-def test_test_rows_are_held_out_where_there_is_no_test_file(prepared: Any) -> None:
+def test_test_fraction_holds_out_a_test_set(prepared: Any) -> None:
     rows = [("rare", "one"), *DIFFERENT, *DIFFERENT]
     splits, manifest = prepared(rows, test_fraction=0.5)
     assert {name: len(split) for name, split in splits.items()} == {
@@ -143,7 +143,7 @@ def test_test_rows_are_held_out_where_there_is_no_test_file(prepared: Any) -> No
         ({"dev_fraction": 0.7}, "`test_fraction` 0.3 and `dev_fraction` 0.7 leave no rows"),
     ],
 )
-def test_a_test_fraction_that_does_not_fit(options: dict[str, Any], message: str) -> None:
+def test_conflicting_test_fraction_is_refused(options: dict[str, Any], message: str) -> None:
     given = {"source": "csv", "train_file": "mine.csv", "test_fraction": 0.3}
     with pytest.raises(ConfigError, match=message):
         run(**given | options)

@@ -1,4 +1,4 @@
-"""Other kinds of files: the same rows, whichever command reads them, and a name for the rest."""
+"""File formats: every command reads the same rows, and errors name formats that are not read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from data_prep.tsv import read_tsv
 Rows = list[tuple[str, str]]
 Writer = Callable[[Path, Rows], Path]
 
-# What text holds that a reader may trip over; no NUL and no carriage return alone.
+# Characters that a reader may misinterpret, except NUL and a lone carriage return.
 TEXTS = st.text(st.sampled_from("ab é中\"',;|.!"), min_size=1, max_size=12)
 LONG_TEXTS = st.text(st.sampled_from("ab é\n\t\"',;|"), min_size=1, max_size=12)
 LABELS = st.sampled_from(["good", "bad", "1", "2"])
@@ -78,7 +78,10 @@ def parquet(path: Path, rows: Rows) -> Path:
 
 
 def all_commands(path: Path, reading: Reading | None = None) -> Rows:
-    """The rows that `prepare`, `eval --file` and `predict --file` read: the same."""
+    """Return the rows of a file, after checking that all commands read the same rows.
+
+    The commands are `prepare`, `eval --file` and `predict --file`.
+    """
     reading = reading or Reading()
     examples = [(label, text) for _, label, text in read_rows(path, reading)]
     table = read_tsv(path, reading)
@@ -94,28 +97,28 @@ def all_commands(path: Path, reading: Reading | None = None) -> Rows:
 )
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(LABELS, LONG_TEXTS), min_size=1, max_size=8))
-def test_every_command_reads_the_rows_that_were_written(
+def test_every_command_reads_the_written_rows(
     tmp_path_factory: pytest.TempPathFactory, write: Writer, rows: Rows
 ) -> None:
     path = write(tmp_path_factory.getbasetemp() / "any", rows)
     try:
         assert all_commands(path) == rows
     except InputError as error:
-        # Row by row it also has the right number of columns.
-        assert "a quoted field runs over several lines" in str(error)
+        # Split without quoting, the file also has the same number of columns in each line.
+        assert "a quoted field spans several lines" in str(error)
         assert any("\n" in text for _, text in rows)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(LABELS, TEXTS), min_size=1, max_size=8))
-def test_a_tsv_without_quoting_is_read_as_it_stands(
+def test_quotes_are_ordinary_characters_in_an_unquoted_tsv(
     tmp_path_factory: pytest.TempPathFactory, rows: Rows
 ) -> None:
-    rows = [*rows, ("1", 'a stray "quote')]  # No program that quotes writes that.
+    rows = [*rows, ("1", 'a stray "quote')]  # No program that quotes fields writes such a row.
     assert all_commands(plain(tmp_path_factory.getbasetemp() / "any", rows)) == rows
 
 
-def test_encodings(tmp_path: Path) -> None:
+def test_encodings_are_detected_or_passed(tmp_path: Path) -> None:
     path, said = tmp_path / "a.csv", list[str]()
     rows = "label,text\n1,café\n0,thé\n"
     path.write_bytes(rows.encode("latin-1"))
@@ -160,20 +163,22 @@ def zip_of(*names: str) -> bytes:
         ("a.zip", zip_of("a.csv", "b.csv"), r"is a zip archive of 2 files \(a.csv, b.csv\); unp"),
         ("a.zip", zip_of("a/"), "is a zip archive of 0 files; unpack"),
         ("a.zip", b"PK\x03\x04abc", "is a damaged zip archive"),
-        ("a.zip", b"1\tgood\n0\tbad\n", "is not the zip archive that its name says; make or"),
+        ("a.zip", b"1\tgood\n0\tbad\n", "is not a zip archive, despite its name; create or"),
         ("a.csv.gz", gzip.compress(b"label,text\n1,a\n" * 9)[:-9], "is damaged"),
         ("a.csv.gz", gzip.compress(xlsx()), "is a zip archive inside another file; unpack"),
         ("a.tar.gz", gzip.compress(b"a" * 257 + b"ustar" + b"\0" * 99), "is a tar archive"),
         ("a.csv.bz2", b"BZh91AY&SY", "is bzip2-compressed; unpack"),
         ("a.csv", b"%PDF-1.7\n", "is a PDF document"),
         ("a.feather", b"ARROW1\0\0", "is an Arrow"),
-        ("a.parquet", b"PAR1\0\0\0\0PAR1", "is damaged Parquet"),
-        ("a.json", b'[{"label": 1}]', "is a JSON array, not JSON Lines; write one object a line"),
+        ("a.parquet", b"PAR1\0\0\0\0PAR1", "is a damaged Parquet file"),
+        ("a.json", b'[{"label": 1}]', "is a JSON array, not JSON Lines; write one object per line"),
     ],
-    # Not the bytes: a gzip header holds the time, and each worker must find the same tests.
+    # The bytes are left out: gzip headers contain the time, and all pytest workers need equal ids.
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_error_names_unsupported_format(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(InputError, match=message):
@@ -182,16 +187,18 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, data: bytes, me
         list(read_texts(path, Reading(label_column=None)))
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
+def test_parquet_without_pyarrow_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = parquet(tmp_path / "a", [("1", "a")])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"a.parquet: looks like Parquet; install bertaccum\[par"):
+    with pytest.raises(
+        InputError, match=r"a.parquet: is a Parquet file, .*; install bertaccum\[par"
+    ):
         all_commands(path)
 
 
-def test_a_table_does_not_come_through_a_pipe(tmp_path: Path) -> None:
+def test_table_from_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.csv")
     with pytest.raises(InputError, match=r"a.csv: is a pipe or device"):
         list(read_rows(tmp_path / "a.csv", Reading()))
@@ -200,14 +207,14 @@ def test_a_table_does_not_come_through_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "row", "message"),
     [
-        ('{"label": 1}', 2, "has no 'text'"),
+        ('{"label": 1}', 2, "has no key 'text'"),
         ('{"label": null, "text": "a"}', 2, "has no label"),
         ('{"label": 1, "text": ["a"]}', 2, "'text' is a list, not text"),
         ("[1]", 2, "is not a JSON object"),
         ("{", 2, "is not valid JSON"),
     ],
 )
-def test_bad_json_lines_are_named(tmp_path: Path, line: str, row: int, message: str) -> None:
+def test_error_names_row_of_invalid_json(tmp_path: Path, line: str, row: int, message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"label": 1, "text": "a"}\n' + line + "\n")
     with pytest.raises(InputError, match=message) as caught:
@@ -215,7 +222,7 @@ def test_bad_json_lines_are_named(tmp_path: Path, line: str, row: int, message: 
     assert caught.value.row == row
 
 
-def test_values_of_json_lines_and_parquet_are_those_of_csv(tmp_path: Path) -> None:
+def test_json_lines_and_parquet_values_become_text(tmp_path: Path) -> None:
     path = tmp_path / "a.ndjson"
     path.write_text('{"label": 1, "text": "a\\ud800b"}\n\n{"text": "", "label": true, "x": []}\n')
     assert all_commands(path) == [("1", "a b"), ("true", "")]
@@ -225,14 +232,14 @@ def test_values_of_json_lines_and_parquet_are_those_of_csv(tmp_path: Path) -> No
     assert all_commands(tmp_path / "a.parquet") == [("1", "a"), ("2", "b")]
 
 
-def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_parquet_column_names_are_refused(tmp_path: Path) -> None:
     columns = [pa.array(["1"]), pa.array(["a"]), pa.array(["b"])]
     pq.write_table(pa.table(columns, ["label", "text", "text"]), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a.parquet: has two columns named 'text'; rename one"):
         all_commands(tmp_path / "a.parquet", Reading("2", "1"))
 
 
-def test_a_long_packed_file_is_not_unpacked_as_a_whole(
+def test_large_gzip_file_is_not_unpacked_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "bomb.csv.gz"

@@ -1,4 +1,4 @@
-"""Damaged and foreign manifests are told from ours."""
+"""Manifests: reading them, and refusing damaged ones and those of other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS = {
 }
 
 
-def test_round_trip(tmp_path: Path) -> None:
+def test_manifest_is_read_back(tmp_path: Path) -> None:
     assert read_manifest(tmp_path) is None and label_names(tmp_path) is None
     (tmp_path / "manifest.json").write_bytes(json_text(OURS).encode())
     assert read_manifest(str(tmp_path)) == OURS
@@ -38,7 +38,7 @@ def test_round_trip(tmp_path: Path) -> None:
         (json_text(OURS | {"labels": None}).encode(), "was not written by"),
     ],
 )
-def test_damaged_or_foreign(tmp_path: Path, data: bytes, message: str) -> None:
+def test_damaged_or_foreign_manifest_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "manifest.json"
     path.write_bytes(data)
     with pytest.raises(InputError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""`prepare` from config to folder, for the sources that need no tensorflow."""
+"""`prepare` from options to folder, for the sources that need no TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from data_prep.tsv import read_tsv
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    """Options for a CSV of 300 rows, sorted by class, and a test file of 20."""
+    """Return options for a CSV file of 300 rows, sorted by class, and a test file of 20 rows."""
     rows = sorted(f"{10 - i % 3},review {i}\n" for i in range(300))
     (tmp_path / "train.csv").write_text("label,text\n" + "".join(rows))
     (tmp_path / "test.csv").write_bytes(b"text,label\n" + b"twin,9\n" * 20)
@@ -38,7 +38,7 @@ def pairs(table: pd.DataFrame) -> set[tuple[str, str]]:
     return set(zip(table["label"], table["text"], strict=True))
 
 
-def test_files_and_manifest(options: dict[str, Any]) -> None:
+def test_manifest_describes_the_written_files(options: dict[str, Any]) -> None:
     result = run(**options)
     files = contents(result.folder)
     manifest = json.loads(files.pop(MANIFEST))
@@ -46,7 +46,8 @@ def test_files_and_manifest(options: dict[str, Any]) -> None:
     assert manifest["files"] == {n: hashlib.sha256(d).hexdigest() for n, d in files.items()}
     assert set(files) == {"train.tsv", "dev.tsv", "test.tsv"}
     assert manifest["version"] == __version__ and "train.csv" in manifest["source"]
-    assert manifest["labels"] == manifest["source_labels"] == ["8", "9", "10"]  # by value
+    # Labels that are integers are sorted by value.
+    assert manifest["labels"] == manifest["source_labels"] == ["8", "9", "10"]
     assert manifest["counts"]["test"] == {"rows": 20, "classes": {"8": 0, "9": 20, "10": 0}}
     assert [manifest[key] for key in ("layout", "seed", "dev_fraction")] == ["plain", 0, 0.1]
     for name in ("train_file", "test_file"):
@@ -72,14 +73,14 @@ def test_without_test_file_there_is_no_test_split(options: dict[str, Any]) -> No
     assert set(result.manifest["counts"]) == {"train", "dev"}
 
 
-def test_cola_layout(options: dict[str, Any]) -> None:
+def test_cola_layout_is_written_and_read(options: dict[str, Any]) -> None:
     folder = run(**options, layout="cola").folder
     assert (folder / "test.tsv").read_text().startswith("index\tsentence\n0\ttwin\n")
     assert (folder / "train.tsv").read_text().count("\t") == 3 * 270
     assert len(read_tsv(folder / "train.tsv")) == 270
 
 
-def test_again_changes_nothing(options: dict[str, Any]) -> None:
+def test_same_options_again_write_nothing(options: dict[str, Any]) -> None:
     first = run(**options)
     stamps = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
     again = run(**options)
@@ -88,7 +89,7 @@ def test_again_changes_nothing(options: dict[str, Any]) -> None:
     assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == stamps
 
 
-def test_a_manifest_from_before_an_option_has_its_default(options: dict[str, Any]) -> None:
+def test_option_missing_from_an_old_manifest_has_its_default(options: dict[str, Any]) -> None:
     folder = run(**options).folder
     manifest = json.loads((folder / MANIFEST).read_text())
     for name in ("delimiter", "encoding"):
@@ -110,7 +111,7 @@ def test_a_manifest_from_before_an_option_has_its_default(options: dict[str, Any
         ({"test_file": None}, "test_file was 'test.csv', is None"),
     ],
 )
-def test_other_options_need_overwrite(
+def test_different_options_need_overwrite(
     options: dict[str, Any], other: dict[str, Any], message: str
 ) -> None:
     folder = run(**options).folder
@@ -127,7 +128,7 @@ def test_other_options_need_overwrite(
     assert run(**options | other).unchanged
 
 
-def test_changed_input_and_output_are_noticed(options: dict[str, Any], tmp_path: Path) -> None:
+def test_changed_input_or_output_is_detected(options: dict[str, Any], tmp_path: Path) -> None:
     folder = run(**options).folder
     (folder / "dev.tsv").write_bytes(b"label\ttext\n")
     (folder / "test.tsv").unlink()
@@ -141,7 +142,7 @@ def test_changed_input_and_output_are_noticed(options: dict[str, Any], tmp_path:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_files_of_others_are_safe(options: dict[str, Any], overwrite: bool) -> None:
+def test_foreign_files_are_never_overwritten(options: dict[str, Any], overwrite: bool) -> None:
     folder = Path(options["out"])
     folder.mkdir()
     (folder / "train.tsv").write_text("mine")
@@ -152,20 +153,20 @@ def test_files_of_others_are_safe(options: dict[str, Any], overwrite: bool) -> N
         run(**options, overwrite=overwrite)
     (folder / MANIFEST).unlink()
     (folder / "train.tsv").unlink()
-    assert not run(**options).unchanged  # an empty folder is free
+    assert not run(**options).unchanged  # An empty folder may be written to.
     (folder / "vocab.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"vocab.txt: bertaccum prepare did not write"):
+    with pytest.raises(ConfigError, match=r"vocab.txt: was not written by bertaccum prepare"):
         run(source="sample", out=str(folder), overwrite=True)
     assert (folder / "vocab.txt").read_text() == "mine"
 
 
-def test_out_is_a_file(options: dict[str, Any]) -> None:
+def test_output_path_that_is_a_file_is_refused(options: dict[str, Any]) -> None:
     Path(options["out"]).write_text("mine")
     with pytest.raises(ConfigError, match="is a file"):
         run(**options, overwrite=True)
 
 
-def test_killed_while_replacing(options: dict[str, Any]) -> None:
+def test_run_killed_while_replacing_files_is_detected(options: dict[str, Any]) -> None:
     folder = run(**options).folder
     (folder / MANIFEST).rename(folder / f"{MANIFEST}.replaced")
     (folder / "train.tsv").write_bytes(b"new")
@@ -175,7 +176,7 @@ def test_killed_while_replacing(options: dict[str, Any]) -> None:
     assert set(contents(folder)) == {"train.tsv", "dev.tsv", "test.tsv", MANIFEST}
 
 
-def test_interrupted_run_leaves_nothing(
+def test_interrupted_run_leaves_no_files(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(what: str, done: int, total: int | None) -> None:
@@ -192,13 +193,17 @@ def test_interrupted_run_leaves_nothing(
     [
         ("label,text\n", "", "train.csv: has no rows"),
         ("label,text\n1,a\n1,b\n", "", "train.csv: every row has the label '1'"),
-        ("label,text\n1,a\n2,b\n", "label,text\n1,a\n3,b\n", r"test.csv, row 3: the label '3' is"),
+        (
+            "label,text\n1,a\n2,b\n",
+            "label,text\n1,a\n3,b\n",
+            r"test.csv, row 3: the label '3' does",
+        ),
         ("label,text\n1,a\n2,b\n", "label,text\n", "test.csv: has no rows"),
         ("label,text\n1,a\n,b\n", "", "train.csv, row 3: has no label"),
-        ("index\tsentence\n0\ta\n", "", "train.csv: has no labels; name a file with a column of"),
+        ("index\tsentence\n0\ta\n", "", "train.csv: has no labels; pass a file with a column of"),
     ],
 )
-def test_bad_input_writes_nothing(
+def test_invalid_input_writes_nothing(
     options: dict[str, Any], tmp_path: Path, train: str, test: str, message: str
 ) -> None:
     (tmp_path / "train.csv").write_text(train)
@@ -208,23 +213,24 @@ def test_bad_input_writes_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.csv", "train.csv"]
 
 
-def test_missing_file(options: dict[str, Any], tmp_path: Path) -> None:
+def test_missing_input_file_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.csv: there is no such file"):
         run(**options | {"train_file": str(tmp_path / "none.csv")})
 
 
-def test_labels_of_words_and_a_long_empty_and_odd_text(
+def test_word_labels_with_long_empty_and_multi_line_texts(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     long = "x" * 1_000_000
     (tmp_path / "train.csv").write_text(f'label,text\n b ,"a\tb\nc"\n10,\n9,{long}\n10,e\n')
     result = run(**options | {"test_file": None})
-    assert result.manifest["labels"] == ["10", "9", "b"]  # as strings: "b" is no number
+    # Labels are sorted as strings, because "b" is not a number.
+    assert result.manifest["labels"] == ["10", "9", "b"]
     train, dev = (read_tsv(result.folder / f"{name}.tsv") for name in ("train", "dev"))
     assert pairs(train) | pairs(dev) == {("2", "a b c"), ("0", ""), ("1", long), ("0", "e")}
 
 
-def test_sample_comes_with_a_vocabulary_of_its_training_texts(tmp_path: Path) -> None:
+def test_sample_vocabulary_is_learned_from_its_training_texts(tmp_path: Path) -> None:
     result = run(source="sample", out=str(tmp_path / "out"))
     assert "synthetic" in result.manifest["source"]
     assert result.manifest["labels"] == ["negative", "positive"]
@@ -237,13 +243,13 @@ def test_sample_comes_with_a_vocabulary_of_its_training_texts(tmp_path: Path) ->
     assert run(source="sample", out=str(tmp_path / "out")).unchanged
 
 
-def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(source="sample").folder == Path("data/sample")
     assert (tmp_path / "data/sample/manifest.json").is_file()
 
 
-def test_progress_counts_to_the_end(options: dict[str, Any]) -> None:
+def test_progress_ends_at_the_total(options: dict[str, Any]) -> None:
     seen: dict[str, tuple[int, int | None]] = {}
     prepare(PrepareConfig(**options), lambda *told: seen.update({told[0]: told[1:]}), words)
     assert seen["reading training texts"] == (300, 300)

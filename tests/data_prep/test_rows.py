@@ -1,4 +1,4 @@
-"""Cleaned text survives every reader that splits on lines and tabs."""
+"""Cleaned text is read back unchanged by any reader that splits at line ends and tabs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from data_prep.rows import clean
 
-ANY_TEXT = st.text(st.characters(exclude_categories=()))  # lone surrogates too
+ANY_TEXT = st.text(st.characters(exclude_categories=()))  # Including lone surrogates.
 
 
 @given(ANY_TEXT)
@@ -24,7 +24,7 @@ def test_clean_keeps_positions_and_is_idempotent(text: str) -> None:
     assert clean(clean(text)) == clean(text)
 
 
-def test_clean_changes_nothing_else() -> None:
+def test_clean_keeps_all_other_characters() -> None:
     text = "  naïve “quotes” 🙂 \\n \x1f\x7f\ufeff\xa0 "
     assert clean(text) == text
     assert clean("a\tb\r\nc\u2028d\ud800e") == "a b  c d e"

@@ -1,4 +1,4 @@
-"""The sample: the same for a seed, of realistic lengths, and worth learning."""
+"""The sample: reproducible for a seed, of realistic lengths, and neither trivial nor random."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def sample() -> tuple[list[Row], list[Row]]:
     return list(source.train.examples), list(source.test.examples)
 
 
-def test_same_seed_same_reviews(sample: tuple[list[Row], list[Row]]) -> None:
+def test_same_seed_gives_the_same_reviews(sample: tuple[list[Row], list[Row]]) -> None:
     assert list(sample_source(0).train.examples) == sample[0]
     assert list(sample_source(1).train.examples) != sample[0]
 
 
-def test_says_that_it_is_synthetic() -> None:
+def test_description_says_synthetic() -> None:
     source = sample_source(0)
     assert "synthetic" in source.description and "not real reviews" in source.description
 
 
-def test_shape(sample: tuple[list[Row], list[Row]]) -> None:
+def test_sizes_lengths_and_class_balance(sample: tuple[list[Row], list[Row]]) -> None:
     train, test = sample
     assert (len(train), len(test)) == (4000, 1000)
     assert len({example.text for example in train + test}) == 5000
@@ -40,7 +40,7 @@ def test_shape(sample: tuple[list[Row], list[Row]]) -> None:
     assert not any("{" in example.text for example in train)
 
 
-def test_counting_words_helps_but_does_not_suffice(
+def test_bag_of_words_gets_most_but_not_all_reviews_right(
     sample: tuple[list[Row], list[Row]],
 ) -> None:
     (train, test), counter = sample, CountVectorizer(binary=True)

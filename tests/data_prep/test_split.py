@@ -1,4 +1,4 @@
-"""The split loses no row, keeps classes and texts together, and is the same on every machine."""
+"""The split keeps all rows, preserves class proportions, and never divides rows of one text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_class(labels: Sequence[int], rows: Sequence[int]) -> Counter[int]:
     return Counter(labels[row] for row in rows)
 
 
-def test_a_hundredth_of_two_equal_classes() -> None:
+def test_one_percent_of_two_equal_classes() -> None:
     labels = [0, 1] * 28_000
     found = split(labels, dev=0.01)
     assert (len(found["train"]), len(found["dev"])) == (55_440, 560)
@@ -52,7 +52,7 @@ def test_classes_keep_their_proportions(
     found = split_rows(different(len(labels)), labels, fractions, seed)
     assert sorted(row for rows in found.values() for row in rows) == list(range(len(labels)))
     total, train = Counter(labels), by_class(labels, found["train"])
-    assert train.keys() == total.keys(), "every class is in train"
+    assert train.keys() == total.keys(), "every class must be in train"
     room = {label: count - 1 for label, count in total.items()}  # One row stays in train.
     for name, fraction in fractions.items():
         held_out = by_class(labels, found[name])
@@ -69,7 +69,7 @@ def test_classes_keep_their_proportions(
     FRACTIONS,
     SEEDS,
 )
-def test_a_text_is_in_one_split_only(
+def test_all_rows_of_a_text_are_in_one_split(
     rows: list[tuple[int, int]], fractions: Mapping[str, float], seed: int
 ) -> None:
     labels, texts = [label for label, _ in rows], [b"%d" % text for _, text in rows]
@@ -81,8 +81,8 @@ def test_a_text_is_in_one_split_only(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_too_rare_for_both_is_in_train(seed: int) -> None:
-    """One of three rows was held out before, and its class left without training rows."""
+def test_class_with_one_row_stays_in_train(seed: int) -> None:
+    """Regression test: such a row was held out, which left its class without training rows."""
     labels = [0, 1, *[2] * 20, *[3] * 20]
     found = split(labels, dev=0.5, seed=seed)
     assert {0, 1} <= {labels[row] for row in found["train"]}
@@ -90,28 +90,28 @@ def test_what_is_too_rare_for_both_is_in_train(seed: int) -> None:
     assert len(found["dev"]) == 21
 
 
-def test_rows_left_over_go_to_the_largest_remainders() -> None:
+def test_remaining_rows_go_to_the_largest_remainders() -> None:
     labels = [0] * 28 + [1] * 15 + [2] * 7  # Their shares of a tenth are 2.8, 1.5 and 0.7.
     assert by_class(labels, split(labels, dev=0.1)["dev"]) == {0: 3, 1: 1, 2: 1}
     held_out = split([0] * 100 + [1] * 100, test=0.2, dev=0.1)
     assert [len(held_out[name]) for name in ("train", "test", "dev")] == [140, 40, 20]
 
 
-def test_a_text_with_many_rows_does_not_swell_a_small_split() -> None:
+def test_frequent_text_does_not_enlarge_a_small_split() -> None:
     texts = [b"common"] * 50 + different(50)
     for seed in range(5):
         found = split([0, 1] * 50, texts, seed=seed, dev=0.1)
         assert len(found["dev"]) == 10
 
 
-def test_a_split_that_has_room_for_no_text_gets_the_smallest() -> None:
+def test_split_too_small_for_any_text_gets_the_smallest_group() -> None:
     texts = [b"a"] * 9 + [b"b"] * 7 + [b"c"] * 8 + [b"d"] * 6
     found = split([0] * 16 + [1] * 14, texts, dev=0.1)
     assert sorted(found["dev"]) == list(range(24, 30))
     assert split([0] * 9 + [1] * 8, [b"a"] * 9 + [b"b"] * 8, dev=0.1)["dev"] == []
 
 
-def test_the_order_is_written_down() -> None:
-    """Golden values: a change here changes the dev.tsv that a seed gives."""
+def test_order_matches_golden_values() -> None:
+    """Compare with golden values: if they change, the same seed gives another dev.tsv."""
     assert split([0, 1] * 5, dev=0.2) == {"train": [2, 1, 8, 5, 4, 3, 6, 7], "dev": [0, 9]}
     assert split([0, 1] * 5, dev=0.2, seed=1) != split([0, 1] * 5, dev=0.2)

@@ -1,4 +1,4 @@
-"""Users' tables: columns by name or number, delimiters, quoting, headers, errors with the row."""
+"""Users' tables: columns by name or number, delimiters, quoting, headers, rows in errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(path: Path, data: bytes, text: str = "text", label: str = "label") -> l
     return [tuple(example) for example in read_rows(path, Reading(text, label))]
 
 
-def test_quoted_fields_and_rows(tmp_path: Path) -> None:
+def test_quoted_fields_keep_line_breaks_and_rows(tmp_path: Path) -> None:
     data = b'\xef\xbb\xbflabel,text\r\n a ,"one, ""two""\r\nthree"\r\n\r\nb,6" hoagie\r\n'
     assert read(tmp_path / "a.csv", data) == [
         (2, "a", 'one, "two"\r\nthree'),
@@ -26,7 +26,7 @@ def test_quoted_fields_and_rows(tmp_path: Path) -> None:
     ]
 
 
-def test_columns_by_number(tmp_path: Path) -> None:
+def test_columns_are_chosen_by_number(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     headless = b"1,first\n2,second\n"
     assert read(path, headless, text="2", label="1") == [(1, "1", "first"), (2, "2", "second")]
@@ -35,26 +35,28 @@ def test_columns_by_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.TAB", "a.txt", "a"])
-def test_tabs(tmp_path: Path, name: str) -> None:
+def test_tab_is_detected_with_any_ending(tmp_path: Path, name: str) -> None:
     assert read(tmp_path / name, b"text\tlabel\na, b\tx\n") == [(2, "x", "a, b")]
 
 
-def test_commas_are_sniffed(tmp_path: Path) -> None:
+def test_comma_is_detected_from_the_header(tmp_path: Path) -> None:
     assert read(tmp_path / "a.txt", b"text,label\na\tb,x\n") == [(2, "x", "a\tb")]
 
 
-def test_the_ending_decides_before_the_first_line(tmp_path: Path) -> None:
+def test_comma_wins_over_a_tab_in_a_csv_file(tmp_path: Path) -> None:
     assert read(tmp_path / "a.CSV", b"label,text,a\tb\nx,y,z\n") == [(2, "x", "y")]
 
 
-def test_long_text_and_the_limit_of_others(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_long_text_is_read_without_changing_the_csv_field_limit(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     request.addfinalizer(partial(csv.field_size_limit, csv.field_size_limit(1000)))
     text = "long " * 210_000
     assert read(tmp_path / "a.csv", f"label,text\n1,{text}\n".encode()) == [(2, "1", text)]
     assert csv.field_size_limit() == 1000
 
 
-def test_real_imdb_lines(tmp_path: Path, shared: Path) -> None:
+def test_real_imdb_lines_are_read_unchanged(tmp_path: Path, shared: Path) -> None:
     with tarfile.open(shared / "data/imdb/imdb_polarity_csv.tgz") as tar:
         file = tar.extractfile("imdb_polarity_csv/test.csv")
         assert file is not None
@@ -71,16 +73,16 @@ def test_real_imdb_lines(tmp_path: Path, shared: Path) -> None:
     [
         (b"", InputError, None, "is empty"),
         (b"label,text\n1,a\n,b\n", InputError, 3, "has no label"),
-        (b"label,text\n1,a\n1,a,b\n", InputError, 3, "3 columns where the first row has 2"),
+        (b"label,text\n1,a\n1,a,b\n", InputError, 3, "3 columns, but the first row has 2"),
         (b'label,text\n1,a\n1,"b\nc\n', InputError, 3, "not valid CSV"),
         (b'label,text\n1,"a"b\n', InputError, 2, "not valid CSV"),
         (b'label,text\n1,"a\nb"\n1,caf\xe9\n', InputError, 4, "0xe9 at position 6 is not UTF-8"),
         (b"a\0b,text\n", InputError, 1, "NUL bytes"),
-        (b"label,review\n1,a\n", ConfigError, None, "'text' of `text_column` is not in"),
+        (b"label,review\n1,a\n", ConfigError, None, "'text' of `text_column` does not occur in"),
         (b"label,text,text\n1,a,b\n", ConfigError, None, "more than once"),
     ],
 )
-def test_bad_files(
+def test_error_names_file_and_row(
     tmp_path: Path, data: bytes, kind: type[BertAccumError], row: int | None, message: str
 ) -> None:
     path = tmp_path / "bad.csv"
@@ -89,7 +91,7 @@ def test_bad_files(
     assert (caught.value.path, caught.value.row) == (path, row)
 
 
-def test_bad_options(tmp_path: Path) -> None:
+def test_options_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     with pytest.raises(ConfigError, match="`text_column` 3 is not one of the columns 1 to 2"):
         read(path, b"a,b\n", text="3", label="1")
@@ -108,7 +110,7 @@ def test_bad_options(tmp_path: Path) -> None:
 STRAY = b'label\ttext\n0\t"bad acting\n1\tnice\n0\tdull"\n'
 
 
-def test_stray_quotes_of_a_tsv_are_characters(tmp_path: Path) -> None:
+def test_stray_quotes_in_a_tsv_are_ordinary_characters(tmp_path: Path) -> None:
     plain = b"".join(b"%d\ttext %d\n" % (i % 2, i) for i in range(41))
     found = read(tmp_path / "a.tsv", STRAY + plain)
     assert len(found) == 44
@@ -121,22 +123,22 @@ def test_stray_quotes_of_a_tsv_are_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "texts"),
     [
-        # As pandas and Python's csv write it: enclosed where needed.
+        # Pandas and Python's csv enclose fields that need it.
         (b'label\ttext\n1\t"say ""hi"""\n0\tplain\n', ['say "hi"', "plain"]),
         (b'label\ttext\n1\t"one\ttab"\n0\t"plain"\n', ["one\ttab", "plain"]),
         (b'label\ttext\n1\t"two\nlines"\n0\tplain\n', ["two\nlines", "plain"]),
-        # As Excel does: also around commas.
+        # Excel also encloses fields that contain a comma.
         (b'label\ttext\n1\t"this, that"\n0\tplain\n1\t"a, b"\n', ["this, that", "plain", "a, b"]),
-        # Whole columns, with or without the header.
+        # Whole columns are enclosed, with or without the header.
         (b'"label"\t"text"\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
         (b'label\ttext\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
-        # Not one way of writing: nothing is enclosed.
+        # The fields follow none of these conventions, so quotes are ordinary characters.
         (b'label\ttext\n1\t"good"\n0\tbad\n', ['"good"', "bad"]),
         (b'label\ttext\n1\t"this, that"\n0\tso, so\n', ['"this, that"', "so, so"]),
         (b'label\ttext\n1\t"say ""hi"""\n0\t6" pizza\n', ['"say ""hi"""', '6" pizza']),
     ],
 )
-def test_a_tsv_is_quoted_if_the_whole_file_is(
+def test_tsv_is_quoted_only_if_the_whole_file_is(
     tmp_path: Path, data: bytes, texts: list[str]
 ) -> None:
     assert [text for _, _, text in read(tmp_path / "a.tsv", data)] == texts
@@ -150,15 +152,17 @@ def test_a_tsv_is_quoted_if_the_whole_file_is(
         ("a.csv", STRAY.replace(b"\t", b";") + b"1;fine\n"),
     ],
 )
-def test_a_quoted_field_that_may_be_rows_is_refused(tmp_path: Path, name: str, data: bytes) -> None:
-    with pytest.raises(InputError, match=r"a\..sv, row 2: a quoted field runs over.*close"):
+def test_quoted_field_that_looks_like_rows_is_refused(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    with pytest.raises(InputError, match=r"a\..sv, row 2: a quoted field spans.*close"):
         read(tmp_path / name, data)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("name", ["a.csv", "a.txt"])
 @pytest.mark.parametrize("columns", [("text", "label"), ("2", "1")])
-def test_delimiters_are_found_and_said(
+def test_delimiter_is_detected_and_reported(
     tmp_path: Path, delimiter: str, name: str, columns: tuple[str, str]
 ) -> None:
     rows = [("label", "text"), ("1", "good"), ("0", "not so good"), ("1", "fine")]
@@ -171,7 +175,7 @@ def test_delimiters_are_found_and_said(
     assert said[0] == f"{path}: columns separated by {word}"
 
 
-def test_a_delimiter_that_is_named_is_taken(tmp_path: Path) -> None:
+def test_chosen_delimiter_is_used(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,x;text\n1,x;a\n")
     assert list(read_rows(path, Reading("text", "label,x", ";"))) == [(2, "1,x", "a")]
@@ -184,7 +188,7 @@ HEADERS = ["label,text", "class,words", "Bewertung,Kommentar", ",sentence", "sta
 
 @pytest.mark.parametrize("header", HEADERS)
 @pytest.mark.parametrize("labels", [("pos", "neg"), ("1", "0")])
-def test_a_header_over_numbered_columns_is_no_row(
+def test_header_above_numbered_columns_is_skipped(
     tmp_path: Path, header: str, labels: tuple[str, str]
 ) -> None:
     path, said = tmp_path / "a.csv", list[str]()
@@ -193,20 +197,20 @@ def test_a_header_over_numbered_columns_is_no_row(
     found = list(read_rows(path, Reading("2", "1"), said.append))
     assert (len(found), {label for _, label, _ in found}) == (30, set(labels))
     names = header.replace(",", ", ")
-    assert said[-1] == f"{path}: row 1 ({names}) names the columns and is not read as data"
+    assert said[-1] == f"{path}: row 1 ({names}) is the header and is not read as data"
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        "label,a first text",  # a class of that name, which comes again below
+        "label,a first text",  # A class named label, which occurs again below.
         "other,A rare class.",
         "1,text",
         "pos,text",
         "neutral,this is a text of more than four words",
     ],
 )
-def test_a_first_row_of_data_is_kept(tmp_path: Path, first: str) -> None:
+def test_first_row_of_data_is_kept(tmp_path: Path, first: str) -> None:
     path = tmp_path / "a.csv"
     rows = "".join(f"{('pos', 'neg', 'label')[i % 3]},text number {i}\n" for i in range(30))
     path.write_text(f"{first}\n{rows}")

@@ -1,4 +1,4 @@
-"""What is written is read back, in both layouts, and bad files are named with their row."""
+"""TSVs are read back as written, in both layouts, and errors name the file and row."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_written_rows_are_read_back(
 
 
 @pytest.mark.parametrize(("layout", "split"), [("plain", "test"), ("cola", "dev"), (None, "dev")])
-def test_a_model_is_evaluated_on_test_if_that_has_labels(
+def test_default_split_is_test_if_it_has_labels(
     tmp_path: Path, layout: str | None, split: str
 ) -> None:
     if layout is not None:
@@ -48,7 +48,7 @@ def test_a_model_is_evaluated_on_test_if_that_has_labels(
     assert default_split(tmp_path) == split
 
 
-def test_layouts_byte_by_byte(tmp_path: Path) -> None:
+def test_layouts_are_written_byte_for_byte(tmp_path: Path) -> None:
     rows = [(1, b"good"), (0, b"")]
     expected = {
         ("plain", "train"): b"label\ttext\n1\tgood\n0\t\n",
@@ -63,7 +63,7 @@ def test_layouts_byte_by_byte(tmp_path: Path) -> None:
         assert digest == hashlib.sha256(data).hexdigest()
 
 
-def test_rows_are_lines_of_the_file(tmp_path: Path) -> None:
+def test_row_is_the_line_number_of_the_file(tmp_path: Path) -> None:
     plain, cola = tmp_path / "plain.tsv", tmp_path / "cola.tsv"
     plain.write_bytes(b"\xef\xbb\xbflabel\ttext\r\n 1 \t  a \r\n0\tb\x0bc\r\n")
     cola.write_bytes(b"\xef\xbb\xbfid\t1\t*\ta\nid\t0\t\tb")
@@ -80,7 +80,7 @@ def test_rows_are_lines_of_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_real_cola_files(shared: Path) -> None:
+def test_real_cola_files_are_read_unchanged(shared: Path) -> None:
     rows = {"in_domain_train": 8551, "in_domain_dev": 527, "out_of_domain_dev": 516}
     for name, count in rows.items():
         path = shared / f"data/cola/{name}.tsv"
@@ -95,8 +95,8 @@ def test_real_cola_files(shared: Path) -> None:
     [
         (b"", None, "is empty"),
         (b"label\ttext\n", None, "no rows"),
-        (b"label\ttext\n1\ta\n1\ta\tb\n", 3, "3 columns where the first row has 2"),
-        (b"a\t1\t\twords\na\t1\twords\n", 2, "3 columns where the first row has 4"),
+        (b"label\ttext\n1\ta\n1\ta\tb\n", 3, "3 columns, but the first row has 2"),
+        (b"a\t1\t\twords\na\t1\twords\n", 2, "3 columns, but the first row has 4"),
         (b"label\ttext\n \ta\n", 2, "has no label"),
         (b"a\t\t\twords\n", 1, "has no label"),
         (b"label\ttext\n1\tcaf\xe9\n", 2, "byte 0xe9 at position 6 is not UTF-8"),
@@ -104,7 +104,9 @@ def test_real_cola_files(shared: Path) -> None:
         (b"label\ttext\n1\ta\0\n", 2, "NUL bytes"),
     ],
 )
-def test_bad_files(tmp_path: Path, data: bytes, row: int | None, message: str) -> None:
+def test_error_names_file_and_row(
+    tmp_path: Path, data: bytes, row: int | None, message: str
+) -> None:
     path = tmp_path / "bad.tsv"
     path.write_bytes(data)
     with pytest.raises(InputError, match=message) as caught:
@@ -112,7 +114,7 @@ def test_bad_files(tmp_path: Path, data: bytes, row: int | None, message: str) -
     assert (caught.value.path, caught.value.row) == (path, row)
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
+def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_tsv(tmp_path / "none.tsv")
     with pytest.raises(InputError, match="is a folder"):

@@ -1,4 +1,4 @@
-"""Yelp through the real builder of tensorflow-datasets, on tiny archives and a loopback server."""
+"""Yelp with the real tensorflow-datasets builder, on tiny archives and a loopback server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILENAME = "yelp_review_polarity_csv.tgz"
 
 @pytest.fixture(autouse=True)
 def tfds_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tensorflow-datasets cache, and a folder for temporary files, of the test's own."""
+    """Give each test its own tensorflow-datasets cache and folder for temporary files."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -44,7 +44,7 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes an archive, at an address, the one that tensorflow-datasets has recorded."""
+    """Return a function that makes tensorflow-datasets expect a given archive at a given URL."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.checksums import UrlInfo
     from tensorflow_datasets.text import yelp_polarity
@@ -63,7 +63,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def served(tmp_path: Path, archive: Path) -> Iterator[str]:
-    """The address of a server that has the archive."""
+    """Yield the URL of the archive on a loopback server."""
     (tmp_path / "www").mkdir()
     (tmp_path / "www" / FILENAME).write_bytes(archive.read_bytes())
 
@@ -82,7 +82,7 @@ def texts(folder: Path, *splits: str) -> list[str]:
     return sorted(text for name in splits for text in read_tsv(folder / f"{name}.tsv")["text"])
 
 
-def test_unescape() -> None:
+def test_unescape_undoes_quotes_and_line_breaks() -> None:
     assert yelp.unescape(r'say ""hi""\nand\n\n""bye""') == 'say "hi"\nand\n\n"bye"'
     assert yelp.unescape('""""') == '""'
     assert yelp.unescape(r"price\size, C:\\new, three \\\n lines") == (
@@ -90,7 +90,7 @@ def test_unescape() -> None:
     )
 
 
-def test_unverified_archive(
+def test_unverified_archive_is_prepared_without_touching_the_cache(
     archive: Path, tmp_path: Path, tfds_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = archive.read_bytes()
@@ -125,7 +125,7 @@ def test_real_reviews_keep_every_character(shared: Path, tmp_path: Path) -> None
     assert sorted(text.strip() for text in texts(result.folder, "test")) == expected
 
 
-def test_verified_archive_fills_the_usual_cache(
+def test_verified_archive_fills_the_users_cache(
     archive: Path, tmp_path: Path, tfds_folder: Path, record: Any
 ) -> None:
     record(archive, "http://127.0.0.1:9/unused.tgz")
@@ -134,27 +134,29 @@ def test_verified_archive_fills_the_usual_cache(
     assert len(texts(result.folder, "train", "dev")) == 40
     assert (tfds_folder / "yelp_polarity_reviews").is_dir()
     assert not list((tmp_path / "tmp").glob("bertaccum-*")) and archive.exists()
-    assert run(out=str(tmp_path / "out")).unchanged  # downloading it would give the same
+    assert run(out=str(tmp_path / "out")).unchanged  # A download would give the same files.
 
 
-def test_download(served: str, archive: Path, tmp_path: Path, record: Any) -> None:
+def test_download_is_prepared(served: str, archive: Path, tmp_path: Path, record: Any) -> None:
     record(archive, served)
     result = run(out=str(tmp_path / "out"))
     assert len(texts(result.folder, "train", "dev", "test")) == 50
 
 
-def test_wrong_download(served: str, archive: Path, tmp_path: Path, record: Any) -> None:
+def test_wrong_download_is_refused(served: str, archive: Path, tmp_path: Path, record: Any) -> None:
     other = write_archive(tmp_path / "other.tgz", yelp_lines(6), yelp_lines(2))
     record(other, served)
     check_fails(tmp_path, "is not the recorded archive.*`archive`")
 
 
-def test_download_that_is_gone(served: str, archive: Path, tmp_path: Path, record: Any) -> None:
+def test_missing_download_is_reported(
+    served: str, archive: Path, tmp_path: Path, record: Any
+) -> None:
     record(archive, served + ".moved")
     check_fails(tmp_path, r"the download of .* failed .*404.*`archive`")
 
 
-def test_no_network(archive: Path, tmp_path: Path, record: Any) -> None:
+def test_missing_network_is_reported(archive: Path, tmp_path: Path, record: Any) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -168,7 +170,9 @@ def check_fails(tmp_path: Path, message: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_unwritable_cache(archive: Path, tmp_path: Path, tfds_folder: Path, record: Any) -> None:
+def test_unwritable_cache_is_reported(
+    archive: Path, tmp_path: Path, tfds_folder: Path, record: Any
+) -> None:
     record(archive, "http://127.0.0.1:9/unused.tgz")
     tfds_folder.write_text("a file where the folder should be")
     with pytest.raises(BertAccumError, match="TFDS_DATA_DIR"):
