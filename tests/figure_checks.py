@@ -1,4 +1,4 @@
-"""What can be asked of a figure: where its texts are, and which colours are seen."""
+"""Checks of figures: the positions of their texts, and their colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 
 
 def check_texts(figure: Figure) -> None:
-    """Fails if a text leaves the figure or lies on another text or on another panel."""
+    """Raise AssertionError if a text leaves the figure, or overlaps a text or another panel."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
@@ -39,7 +39,7 @@ def check_texts(figure: Figure) -> None:
 
 
 def ticks_out_of_view(axes: Axes) -> Iterator[Tick]:
-    """Ticks that matplotlib has made and does not draw."""
+    """Yield the ticks that matplotlib has created but does not draw."""
     for axis in (axes.xaxis, axes.yaxis):
         low, high = sorted(axis.get_view_interval())
         for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
@@ -53,7 +53,7 @@ def overlap(one: Bbox, other: Bbox) -> bool:
 
 
 def pixels(figure: Figure, colour: str) -> int:
-    """How many pixels of a figure have nearly this colour."""
+    """Return the number of pixels of a figure that have nearly this colour."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     drawn = np.asarray(canvas.buffer_rgba())[..., :3].astype(int)

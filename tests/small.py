@@ -1,4 +1,4 @@
-"""A model, and a task for it, that trains in no time."""
+"""A small model and a small task, which train within a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 
 
 def write_small_model(path: Path, vocabulary: Path, **dimensions: int) -> Path:
-    """A bert_config.json of an encoder of one thin layer, for a vocabulary."""
+    """Write the bert_config.json of an encoder with one small layer, and return its path.
+
+    Args:
+      path: The file to write.
+      vocabulary: The vocabulary file, which decides the vocabulary size.
+      **dimensions: Fields of `EncoderConfig` that replace the defaults here.
+    """
     words = len(vocabulary.read_text(encoding="utf-8").splitlines())
     values = {
         "hidden_size": 8,
@@ -27,7 +33,12 @@ def write_small_model(path: Path, vocabulary: Path, **dimensions: int) -> Path:
 
 
 def write_small_task(folder: Path, **rows: int) -> Path:
-    """Makes a folder of TSVs of so many reviews, a vocabulary and a model's bert_config.json."""
+    """Write a data folder with a vocabulary and a bert_config.json, and return the latter's path.
+
+    Args:
+      folder: The folder to create.
+      **rows: The number of reviews in each TSV, by its name without extension.
+    """
     folder.mkdir()
     words = ["the", "food", "was", "very", "good", "bad"]
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
@@ -39,12 +50,12 @@ def write_small_task(folder: Path, **rows: int) -> Path:
     return write_small_model(folder / "bert_config.json", folder / "vocab.txt")
 
 
-# With larger weights there, logits depend on the text, and not only on [CLS].
+# With larger weights in these layers, the logits depend on the whole text, not only on [CLS].
 _LARGER = {"logits/kernel": 3.0, "value/kernel": 2.0, "attention_output/kernel": 2.0}
 
 
 def scatter(model: tf_keras.Model) -> tf_keras.Model:
-    """Gives a classifier weights none of which is 0, or 1, or another's."""
+    """Set all weights of a classifier to different random values, and return the classifier."""
     rng = np.random.default_rng(3)
     for weight in model.weights:
         spread = next((s for part, s in _LARGER.items() if part in weight.name), 0.5)

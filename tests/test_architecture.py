@@ -1,4 +1,4 @@
-"""Imports run one way, and the command line starts light."""
+"""Rules for imports: no cycles, and no heavy module when the command line starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# Modules that need the standard library only, and that everything may import.
+# Modules that any other module may import. They import only the standard library and each other.
 LOWEST = {
     *("bertaccum.atomic", "bertaccum.config", "bertaccum.errors", "bertaccum.files"),
     *(
@@ -24,9 +24,9 @@ LOWEST = {
     ),
     "bertaccum.version",
 }
-# The private names of TensorFlow, for whoever needs one.
+# The private names of TensorFlow, which any module may import.
 LEAF = {"bertaccum._tf_compat"}
-# Each package and those that it may import, besides itself and what is lowest.
+# The packages that each package may import, besides itself, LOWEST and LEAF.
 MAY_IMPORT = {
     "bertaccum.accumulation": set(),
     "bertaccum.cache": set(),
@@ -61,7 +61,7 @@ LONGEST_CHAIN = 12
 
 
 def imports(path: Path) -> set[str]:
-    """The modules that a file imports, lazily and for type checkers, too."""
+    """Return the modules that a file imports, including lazy and type-checking imports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -72,7 +72,7 @@ def imports(path: Path) -> set[str]:
 
 
 def modules() -> dict[str, Path]:
-    """The files of our packages by dotted name."""
+    """Return the files of our packages, by the dotted name of the module."""
     files = [file for part in ("bertaccum", "data_prep") for file in ROOT.glob(f"{part}/**/*.py")]
     names = (file.relative_to(ROOT).with_suffix("").parts for file in files)
     dotted = [".".join(parts).removesuffix(".__init__") for parts in names]
@@ -80,12 +80,12 @@ def modules() -> dict[str, Path]:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Each of our modules and those that it imports, of a package's own file none."""
+    """Return the modules of ours that each of our modules imports."""
     known = modules()
     graph = {}
     for name, file in known.items():
         used = imports(file) & known.keys() - {name}
-        # `from package import module` needs the module, not the package's own file.
+        # `from package import module` depends on the module, not on the package's __init__.py.
         graph[name] = {m for m in used if not any(other.startswith(f"{m}.") for other in used)}
     return graph
 
@@ -96,18 +96,18 @@ def part_of(module: str) -> str:
 
 
 @pytest.mark.parametrize("part", MAY_IMPORT)
-def test_imports_run_one_way(part: str) -> None:
+def test_package_imports_only_allowed_packages(part: str) -> None:
     own = {name: used for name, used in import_graph().items() if part_of(name) == part}
     assert own
     for name, used in own.items():
         assert {part_of(m) for m in used} - LOWEST - LEAF <= MAY_IMPORT[part] | {part}, name
 
 
-def test_packages_import_one_way() -> None:
+def test_allowed_imports_have_no_cycle() -> None:
     graphlib.TopologicalSorter(MAY_IMPORT).prepare()  # Raises CycleError.
 
 
-def test_there_are_no_import_cycles_and_chains_are_short() -> None:
+def test_modules_have_no_import_cycle_and_chains_are_short() -> None:
     graph = import_graph()
     length: dict[str, int] = {}
     for module in graphlib.TopologicalSorter(graph).static_order():  # Raises CycleError.
@@ -116,33 +116,33 @@ def test_there_are_no_import_cycles_and_chains_are_short() -> None:
     assert length[longest] <= LONGEST_CHAIN, longest
 
 
-def test_file_names_tell_modules_apart() -> None:
-    # A command's file has the name of the command.
+def test_module_file_names_are_unique() -> None:
+    # The file of a command is named after the command, so it may share a name with another module.
     names = [name for name in modules() if not name.startswith("bertaccum.cli.commands.")]
     counted = Counter(name.split(".")[-1] for name in names)
     assert not {name for name, times in counted.items() if times > 1}
 
 
-def test_the_lowest_modules_need_only_the_standard_library() -> None:
+def test_lowest_modules_need_only_the_standard_library() -> None:
     for module in LOWEST:
         for name in imports(modules()[module]):
             ours = any(name == other or name.startswith(f"{other}.") for other in LOWEST)
             assert ours or name.split(".")[0] in sys.stdlib_module_names, (module, name)
 
 
-def test_examples_stand_on_the_accumulation_alone() -> None:
+def test_examples_import_only_the_accumulation_package() -> None:
     used = {name for file in ROOT.glob("examples/*.py") for name in imports(file)}
     ours = {name for name in used if name.split(".")[0] in ("bertaccum", "data_prep")}
     assert ours and all(name.startswith("bertaccum.accumulation") for name in ours)
 
 
-def test_nothing_imports_keras_3() -> None:
+def test_no_module_imports_keras_3() -> None:
     for file in (file for part in PYTHON for file in ROOT.glob(f"{part}/**/*.py")):
         assert not any(m.split(".")[0] == "keras" for m in imports(file)), file
         assert "tf.keras" not in file.read_text(encoding="utf-8").replace("`tf.keras`", ""), file
 
 
-def test_only_the_command_line_prints() -> None:
+def test_only_the_command_line_package_prints() -> None:
     for file in (*ROOT.glob("bertaccum/**/*.py"), *ROOT.glob("data_prep/**/*.py")):
         if "cli" not in file.parts:
             nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
@@ -150,13 +150,13 @@ def test_only_the_command_line_prints() -> None:
             assert not {"print", "echo", "secho"} & {ast.unparse(f).split(".")[-1] for f in called}
 
 
-def test_nothing_loads_pickles() -> None:
+def test_no_module_loads_pickles() -> None:
     for file in [*ROOT.glob("bertaccum/**/*.py"), *ROOT.glob("data_prep/**/*.py")]:
         assert not imports(file) & {"pickle", "dill", "joblib", "cloudpickle", "shelve"}, file
         assert "allow_pickle" not in file.read_text(encoding="utf-8"), file
 
 
-def test_the_command_line_starts_without_tensorflow_and_pandas() -> None:
+def test_command_line_starts_without_heavy_modules() -> None:
     code = (
         "import sys, bertaccum, bertaccum.cli.program\n"
         "print([m for m in ('tensorflow', 'tf_keras', 'pandas', 'numpy', 'rich', 'yaml')"

@@ -1,4 +1,4 @@
-"""The snippets in docs/ run as they are, and print what stands below them."""
+"""The documentation: snippets print the output shown, links work, and tables are complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SNIPPETS = {
         )
     )
 }
-# Two replicas, also on a machine without GPUs.
+# The snippets get two replicas, even on a machine without GPUs.
 TWO_DEVICES = """
 import functools
 import tensorflow as tf
@@ -39,7 +39,7 @@ tf.distribute.MirroredStrategy = mirrored
 """
 
 
-def test_there_are_snippets() -> None:
+def test_pages_have_the_expected_number_of_snippets() -> None:
     pages = [name.rsplit("-", 1)[0] for name in SNIPPETS]
     assert Counter(pages) == {
         "explanation/accumulation": 5,
@@ -49,7 +49,7 @@ def test_there_are_snippets() -> None:
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_snippet(name: str, tmp_path: Path) -> None:
+def test_snippet_prints_the_output_shown(name: str, tmp_path: Path) -> None:
     code, printed = SNIPPETS[name]
     done = subprocess.run(
         [sys.executable, "-c", TWO_DEVICES + code],
@@ -62,7 +62,7 @@ def test_snippet(name: str, tmp_path: Path) -> None:
     assert done.stdout == printed
 
 
-def test_the_kubernetes_job_describes_its_workers() -> None:
+def test_kubernetes_job_sets_tf_config_for_each_worker() -> None:
     text = (ROOT / "docs/how-to/several-devices.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     service, job = yaml.safe_load_all(block)
@@ -86,7 +86,7 @@ def test_the_kubernetes_job_describes_its_workers() -> None:
         assert called.startswith("train --data")
 
 
-# Of google-research/bert, at its last commit.
+# The flags of run_classifier.py at the last commit of google-research/bert.
 RUN_CLASSIFIER_FLAGS = re.findall(
     r"\w+",
     """
@@ -98,8 +98,8 @@ tpu_name tpu_zone gcp_project master num_tpu_cores
 )
 
 
-def test_every_flag_of_run_classifier_has_its_counterpart() -> None:
-    """And what is called an option of ours is one, of the command before it."""
+def test_page_lists_every_flag_of_run_classifier() -> None:
+    """Every option of ours on the page exists, and belongs to the command named before it."""
     page = (ROOT / "docs/migration/run-classifier.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `--(\w+)` \| ([^|]+) \|([^|]*)\|$", page, re.MULTILINE)
     assert sorted(flag for flag, *_ in rows) == sorted(RUN_CLASSIFIER_FLAGS)
@@ -116,7 +116,7 @@ def test_every_flag_of_run_classifier_has_its_counterpart() -> None:
         assert {w.rstrip(",") for w in words if w.startswith("--")} <= known[command], called
 
 
-# Of transformers 5.23.0: [field.name for field in dataclasses.fields(TrainingArguments)].
+# From transformers 5.23.0: [field.name for field in dataclasses.fields(TrainingArguments)].
 TRAINING_ARGUMENTS = re.findall(
     r"\w+",
     """
@@ -146,8 +146,8 @@ resume_from_checkpoint local_rank
 )
 
 
-def test_every_field_of_training_arguments_has_its_counterpart() -> None:
-    """Where it has none, the page says why; what it calls an option of a command is one."""
+def test_page_lists_every_field_of_training_arguments() -> None:
+    """A field without a counterpart has a reason, and every option of ours on the page exists."""
     page = (ROOT / "docs/migration/huggingface.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]+) \|([^|]*)\|$", page, re.MULTILINE)
     named = [field for fields, *_ in rows for field in re.findall(r"\w+", fields)]
@@ -164,7 +164,7 @@ def test_every_field_of_training_arguments_has_its_counterpart() -> None:
 
 
 @pytest.mark.slow
-def test_its_list_of_training_arguments_is_complete(transformers_python: Path) -> None:
+def test_list_of_training_arguments_equals_that_of_transformers(transformers_python: Path) -> None:
     code = "import dataclasses as d, transformers as t; print(*(f.name for f in d.fields(t.{})))"
     command = [transformers_python, "-c", code.format("TrainingArguments")]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -177,7 +177,7 @@ def _options(command: click.Command) -> set[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub derives from the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {heading.replace(" ", "-") for heading in kept}
@@ -186,7 +186,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize(
     "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_committed_files_and_headings(page: Path) -> None:
     committed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if link.startswith("http"):
@@ -199,7 +199,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
 
@@ -211,11 +211,11 @@ def test_contributing_lists_every_package() -> None:
         assert f"`{package.relative_to(ROOT)}/`" in text, package
 
 
-def test_the_errors_page_has_the_errors_of_the_source() -> None:
+def test_errors_page_lists_the_errors_of_the_source() -> None:
     pytest.importorskip("sphinx", reason="Sphinx needs Python 3.11")
     from error_list import Message, messages
 
     found = list(messages())
     assert len(found) > 150
-    assert Message("InputError", "is a folder, not a file", "name the file in it") in found
+    assert Message("InputError", "is a folder, not a file", "name a file in it") in found
     assert {m.error for m in found} == {"InputError", "ConfigError", "RunError"}

@@ -1,4 +1,4 @@
-"""Faults for real: a disk that fills up, a folder that goes away, text as people write it."""
+"""Real faults: a full disk, unusual texts, invalid rows, pickles and hostile YAML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the program in a folder of its own: exit code, and its last line on stderr."""
+    """Return a function that runs the program in a temporary folder.
+
+    It returns the exit code and the last line on stderr.
+    """
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> tuple[int, str]:
@@ -37,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def small_model(folder: Path, vocabulary: Path) -> list[object]:
-    """Options of a run of two updates that takes a second."""
+    """Write a small bert_config.json, and return the options of a run that takes a second."""
     path = write_small_model(folder / "bert_config.json", vocabulary)
     options = ["--bert-config", path, "--init-checkpoint", "none", "--max-seq-length", 32]
     return [*options, "--target-batch", 8, "--micro-batch", 4]
@@ -45,18 +48,20 @@ def small_model(folder: Path, vocabulary: Path) -> list[object]:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """A file system of this size."""
+    """Mount a file system of this size at `folder`; skip the test without root."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("needs root to mount a tmpfs; tests/training/test_resume.py imitates it")
+        pytest.skip(
+            "needs root to mount a tmpfs; tests/training/test_resume.py simulates a full disk"
+        )
     try:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_disk_that_fills_up(run: Run, tmp_path: Path) -> None:
+def test_run_resumes_after_a_full_disk(run: Run, tmp_path: Path) -> None:
     assert run("prepare", "--source", "sample", "--out", "data")[0] == 0
     options = ["--data", "data", *small_model(tmp_path, tmp_path / "data/vocab.txt")]
     options += ["--max-updates", 40, "--save-every", 1, "--keep", 1000]
@@ -70,7 +75,7 @@ def test_a_disk_that_fills_up(run: Run, tmp_path: Path) -> None:
         assert "{{" not in line and "[Op:" not in line
         saved = sorted(p.name for p in (disk / "run/checkpoints").iterdir())
         assert saved and not any(name.startswith(".") for name in saved)
-        # Full to the last byte: nothing can be prepared, and nothing of it is left.
+        # On a completely full disk, `prepare` fails and leaves no files.
         with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
             while file.write(b"0" * 512):
                 pass
@@ -78,7 +83,7 @@ def test_a_disk_that_fills_up(run: Run, tmp_path: Path) -> None:
         code, line = run("prepare", "--source", "sample", "--out", "disk/more")
         assert (code, "No space left on device" in line) == (1, True), line
         assert sorted(p.name for p in disk.iterdir()) == before
-        # With room again it goes on from what is there.
+        # With free space again, the run resumes from its last checkpoint.
         (disk / "fill").unlink()
         shutil.rmtree(disk / "data")
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
@@ -112,11 +117,13 @@ AS_PEOPLE_WRITE = [
         pytest.param((" 0", " 1"), marks=pytest.mark.slow),
     ],
 )
-def test_text_as_people_write_it(run: Run, tmp_path: Path, names: tuple[str, str]) -> None:
+def test_unusual_texts_and_labels_can_be_trained_on(
+    run: Run, tmp_path: Path, names: tuple[str, str]
+) -> None:
     import csv
 
     with (tmp_path / "mine.csv").open("w", encoding="utf-8-sig", newline="") as file:
-        writer = csv.writer(file)  # which ends rows with CRLF
+        writer = csv.writer(file)  # The writer ends rows with CRLF.
         writer.writerow(["label", "text"])
         writer.writerows((names[i % 2], text) for i, text in enumerate(AS_PEOPLE_WRITE * 2))
     arguments = ["--source", "csv", "--train-file", "mine.csv", "--dev-fraction", 0.2]
@@ -141,7 +148,7 @@ def test_text_as_people_write_it(run: Run, tmp_path: Path, names: tuple[str, str
         (b",good", "mine.csv, row 3: "),
     ],
 )
-def test_what_is_no_review_is_named_by_row(
+def test_error_names_the_row_of_an_invalid_text(
     run: Run, tmp_path: Path, row: bytes, message: str
 ) -> None:
     (tmp_path / "mine.csv").write_bytes(b"label,text\n0,bad\n" + row + b"\n1,good\n" * 4)
@@ -151,13 +158,13 @@ def test_what_is_no_review_is_named_by_row(
 
 
 class Hostile:
-    """What, pickled, writes a file when it is loaded."""
+    """An object whose pickle creates a file when it is loaded."""
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, ("touch loaded",)
 
 
-def test_a_pickle_is_never_loaded(run: Run, tmp_path: Path) -> None:
+def test_pickles_are_never_loaded(run: Run, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.zip"
     hostile.write_bytes(pickle.dumps(Hostile()))
     assert run("prepare", "--source", "sample", "--out", "data")[0] == 0
@@ -184,11 +191,14 @@ def test_a_pickle_is_never_loaded(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["!!python/object/apply:os.system [id]", "!x 3", "&a [*a]"])
-def test_yaml_builds_no_objects(run: Run, tmp_path: Path, text: str) -> None:
+def test_yaml_creates_no_objects(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.yaml").write_text(f"target_batch: 8\nseed: {text}\n")
     code, line = run("train", "--config", "recipe.yaml")
     assert (code, line.startswith("error: recipe.yaml")) == (2, True), line
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.yaml").write_text(f"seed: {text}\n")
     code, line = run("train", "--resume", "run")
-    assert (code, line.startswith("error: run/config.yaml: is not a run's")) == (2, True), line
+    assert (code, line.startswith("error: run/config.yaml: is not the configuration of a run")) == (
+        2,
+        True,
+    ), line

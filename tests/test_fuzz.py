@@ -1,7 +1,7 @@
-"""Damaged and hostile files: always one message that names the file, never a traceback.
+"""Damaged and hostile files: each gives one message that names the file, never a traceback.
 
-Inputs are made from good ones by a byte-level mutator, and drawn by hypothesis. The slow tier
-takes more than 10,000 of them.
+A byte-level mutator damages valid files; Hypothesis chooses the edits, or draws random bytes. The
+slow tests try more than 10,000 inputs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from data_prep.table import Reading, read_rows
 from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv
 
-# Bytes that mean something to one reader or another.
+# Bytes that have a meaning in at least one file format.
 TELLING = [b"\0", b"\t", b"\n", b"\r", b'"', b",", b"\xff", b"\xef\xbb\xbf", b"\xe2\x80\xa8"]
 TELLING += [
     b";",
@@ -75,7 +75,13 @@ EDIT = st.tuples(
 
 
 def mutated(good: bytes, edits: list[tuple[str, float, int, bytes]]) -> bytes:
-    """The bytes after some edits, each at a relative position."""
+    """Return bytes after some edits.
+
+    Args:
+      good: The bytes of a valid file.
+      edits: For each edit, its kind, its position as a fraction of the length, a number that
+        gives the flipped bits or the length, and the bytes to insert.
+    """
     for kind, position, number, telling in edits:
         at = int(position * len(good))
         end = at + number % 32
@@ -117,7 +123,7 @@ def csv_case(folder: Path) -> tuple[Path, Reader]:
         try:
             prepare(PrepareConfig(source="csv", **options), silent, list)
         except BertAccumError:
-            assert not out.exists(), "half of the output is left"
+            assert not out.exists(), "a partial output folder is left"
             raise
         shutil.rmtree(out)
         return None
@@ -176,7 +182,7 @@ def classes_case(folder: Path) -> tuple[Path, Reader]:
 
 
 def read_user_table(path: Path) -> object:
-    """As `prepare`, `eval --file` and `predict --file` do: all take the same rows, or refuse."""
+    """Read a table as `prepare`, `eval --file` and `predict --file` do; all must agree on its rows."""
     texts = [text for _, _, text in read_rows(path, Reading())]
     assert list(read_texts(path, Reading(label_column=None))) == texts
     return list(read_rows(path, Reading("1", "2")))
@@ -325,7 +331,7 @@ CASES = {
 
 
 def attempt(read: Reader, path: Path) -> None:
-    """Reads; what cannot be read is said in one line that names the file, with exit code 2."""
+    """Read a file; any error must be one line that names the file, with exit code 2."""
     try:
         read(path)
     except BertAccumError as error:
@@ -339,7 +345,7 @@ def attempt(read: Reader, path: Path) -> None:
 def hammer(case: str, folder: Path, examples: int) -> None:
     path, read = CASES[case](folder)
     good = path.read_bytes()
-    read(path)  # It is good.
+    read(path)  # The undamaged file must be readable.
 
     @settings(
         max_examples=examples,
@@ -357,19 +363,19 @@ def hammer(case: str, folder: Path, examples: int) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_damaged_files_get_one_line(case: str, tmp_path: Path) -> None:
+def test_damaged_file_gives_one_error_line(case: str, tmp_path: Path) -> None:
     hammer(case, tmp_path, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_thousands_of_damaged_files_get_one_line(case: str, tmp_path: Path) -> None:
+def test_thousands_of_damaged_files_give_one_error_line_each(case: str, tmp_path: Path) -> None:
     hammer(case, tmp_path, 1200)
 
 
 @pytest.mark.parametrize("examples", [40, pytest.param(1200, marks=pytest.mark.slow)])
-def test_damaged_checkpoints_get_one_line(examples: int, tmp_path: Path) -> None:
-    """TensorFlow's own reader, in native code: a crash would end this process."""
+def test_damaged_checkpoint_gives_one_error_line(examples: int, tmp_path: Path) -> None:
+    """TensorFlow reads checkpoints in native code, so a crash would end the test process."""
     import tensorflow as tf
     from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 

@@ -1,4 +1,4 @@
-"""What is done with a trained run: listing, showing, predicting, TensorBoard, and all in Python."""
+"""Use of a trained run: eval, predict, runs, show, export and TensorBoard, also from Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bertaccum.training.events import Evaluated, Finished, Updated
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in `runs/one`, made through the library, and its events."""
+    """Train the run `runs/one` through the library, check its events, and return its folder."""
     folder = tmp_path_factory.mktemp("use")
     data = folder / "reviews"
     write_small_task(data, train=40, dev=16, test=21)
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     )
     assert [e.update for e in events if isinstance(e, Updated)] == list(range(1, 41))
-    # Half of five updates.
+    # eval_every=0.5 is half of the five updates of an epoch, rounded down.
     assert [e.update for e in events if isinstance(e, Evaluated)] == list(range(2, 41, 2))
     assert isinstance(events[-1], Finished)
     return folder
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs the program there: exit code, stdout, stderr."""
+    """Return a function that runs the program in `folder`: exit code, stdout and stderr."""
     monkeypatch.chdir(folder)
 
     def call(*arguments: object) -> tuple[object, str, str]:
@@ -70,7 +70,7 @@ def texts(folder: Path) -> list[str]:
     return [line.split("\t")[1] for line in lines]
 
 
-def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
+def test_predict_agrees_with_eval(run: Any, folder: Path) -> None:
     code, out, _ = run("eval", "--run", "runs/one", "--json")
     assert code == 0
     evaluated = json.loads(out)
@@ -90,7 +90,7 @@ def test_predictions_are_those_that_eval_counts(run: Any, folder: Path) -> None:
     assert all(sum(f["probabilities"].values()) == pytest.approx(1) for f in found)
 
 
-def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> None:
+def test_predict_accepts_arguments_lines_and_columns(run: Any, folder: Path) -> None:
     wanted = ["the food was good", "the food\twas bad"]
     _, out, _ = run("predict", "--run", "runs/one", *wanted)
     said = out.splitlines()
@@ -112,7 +112,7 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
     assert code == 2
     assert "the column 'text' of --text-column does not occur in the header" in err
     for arguments, message in (
-        (["a text", "--file", "lines.txt"], "texts and --file both say"),
+        (["a text", "--file", "lines.txt"], "both texts and --file are given"),
         (["--file", "none.txt"], "none.txt: there is no such file"),
         (["a text", "--run", "runs/none"], "there is no run here"),
     ):
@@ -122,8 +122,8 @@ def test_texts_come_as_arguments_lines_and_columns(run: Any, folder: Path) -> No
         assert err.count("error: ") == 1 and message in err.splitlines()[-1]
 
 
-def test_every_command_reads_the_same_rows(run: Any, folder: Path) -> None:
-    """Stray quotes are characters: 44 rows, where CSV would see 42."""
+def test_all_commands_read_the_same_rows(run: Any, folder: Path) -> None:
+    """Stray quotes are ordinary characters, so the file has 44 rows; a CSV reader finds 42."""
     stray = 'label\ttext\n0\t"bad acting\n1\tnice\n0\tdull"\n'
     rows = "".join(f"{i % 2}\ttext {i}\n" for i in range(41))
     (folder / "stray.tsv").write_text(stray + rows)
@@ -139,7 +139,7 @@ def test_every_command_reads_the_same_rows(run: Any, folder: Path) -> None:
     assert out.splitlines()[0].endswith('\t"bad acting')
 
 
-def test_eval_keeps_to_its_run_when_another_one_begins(run: Any, tmp_path: Path) -> None:
+def test_eval_writes_to_its_run_when_another_run_starts(run: Any, tmp_path: Path) -> None:
     (tmp_path / "another").mkdir()
     latest = tmp_path / "latest"
     latest.symlink_to(Path("runs/one").resolve())
@@ -153,7 +153,7 @@ def test_eval_keeps_to_its_run_when_another_one_begins(run: Any, tmp_path: Path)
     assert not list((tmp_path / "another").iterdir())
 
 
-def test_eval_takes_columns(run: Any, folder: Path) -> None:
+def test_eval_accepts_column_names_and_numbers(run: Any, folder: Path) -> None:
     (folder / "named.csv").write_text("stars;body\n" + "1;very good\n0;very bad\n" * 3)
     for columns in (("body", "stars"), ("2", "1")):
         options = ["--text-column", columns[0], "--label-column", columns[1], "--json"]
@@ -164,11 +164,11 @@ def test_eval_takes_columns(run: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [".", "none/results", "reviews/dev.tsv/results", "pipe"])
-def test_results_that_cannot_be_written_are_refused_at_once(
+def test_results_that_cannot_be_written_fail_before_computation(
     run: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
-        raise AssertionError("it was computed first")
+        raise AssertionError("the model was loaded first")
 
     monkeypatch.setattr("bertaccum.inference.evaluate.load_best", never)
     monkeypatch.setattr("bertaccum.inference.predict.load_best", never)
@@ -180,18 +180,18 @@ def test_results_that_cannot_be_written_are_refused_at_once(
         assert f"error: --results {path} " in err
 
 
-def test_a_bad_row_leaves_what_was_there(run: Any, folder: Path) -> None:
+def test_invalid_row_keeps_the_earlier_results_file(run: Any, folder: Path) -> None:
     (folder / "bad.txt").write_bytes(b"the food was good\n\xff\xfe\n")
-    (folder / "bad-results.tsv").write_text("of another time\n")
+    (folder / "bad-results.tsv").write_text("earlier results\n")
     code, _, err = run(
         "predict", "--run", "runs/one", "--file", "bad.txt", "--results", "bad-results.tsv"
     )
     assert code == 2
     assert "bad.txt, row 2" in err
-    assert [p.read_text() for p in folder.glob("*bad-results*")] == ["of another time\n"]
+    assert [p.read_text() for p in folder.glob("*bad-results*")] == ["earlier results\n"]
 
 
-def test_what_comes_through_a_pipe_is_predicted_before_its_end(folder: Path) -> None:
+def test_texts_from_a_pipe_are_predicted_as_they_arrive(folder: Path) -> None:
     command = [sys.executable, "-m", "bertaccum", "predict", "--run", "runs/one"]
     process = subprocess.Popen(
         command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -240,18 +240,20 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
         ("runs/one", "runs/one is a run: `bertaccum show runs/one`"),
     ],
 )
-def test_where_no_runs_are_it_is_said_where_some_are(run: Any, named: str, said: str) -> None:
+def test_runs_in_a_folder_without_runs_suggests_another_folder(
+    run: Any, named: str, said: str
+) -> None:
     assert run("runs", named) == run("runs", named, "--json") == (0, "", f"{said}\n")
 
 
-def test_export_names_the_run_before_its_place(run: Any) -> None:
+def test_export_names_the_run_before_checking_the_folder(run: Any) -> None:
     code, out, err = run("export", "--run", "runs/one", "--out", "reviews")
     assert (code, out) == (2, "")
     assert err.startswith("run: runs/one; its best checkpoint: update 40\n")
     assert err.endswith("error: --out reviews exists; choose another folder\n")
 
 
-def test_going_on_with_a_run_that_is_over_says_so(run: Any) -> None:
+def test_resuming_a_finished_run_reports_that_it_is_finished(run: Any) -> None:
     events = bertaccum.training_events(resume="runs/one", max_updates=20)
     assert next(events).over == "raise `max_updates`, or start a new run"
     events.close()
@@ -262,7 +264,7 @@ def test_going_on_with_a_run_that_is_over_says_so(run: Any) -> None:
     assert re.search(r"updates +40 ", out)
 
 
-def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> None:
+def test_library_raises_clear_errors(folder: Path) -> None:
     with pytest.raises(InputError, match="there is no run here"):
         list(bertaccum.predict(["a text"], run=str(folder / "none")))
     with pytest.raises(TypeError, match="unexpected keyword"):
@@ -283,7 +285,7 @@ def test_the_library_says_what_is_wrong_as_the_program_does(folder: Path) -> Non
         bertaccum.train(TrainConfig(), resume="runs/one")
 
 
-def test_options_may_be_a_dataclass_or_keywords(folder: Path) -> None:
+def test_options_can_be_a_dataclass_or_keywords(folder: Path) -> None:
     run = str(folder / "runs/one")
     wanted = [p.label for p in bertaccum.predict(texts(folder), run=run, batch=3)]
     config = PredictConfig(run="elsewhere", batch=3)
@@ -294,7 +296,7 @@ def test_options_may_be_a_dataclass_or_keywords(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tensorboard(folder: Path) -> Iterator[str]:
-    """The address of a TensorBoard that looks at the runs."""
+    """Start TensorBoard on the runs, and yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -307,7 +309,7 @@ def tensorboard(folder: Path) -> Iterator[str]:
 
 
 def ask(address: str) -> Any:
-    """What TensorBoard answers, once it has read what is there."""
+    """Return TensorBoard's answer as JSON; wait up to 30 seconds for it to start."""
     for _ in range(300):
         try:
             with urllib.request.urlopen(address, timeout=10) as answer:
@@ -318,7 +320,7 @@ def ask(address: str) -> Any:
 
 
 @pytest.mark.slow
-def test_tensorboard_draws_what_the_logs_have(folder: Path, tensorboard: str) -> None:
+def test_tensorboard_shows_the_values_of_the_logs(folder: Path, tensorboard: str) -> None:
     tags: dict[str, Any] = {}
     while "one/tensorboard" not in tags:
         tags = ask(f"{tensorboard}/data/plugin/scalars/tags")

@@ -1,4 +1,4 @@
-"""The command line: what it prints where, exit codes, and one line for every mistake."""
+"""The command line: its output on stdout and stderr, its exit codes and its error messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outcome:
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> object:
-    """Runs the program in a folder of its own."""
+    """Return a function that runs the program in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9")
 
@@ -49,7 +49,7 @@ def run(
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Forty rows that a word decides, with a vocabulary."""
+    """Return a data folder whose labels depend on one word of each text, with a vocabulary."""
     folder = tmp_path / "reviews"
     folder.mkdir()
     words = ["the", "food", "was", "good", "bad"]
@@ -60,7 +60,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None:
+def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data: Path) -> None:
     trained = run(
         *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *QUICK[:-2]),
         *("--learning-rate", 1e-3, "--micro-batch", 3, "--cut", "count", "--json"),
@@ -124,11 +124,11 @@ def test_train_and_eval_keep_results_and_progress_apart(run, data: Path) -> None
     assert state.get_tensor(held["iteration_0"] + value) == 40
     slots = [name for name in held if name.startswith("m_")]
     assert len(slots) > 20
-    for slot in slots:  # first and second moments, and the weight
+    for slot in slots:  # Both moments and the weight must be saved.
         assert {f"v_{slot[2:]}", slot[2:]} <= set(held)
 
 
-def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -> None:
+def test_flag_overrides_config_file_and_file_overrides_default(run, data: Path) -> None:
     Path("recipe.yaml").write_text(
         f"data: {data}\nmodel: bert-tiny\ninit-checkpoint: none\nmax_seq_length: 5\n"
         "target_batch: 16\nlearning_rate: 1e-3\nmax_updates: 3\nmicro_batch: 4\n"
@@ -155,18 +155,24 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(run, data: Path) -
 
 
 TRAIN_MISTAKES = {
-    "target 0": (["--target-batch", 0], "'--target-batch': 0 is below 1"),
-    "micro above target": (
+    "target batch 0": (["--target-batch", 0], "'--target-batch': 0 is below 1"),
+    "micro-batch above target batch": (
         ["--target-batch", 4, "--micro-batch", 8],
         "8 is above --target-batch 4",
     ),
-    "micro 0": (["--micro-batch", 0], "'--micro-batch': 0 is below 1"),
-    "micro no number": (["--micro-batch", "some"], "'some' is not auto or a whole number"),
-    "eval some": (["--eval-every", "some"], "'some' is not a number of updates"),
-    "too long": (["--max-seq-length", 513], "513 is above the model's 512 positions"),
-    "too short": (["--max-seq-length", 2], "2 is below 3"),
+    "micro-batch 0": (["--micro-batch", 0], "'--micro-batch': 0 is below 1"),
+    "micro-batch not a number": (["--micro-batch", "some"], "'some' is not auto or a whole number"),
+    "evaluation interval not a number": (
+        ["--eval-every", "some"],
+        "'some' is not a number of updates",
+    ),
+    "sequence too long": (["--max-seq-length", 513], "513 is above the model's 512 positions"),
+    "sequence too short": (["--max-seq-length", 2], "2 is below 3"),
     "no data": (["--data", "absent"], "absent/train.tsv: there is no such file; run .* prepare` f"),
-    "no dev": (["--data", "half"], "half/dev.tsv: there is no such file; run `bertaccum prepare`"),
+    "no dev.tsv": (
+        ["--data", "half"],
+        "half/dev.tsv: there is no such file; run `bertaccum prepare`",
+    ),
     "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
     "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*refused.*--vocab FILE$"),
     "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
@@ -174,9 +180,9 @@ TRAIN_MISTAKES = {
     "unknown model": (["--model", "bert-smal"], "'bert-smal' is not one of .*bert-small"),
     "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
     "out exists": (["--out", "reviews"], "--out reviews exists; choose another folder$"),
-    "no config": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
-    "no number": (["--epochs", "nan"], "nan is not a finite number"),
-    "endless": (["--learning-rate", "inf"], "inf is not a finite number"),
+    "no config file": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
+    "epochs not a number": (["--epochs", "nan"], "nan is not a finite number"),
+    "learning rate infinite": (["--learning-rate", "inf"], "inf is not a finite number"),
     "out in a file": (
         ["--out", "reviews/vocab.txt/run"],
         "vocab.txt/run (cannot be created|is not)",
@@ -186,7 +192,9 @@ TRAIN_MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", TRAIN_MISTAKES)
-def test_a_mistake_gets_one_line_and_leaves_nothing(run, data: Path, mistake: str) -> None:
+def test_wrong_option_gives_one_error_line_and_creates_no_files(
+    run, data: Path, mistake: str
+) -> None:
     arguments, message = TRAIN_MISTAKES[mistake]
     Path("half").mkdir()
     Path("half/train.tsv").touch()
@@ -219,7 +227,7 @@ DATA_MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", DATA_MISTAKES)
-def test_bad_data_is_named_by_file_and_row(run, data: Path, mistake: str) -> None:
+def test_error_in_data_names_file_and_row(run, data: Path, mistake: str) -> None:
     contents, message = DATA_MISTAKES[mistake]
     (data / "train.tsv").write_bytes(contents)
     check_error(run("train", "--data", data, *QUICK), message)
@@ -230,25 +238,25 @@ CONFIG_MISTAKES = {
     "unknown key": ("seed: 1\ntarget_bach: 8\n", r"r.yaml, row 2: .*did you mean target_batch\?"),
     "bad value": ("target_batch: 0\n", "r.yaml, row 1: target_batch: 0 is below 1"),
     "fraction": ("seed: 1.5\n", "r.yaml, row 1: seed: 1.5 is not valid"),
-    "no date": ("data: 2024-99-99\n", "r.yaml: is not plain YAML"),
+    "invalid date": ("data: 2024-99-99\n", "r.yaml: is not plain YAML"),
     "nested": ("[" * 3000, "r.yaml: is not plain YAML"),
     "list": ("seed: [1]\n", r"r.yaml, row 1: seed: \[1\] is not valid"),
     "flag for number": ("seed: true\n", "r.yaml, row 1: seed: True is not valid"),
-    "twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is given twice"),
-    "no mapping": ("- 1\n", "holds no `key: value` lines"),
-    "no yaml": ("seed: [\n", "r.yaml, row 2: is not plain YAML"),
-    "a tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
+    "key given twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is given twice"),
+    "not a mapping": ("- 1\n", "holds no `key: value` lines"),
+    "not YAML": ("seed: [\n", "r.yaml, row 2: is not plain YAML"),
+    "tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
 }
 
 
 @pytest.mark.parametrize("mistake", CONFIG_MISTAKES)
-def test_a_bad_config_file_is_named_by_row(run, mistake: str) -> None:
+def test_error_in_config_file_names_the_row(run, mistake: str) -> None:
     contents, message = CONFIG_MISTAKES[mistake]
     Path("r.yaml").write_text(contents)
     check_error(run("train", "--config", "r.yaml"), message)
 
 
-def test_eval_mistakes(run, data: Path) -> None:
+def test_wrong_options_of_eval_give_one_error_line(run, data: Path) -> None:
     check_error(run("eval"), "runs/latest: there is no run here; train first")
     trained = run("train", "--data", data, "--max-updates", 1, "--target-batch", 8, *QUICK)
     assert (trained.code or 0) == 0
@@ -262,7 +270,7 @@ def test_eval_mistakes(run, data: Path) -> None:
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
 
 
-def test_export_mistakes(run, data: Path) -> None:
+def test_wrong_options_of_export_and_unknown_runs_give_one_error_line(run, data: Path) -> None:
     check_error(run("export"), "runs/latest: there is no run here; train first")
     check_error(run("export", "--run", data), "reviews: there is no run here")
     message = "no: there is no run here; train first, or check the path: `bertaccum runs` lists"
@@ -271,7 +279,7 @@ def test_export_mistakes(run, data: Path) -> None:
     check_error(run("export", "--format", "onnx"), "'onnx' is not one of 'savedmodel', 'hugging")
 
 
-def test_prepare_mistakes(run) -> None:
+def test_wrong_options_of_prepare_give_one_error_line(run) -> None:
     check_error(run("prepare", "--source", "csv"), "--source csv needs --train-file")
     check_error(run("prepare", "--archive", "absent.tgz"), "absent.tgz")
     check_error(run("prepare", "--source", "sample", "--dev-fraction", 1), "1 is not below 1")
@@ -279,7 +287,7 @@ def test_prepare_mistakes(run) -> None:
     assert not Path("data").exists()
 
 
-def test_an_unexpected_failure_is_one_line_too(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_gives_one_error_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("first\nsecond")
 
@@ -290,14 +298,14 @@ def test_an_unexpected_failure_is_one_line_too(run, monkeypatch: pytest.MonkeyPa
     assert outcome.err.startswith("error: unexpected RuntimeError: first second;")
 
 
-def test_an_error_says_where_and_what_to_do() -> None:
+def test_error_message_contains_place_and_hint() -> None:
     error = BertAccumError("is damaged", "fetch it again", path="a.tsv", row=3)
     assert str(error) == "a.tsv, row 3: is damaged; fetch it again"
     assert str(BertAccumError("two\nlines")) == "two lines"
 
 
 @pytest.mark.parametrize("command", [[], ["prepare"], ["plan"], ["train"], ["eval"], ["export"]])
-def test_help_names_every_default(command: list[str]) -> None:
+def test_help_shows_examples_and_defaults(command: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bertaccum", *command, "-h"],
         capture_output=True,
@@ -321,7 +329,7 @@ def losses(folder: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_stopping_early_changes_no_update_and_a_seed_changes_all(run, data: Path) -> None:
+def test_max_updates_keeps_earlier_updates_and_another_seed_changes_them(run, data: Path) -> None:
     common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
     run(*common, "--epochs", 2, "--out", "whole")
     run(*common, "--epochs", 2, "--out", "stopped", "--max-updates", 3)
@@ -332,10 +340,10 @@ def test_stopping_early_changes_no_update_and_a_seed_changes_all(run, data: Path
 
 
 @pytest.mark.slow
-def test_best_holds_the_weights_of_the_best_evaluation(
+def test_best_folder_contains_weights_of_the_best_evaluation(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of equally good ones the last; and a worse one after it changes nothing."""
+    """Among equal evaluations the last one is the best; a later, worse one changes nothing."""
     common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
     run(*common, "--max-updates", 3, "--out", "three")
     scores = iter([0.5, 0.9, 0.9, 0.2])
@@ -362,7 +370,7 @@ def test_best_holds_the_weights_of_the_best_evaluation(
 
 
 @pytest.mark.slow
-def test_latest_is_the_last_run(run, data: Path) -> None:
+def test_latest_links_to_the_last_run(run, data: Path) -> None:
     for _ in range(2):
         run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, *QUICK)
     runs = sorted(path.name for path in Path("runs").iterdir() if not path.is_symlink())
@@ -370,7 +378,7 @@ def test_latest_is_the_last_run(run, data: Path) -> None:
     assert Path("runs/latest").resolve().name == runs[1]
 
 
-def test_a_run_that_diverges_fails(run, data: Path) -> None:
+def test_diverging_run_fails(run, data: Path) -> None:
     outcome = run(
         *("train", "--data", data, "--target-batch", 8, "--epochs", 1, "--warmup-fraction", 0),
         *("--learning-rate", 1e30, "--out", "diverged", *QUICK),
@@ -383,7 +391,9 @@ def test_a_run_that_diverges_fails(run, data: Path) -> None:
     assert json.loads(metrics.splitlines()[-1])["skipped"]
 
 
-def test_labels_are_not_markup(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_not_interpreted_as_markup(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = (f"good {i},[/b]\nbad {i},[red]\n" for i in range(10))
     Path("mine.csv").write_text("text,label\n" + "".join(rows))
     prepared = run("prepare", "--source", "csv", "--train-file", "mine.csv")
@@ -402,7 +412,7 @@ DAMAGE = {
 }
 
 
-def test_a_damaged_run_is_named(run, data: Path) -> None:
+def test_error_names_the_damaged_file_of_a_run(run, data: Path) -> None:
     run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, "--out", "r", *QUICK)
     for name, (contents, message) in DAMAGE.items():
         path = Path("r/best", name)
@@ -413,7 +423,9 @@ def test_a_damaged_run_is_named(run, data: Path) -> None:
     assert Path("r/summary.json").stat().st_mode & 0o044 == 0o044 & ~os.umask(0o022)
 
 
-def test_interruption_and_a_full_disk_end_in_one_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_and_full_disk_give_one_error_line(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(error: BaseException) -> None:
         def prepare(*_: object, **__: object) -> None:
             raise error
@@ -429,18 +441,18 @@ def test_interruption_and_a_full_disk_end_in_one_line(run, monkeypatch: pytest.M
     assert outcome.err.startswith("error: x.tsv: No space left on device;")
 
 
-def test_no_command_shows_the_help(run) -> None:
+def test_program_without_command_shows_the_help(run) -> None:
     outcome = run()
     assert (outcome.code or 0) == 0
     assert outcome.out.startswith("Usage: ")
 
 
-def test_a_config_may_have_a_byte_order_mark_and_nulls(run) -> None:
+def test_config_file_may_have_byte_order_mark_and_nulls(run) -> None:
     Path("r.yaml").write_bytes(b"\xef\xbb\xbfmax_updates: null\ndata: absent\n")
     check_error(run("train", "--config", "r.yaml", *QUICK), "absent/train.tsv")
 
 
-def test_plan_shows_what_fits_and_train_takes_it(
+def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
@@ -470,7 +482,7 @@ def test_plan_shows_what_fits_and_train_takes_it(
     assert len(Simulated.started) == 2
 
 
-def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
+def test_plan_that_does_not_fit_shows_the_table_and_fails(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
@@ -480,7 +492,7 @@ def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
     assert re.fullmatch(
         r"error: nothing fits: .*; use --model bert-mini \(.*\)", planned.err.strip()
     )
-    # As on a machine with that little: a limit would come too late for this process.
+    # No limit can be set after TensorFlow has started, so the test simulates a small machine.
     monkeypatch.setattr(device_memory, "machine_bytes", lambda: 960 * 2**20)
     trained = run("train", "--data", data, *QUICK[:-2])
     assert trained.code == 1
@@ -488,7 +500,9 @@ def test_where_nothing_fits_the_table_is_shown_and_the_run_fails(
     assert not Path("runs").exists()
 
 
-def test_plan_takes_a_recipe_of_train(run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_accepts_a_config_file_of_train(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
     Path("recipe.yaml").write_text(f"data: {data}\nepochs: 3\nout: runs/mine\ntarget_batch: 20\n")
     planned = run("plan", "--config", "recipe.yaml", "--json")
@@ -498,7 +512,7 @@ def test_plan_takes_a_recipe_of_train(run, data: Path, monkeypatch: pytest.Monke
     check_error(run("plan", "--config", "recipe.yaml"), "unknown key 'epoch'")
 
 
-def test_plan_mistakes(run, data: Path) -> None:
+def test_wrong_options_of_plan_give_one_error_line(run, data: Path) -> None:
     check_error(run("plan", "--device-memory", "4GiB", "--memory-limit", "4GiB"), "drop one")
     check_error(run("plan", "--device-memory", "lots"), "is not a size such as 4GiB")
     check_error(run("plan", "--data", data, "--out", "no/plan.json"), "cannot be written")

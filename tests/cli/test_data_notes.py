@@ -1,4 +1,4 @@
-"""What `prepare` says of the data, beside the numbers."""
+"""Notes of `bertaccum prepare` about problems in the data."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def said(drop: bool | None = None, **found: Any) -> str:
     return "\n".join(lines)
 
 
-def test_nothing_unusual_is_no_note() -> None:
+def test_data_without_problems_has_no_notes() -> None:
     assert said() == ""
 
 
-def test_texts_of_the_test_set_are_counted() -> None:
+def test_training_texts_in_the_test_set_are_counted() -> None:
     shared = {"texts": 1234, "rows": 1300}
     counted = "1,234 texts of the test set are also in the training set (1,300 rows): "
     left_out = "left out of train.tsv and dev.tsv; --no-drop-duplicates keeps them"
@@ -55,7 +55,7 @@ def test_repeated_texts_are_counted() -> None:
     assert counted + "only the first row of each is kept" in said(True, repeated=repeated)
 
 
-def test_conflicting_labels_are_named_by_row() -> None:
+def test_conflicting_labels_are_listed_with_their_rows() -> None:
     two = {"texts": 2, "rows": [[4, 17], [1002, 8, 9]]}
     named = "2 texts have more than one label in the training set (rows 4 and 17; 1,002 and 8 and 9"
     assert f"{named}): correct" in said(conflicting=two)
@@ -63,7 +63,7 @@ def test_conflicting_labels_are_named_by_row() -> None:
     assert "(rows 4 and 17; ...): correct" in said(conflicting=many)
 
 
-def test_empty_texts_and_missing_labels_are_counted_by_set() -> None:
+def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
     empty = {"training": {"rows": 12, "first_row": 7}, "test": {"rows": 1, "first_row": 2}}
     found = said(empty=empty)
     assert "12 rows of the training set have an empty text (first: row 7)" in found
@@ -95,20 +95,21 @@ def test_empty_texts_and_missing_labels_are_counted_by_set() -> None:
         ),
     ],
 )
-def test_what_says_little_is_noted(
+def test_small_splits_and_absent_classes_are_noted(
     dev: dict[str, Any], test_fraction: float, lines: list[str]
 ) -> None:
     train = {"classes": dict.fromkeys(dev["classes"], 9)}
+    # Manifests of earlier versions have no `findings` either.
     manifest = {
         "counts": {"train": train, "dev": dev, "test": dev},
-        "options": {"test_fraction": test_fraction},  # as earlier versions wrote it
+        "options": {"test_fraction": test_fraction},
     }
     found = notes(manifest)
     assert len(found) == len(lines)
     assert all(line in note for line, note in zip(lines, found, strict=True))
 
 
-def test_a_class_that_only_the_test_set_has_is_named() -> None:
+def test_class_found_only_in_the_test_set_is_named() -> None:
     counts = {"train": counted(a=50, b=0), "dev": counted(a=40, b=0)}
     lines = notes({"counts": counts, "options": {}})
     assert lines == ["note: train.tsv has no row of b: all of them are also in the test set"]

@@ -1,4 +1,4 @@
-"""The help of the program and of `bertaccum train` is divided into sections."""
+"""Sections in the help of the program and of `bertaccum train`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST_COMMANDS = ["prepare", "train", "eval", "predict"]
 
 
 def sections(command: click.Command) -> dict[str, list[str]]:
-    """Return the first word of each row of each section of a command's help, by heading."""
+    """Return the first word of each row in the sections of a command's help, by heading."""
     text = command.get_help(click.Context(command, info_name="bertaccum"))
     parts = re.split(r"^(\w[\w ]*):\n", text, flags=re.MULTILINE)[1:]
     bodies = zip(parts[::2], parts[1::2], strict=True)
@@ -31,7 +31,7 @@ def test_program_help_lists_first_commands_before_others() -> None:
     assert sorted(found["Other commands"]) == sorted(cli.commands.keys() - set(FIRST_COMMANDS))
 
 
-def test_program_help_describes_each_command_in_one_whole_line() -> None:
+def test_program_help_describes_each_command_in_one_line() -> None:
     text = cli.get_help(click.Context(cli, terminal_width=80))
     assert "..." not in text.split("First steps:")[1]
     assert len(text.split("First steps:")[1].strip().splitlines()) == len(cli.commands) + 2
@@ -46,7 +46,7 @@ def test_train_help_groups_every_option_once() -> None:
     assert sorted(flags) == sorted(max(p.opts, key=len) for p in parameters)
 
 
-def test_train_help_begins_each_group_with_everyday_options() -> None:
+def test_train_help_lists_the_main_option_of_each_group_first() -> None:
     found = sections(cli.commands["train"])
     assert {group: found[group][0] for group in GROUPS} == {
         "Data": "--data",

@@ -1,4 +1,4 @@
-"""Every option of every command: a value that it cannot have is named, with what it can have."""
+"""Every option of every command: the error for an invalid value names the valid values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONFIGS = {
 
 
 def wrong_values() -> Iterator[Any]:
-    """Command, flag, a value that is not valid, and what has to be said about it."""
+    """Yield a command, a flag, an invalid value and a regular expression for the error message."""
     for command, config in CONFIGS.items():
         for field in dataclasses.fields(config):
             flag, known = f"--{field.name.replace('_', '-')}", field.metadata
@@ -62,7 +62,7 @@ def wrong_values() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("command", "flag", "value", "message"), wrong_values())
-def test_a_wrong_value_is_named_with_what_is_valid(
+def test_error_for_invalid_value_names_valid_values(
     command: str, flag: str, value: str, message: str
 ) -> None:
     with pytest.raises(click.UsageError) as error:
@@ -74,7 +74,7 @@ def test_a_wrong_value_is_named_with_what_is_valid(
 
 
 def single_options() -> Iterator[Any]:
-    """Every option of every command that takes one value."""
+    """Yield the command and flag of every option that takes one value."""
     for name, command in cli.commands.items():
         for option in command.params:
             if isinstance(option, click.Option) and not option.is_flag:
@@ -82,13 +82,13 @@ def single_options() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("command", "flag"), single_options())
-def test_an_option_with_one_value_is_given_once(command: str, flag: str) -> None:
+def test_option_with_one_value_cannot_be_repeated(command: str, flag: str) -> None:
     with pytest.raises(click.UsageError, match=f"{flag} is given more than once") as error:
         cli.commands[command].make_context(command, [flag, "1", f"{flag}=2"])
     assert error.value.exit_code == 2
 
 
-def test_flags_may_be_repeated_and_a_flag_beats_its_key(tmp_path: Path) -> None:
+def test_flags_can_be_repeated_and_override_the_config_file(tmp_path: Path) -> None:
     context = cli.commands["prepare"].make_context("prepare", ["--json", "--json", "-q", "-q"])
     assert context.params["as_json"]
     (tmp_path / "r.yaml").write_text("seed: 1\n")
@@ -107,7 +107,7 @@ def test_flags_may_be_repeated_and_a_flag_beats_its_key(tmp_path: Path) -> None:
         ("encoding", "base64"),
     ],
 )
-def test_a_delimiter_or_encoding_that_is_none_is_named(
+def test_error_names_an_invalid_delimiter_or_encoding(
     config: type, option: str, value: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"`{option}` .*{value}"):
@@ -133,7 +133,7 @@ def test_a_delimiter_or_encoding_that_is_none_is_named(
     ],
     ids=str,
 )
-def test_options_that_contradict_each_other_are_both_named(
+def test_error_names_both_contradicting_options(
     config: type, values: dict[str, Any], both: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as error:

@@ -1,4 +1,4 @@
-"""What google-research/bert's run_classifier.py did with a folder of TSVs, done here."""
+"""Data, optimizer and result files of run_classifier.py in google-research/bert."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from bertaccum.training.events import Updated
 from data_prep.tsv import read_tsv
 
 OPTIONS = {"optimizer": "bert-adamw", "epochs": 4.0, "learning_rate": 1e-2}
-# Quotes mean nothing there.
+# run_classifier reads quotes as ordinary characters.
 OPENINGS = ("the food was", '"the food was', 'the "food" was', "the foodé'\"was ")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its data folder, `cola`: no manifest, and a header in test.tsv alone."""
+    """Return a folder with a data folder `cola` in run_classifier's layout, without a manifest.
+
+    Only test.tsv has a header.
+    """
     folder = tmp_path_factory.mktemp("run_classifier")
     write_small_task(folder / "cola")
     words = [f"{'very ' * (i % 5)}{'good' if i % 2 else 'bad'}" for i in range(24)]
@@ -57,7 +60,7 @@ def updates(folder: Path, micro_batch: int) -> list[Updated]:
 
 @pytest.fixture(scope="module")
 def cut(folder: Path) -> list[Updated]:
-    """The updates of a run in micro-batches of 2, in `by-2`."""
+    """Train the run `by-2` with micro-batches of 2, and return its updates."""
     return updates(folder, 2)
 
 
@@ -65,7 +68,7 @@ def cut(folder: Path) -> list[Updated]:
 def run(
     folder: Path, cut: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """Runs a command on `by-2`, there: exit code, stdout, stderr."""
+    """Return a function that runs a command on `by-2`, and returns exit code, stdout and stderr."""
     monkeypatch.chdir(folder)
 
     def call(command: str, *arguments: str) -> tuple[object, str, str]:
@@ -77,7 +80,9 @@ def run(
 
 
 @pytest.mark.parametrize(("name", "skipped", "column"), [("train", 0, 3), ("test", 1, 1)])
-def test_rows_are_read_as_it_reads_them(folder: Path, name: str, skipped: int, column: int) -> None:
+def test_read_tsv_returns_the_same_texts_as_run_classifier(
+    folder: Path, name: str, skipped: int, column: int
+) -> None:
     path = folder / f"cola/{name}.tsv"
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file, delimiter="\t", quotechar=None))[skipped:]
@@ -85,14 +90,16 @@ def test_rows_are_read_as_it_reads_them(folder: Path, name: str, skipped: int, c
     assert sum('"' in row[column] for row in rows) > 3
 
 
-def test_the_optimizer_arrives_and_a_window_may_be_cut(folder: Path, cut: list[Updated]) -> None:
-    """1 x 8 and 4 x 2 make the same updates, at rates that adamw's schedule does not have."""
+def test_bert_adamw_gives_the_same_updates_with_micro_batches(
+    folder: Path, cut: list[Updated]
+) -> None:
+    """1 x 8 and 4 x 2 give the same updates, with the learning rates of bert-adamw's schedule."""
     whole = updates(folder, 8)
     assert [{u.micro_steps for u in some} for some in (whole, cut)] == [{1}, {4}]
     for name in ("loss", "grad_norm"):
         one, other = ([getattr(u, name) for u in some] for some in (whole, cut))
         np.testing.assert_allclose(one, other, rtol=1e-4, err_msg=name)
-    # 12 updates, of which int(1.2) are the warm-up.
+    # int(0.1 * 12) = 1 of the 12 updates is the warm-up.
     assert [u.learning_rate for u in cut] == pytest.approx(
         [0.0, *(1e-2 * (1 - n / 12) for n in range(1, 12))]
     )
@@ -100,7 +107,7 @@ def test_the_optimizer_arrives_and_a_window_may_be_cut(folder: Path, cut: list[U
     assert "| optimizer | bert-adamw |" in (folder / "by-2/model-card.md").read_text()
 
 
-def test_eval_results(run: Any, folder: Path) -> None:
+def test_eval_writes_eval_results(run: Any, folder: Path) -> None:
     code, out, _ = run("eval", "--split", "dev", "--results", "eval_results.txt", "--json")
     found, summary = json.loads(out), json.loads((folder / "by-2/summary.json").read_text())
     assert (code, found["examples"]) == (0, 5)
@@ -113,7 +120,7 @@ def test_eval_results(run: Any, folder: Path) -> None:
     assert found["accuracy"] == summary["best_dev_accuracy"]
 
 
-def test_test_results(run: Any, folder: Path) -> None:
+def test_predict_writes_test_results(run: Any, folder: Path) -> None:
     code, out, _ = run("predict", "--file", "cola/test.tsv", "--results", "test_results.tsv")
     assert (code, out) == (0, "test_results.tsv: 7 predictions\n")
     texts = read_tsv(folder / "cola/train.tsv")["text"].tolist()[:7]
@@ -123,8 +130,8 @@ def test_test_results(run: Any, folder: Path) -> None:
     assert [str(row.argmax()) for row in rows] == [p.label for p in wanted]
 
 
-def test_an_evaluation_that_fails_leaves_what_was_there(run: Any, folder: Path) -> None:
-    (folder / "earlier.txt").write_text("of another time\n")
+def test_failed_evaluation_keeps_the_earlier_results_file(run: Any, folder: Path) -> None:
+    (folder / "earlier.txt").write_text("earlier results\n")
     code, out, err = run("eval", "--split", "test", "--results", "earlier.txt")
     assert (code, out, err.count("\n")) == (2, "", 3)
     assert re.match(r"run: by-2; its best checkpoint: update \d+\nevaluating on test.tsv\n", err)
@@ -132,11 +139,11 @@ def test_an_evaluation_that_fails_leaves_what_was_there(run: Any, folder: Path) 
         "cola/test.tsv: has no labels; run `bertaccum predict` on it, or prepare the data with"
         in err
     )
-    assert [p.read_text() for p in folder.glob("*earlier*")] == ["of another time\n"]
+    assert [p.read_text() for p in folder.glob("*earlier*")] == ["earlier results\n"]
 
 
-def test_what_is_no_file_is_not_replaced(run: Any, folder: Path) -> None:
-    (folder / "real.txt").write_text("of another time\n")
+def test_results_follow_links_and_refuse_paths_that_are_not_files(run: Any, folder: Path) -> None:
+    (folder / "real.txt").write_text("earlier results\n")
     (folder / "link.txt").symlink_to("real.txt")
     assert run("eval", "--split", "dev", "--results", "link.txt")[0] == 0
     assert (folder / "link.txt").is_symlink()
@@ -147,7 +154,7 @@ def test_what_is_no_file_is_not_replaced(run: Any, folder: Path) -> None:
         assert f"error: --results {named}" in err
 
 
-def test_sigterm_leaves_nothing_half_written(cut: Any, folder: Path) -> None:
+def test_sigterm_leaves_no_partial_results(cut: Any, folder: Path) -> None:
     command = [
         sys.executable,
         "-m",

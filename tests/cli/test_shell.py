@@ -1,4 +1,4 @@
-"""The program as a shell sees it: completion, short flags, exit codes."""
+"""The program in a shell: completion, help, short flags and start-up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from bertaccum.cli.program import cli
 
 PROGRAM = Path(sys.executable).with_name("bertaccum")
-# What a shell says it wants completed, and what it gets.
+# The words that a shell asks to complete, and completions that it must get.
 WANTED = {
     ("",): {"prepare", "plan", "train", "eval", "predict", "compare", "export", "report", "runs"},
     ("tr",): {"train"},
@@ -46,17 +46,17 @@ def test_shells_complete_commands_options_and_choices(shell: str) -> None:
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed beside Python")
 @pytest.mark.parametrize("option", ["--data", "--config", "--resume", "--out"])
-def test_files_and_folders_are_the_shells_to_complete(option: str) -> None:
+def test_shell_completes_files_and_folders(option: str) -> None:
     assert completed("bash", ("train", option, "co")).startswith("file,")
 
 
 @pytest.mark.parametrize("command", sorted(cli.commands))
-def test_every_help_has_an_example(command: str) -> None:
+def test_help_of_every_command_has_an_example(command: str) -> None:
     context = cli.commands[command].make_context(command, [], resilient_parsing=True)
     assert f"  bertaccum {command}" in context.get_help()
 
 
-def test_it_runs_as_a_module_and_says_so_shortly() -> None:
+def test_module_accepts_short_and_long_help_flags() -> None:
     for flag in ("-h", "--help"):
         done = subprocess.run(
             [sys.executable, "-m", "bertaccum", "train", flag], capture_output=True, text=True
@@ -76,7 +76,7 @@ print("keras" in sys.modules)
 """
 
 
-def test_the_program_does_not_wait_for_keras_3() -> None:
+def test_program_does_not_import_keras_3() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
     command = [sys.executable, "-c", STARTING]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

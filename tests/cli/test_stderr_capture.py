@@ -1,4 +1,4 @@
-"""What TensorFlow's C++ runtime and Python's warnings write on stderr while a view is shown."""
+"""Output of TensorFlow's C++ runtime and of Python warnings on stderr while a view is shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from small import write_small_task
 from bertaccum.cli.options import make_view
 from bertaccum.errors import InputError, RunError
 
-# Says one line of its own, and has others write past `sys.stderr` and through it.
+# The view writes two lines; C++ code and a Python warning write to stderr in between.
 PROGRAM = """
 import os, sys, warnings
 from bertaccum.cli.options import make_view
@@ -36,21 +36,21 @@ def program(then: str = "", form: str = "text", verbose: bool = False, quiet: bo
 
 
 def run(code: str) -> tuple[int, list[str]]:
-    """The exit code and the lines on stderr; the end of stderr is waited for."""
+    """Run a program until its stderr closes; return the exit code and the lines on stderr."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode or done.stdout == "result\n"
     return done.returncode, done.stderr.splitlines()
 
 
-def test_a_run_that_succeeds_shows_the_view_alone() -> None:
+def test_successful_run_shows_only_the_view() -> None:
     assert run(program()) == (0, OWN)
     assert run(program(quiet=True)) == (0, [])
     records = [json.loads(line) for line in run(program(form="json"))[1]]
     assert [record["text"] for record in records] == OWN
 
 
-def test_verbose_shows_all_as_it_comes_and_in_the_views_format() -> None:
-    wait = "import time; time.sleep(1)"  # Longer than the view waits for lines.
+def test_verbose_shows_all_output_at_once_in_the_format_of_the_view() -> None:
+    wait = "import time; time.sleep(1)"  # Longer than the polling interval of the capture.
     _, lines = run(program(wait, verbose=True))
     assert (lines[0], lines[1], lines[-1]) == (OWN[0], "W0000 from C++", OWN[1])
     assert any("UserWarning: from Python" in line for line in lines)
@@ -69,7 +69,7 @@ def test_verbose_shows_all_as_it_comes_and_in_the_views_format() -> None:
     ],
 )
 @pytest.mark.parametrize("verbose", [False, True])
-def test_a_process_that_dies_shows_what_was_held_back_once(end: str, verbose: bool) -> None:
+def test_process_that_dies_shows_captured_output_once(end: str, verbose: bool) -> None:
     code, lines = run(program(end, verbose=verbose))
     assert code
     assert lines[:2] == [OWN[0], "W0000 from C++"]
@@ -78,7 +78,7 @@ def test_a_process_that_dies_shows_what_was_held_back_once(end: str, verbose: bo
 
 
 @pytest.mark.slow
-def test_a_failed_check_of_tensorflow_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_check_in_tensorflow_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--no_such_flag")
     compiled = "import tensorflow as tf; tf.function(lambda x: x, jit_compile=True)(tf.constant(1))"
     code, lines = run(program(compiled))
@@ -96,7 +96,7 @@ def test_a_failed_check_of_tensorflow_is_shown(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_run_that_fails_shows_what_was_held_back(
+def test_failed_run_shows_captured_output(
     form: str, error: BaseException, shown: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(type(error)), make_view(False, form, 0) as view:
@@ -109,7 +109,7 @@ def test_a_run_that_fails_shows_what_was_held_back(
     assert all((line[0] == "{") == (form == "json") for line in held)
 
 
-def test_stderr_is_the_processs_own_again_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
+def test_stderr_is_restored_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
     open_files = Path("/proc/self/fd")
     before = len(list(open_files.glob("*")))
     with make_view(False, "text", 0):
@@ -119,13 +119,18 @@ def test_stderr_is_the_processs_own_again_afterwards(capfd: pytest.CaptureFixtur
     assert len(list(open_files.glob("*"))) == before
 
 
-def test_a_process_without_stderr_captures_nothing() -> None:
+def test_process_without_stderr_captures_nothing() -> None:
     code = "import os; os.close(2)\nfrom bertaccum.cli.options import make_view\n"
     assert run(code + "with make_view(True, 'text', 0): print('result')") == (0, [])
 
 
 def on_a_terminal(code: str, stdout: Path) -> str:
-    """What a program writes on a terminal that is its stderr alone."""
+    """Run a program whose stderr is a terminal, and return its output there.
+
+    Args:
+      code: The program.
+      stdout: The file for its stdout.
+    """
     ours, theirs = pty.openpty()
     with stdout.open("w") as file, Path(os.devnull).open() as nothing:
         process = subprocess.Popen(
@@ -136,7 +141,7 @@ def on_a_terminal(code: str, stdout: Path) -> str:
     while True:
         try:
             seen += (chunk := os.read(ours, 4096))
-        except OSError:  # What Linux says at the end of a terminal.
+        except OSError:  # Linux reports the end of a terminal as an error.
             break
         if not chunk:
             break
@@ -145,7 +150,7 @@ def on_a_terminal(code: str, stdout: Path) -> str:
     return seen.decode()
 
 
-def test_a_terminal_shows_no_line_of_others_and_results_go_where_stdout_goes(
+def test_terminal_shows_only_the_view_and_results_go_to_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -161,7 +166,7 @@ def test_a_terminal_shows_no_line_of_others_and_results_go_where_stdout_goes(
 
 
 @pytest.mark.slow
-def test_training_with_records_writes_records_only(tmp_path: Path) -> None:
+def test_training_with_json_log_writes_only_json(tmp_path: Path) -> None:
     bert_config = write_small_task(tmp_path / "data", train=16, dev=8)
     options = ["--data", "data", "--bert-config", bert_config, "--vocab", "data/vocab.txt"]
     options += ["--init-checkpoint", "none", "--max-seq-length", 16, "--max-updates", 1]
@@ -175,4 +180,4 @@ def test_training_with_records_writes_records_only(tmp_path: Path) -> None:
         records = [json.loads(line) for line in done.stderr.splitlines()]
         logged = [r["text"] for r in records if r["event"] == "log"]
         assert any("loop_optimizer" in line for line in logged) == bool(verbose)
-        time.sleep(1)  # Another run, of another name.
+        time.sleep(1)  # Run folders are named after the time in seconds.

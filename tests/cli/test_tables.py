@@ -1,4 +1,4 @@
-"""Tables on narrow terminals and in pipes: no line is too long, and no number or name is cut."""
+"""Tables on narrow terminals and in pipes: no line is too long, and every number is whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch) -> Show:
-    """The lines that a function of `tables` prints at a width, or into a pipe."""
+    """Return a function that returns the lines that a function of `tables` prints.
+
+    Its first argument is the width of the terminal, or PIPE.
+    """
 
     def at(width: int, what: Callable[..., None], *arguments: Any) -> list[str]:
         file = Terminal() if width else io.StringIO()
@@ -195,17 +198,19 @@ def numbers(lines: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ALL)
-def test_lines_fit_the_terminal_and_numbers_are_whole(show: Show, name: str, width: int) -> None:
+def test_lines_fit_the_terminal_and_numbers_are_not_split(
+    show: Show, name: str, width: int
+) -> None:
     lines = show(width, *ALL[name])
     assert max(map(cell_len, lines)) <= width
     assert not any("…" in line and "more" not in line for line in lines)
     said = [line for line in lines if line.startswith("…")]
-    names = {str(n) for n in range(160)}  # A folded name may leave its number on a line.
+    names = {str(n) for n in range(160)}  # A folded name may end with its number on another line.
     assert numbers(lines) <= numbers(show(PIPE, *ALL[name])) | numbers(said) | names
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_pipe_gets_everything_and_a_row_is_a_line(show: Show, name: str) -> None:
+def test_pipe_gets_whole_names_and_all_columns(show: Show, name: str) -> None:
     lines = show(PIPE, *ALL[name])
     assert not any("…" in line or "no room" in line for line in lines)
     texts = " ".join(lines)
@@ -214,7 +219,7 @@ def test_a_pipe_gets_everything_and_a_row_is_a_line(show: Show, name: str) -> No
 
 
 def strings_in(values: Any) -> list[str]:
-    """The names that a table has to show: of runs, classes, models."""
+    """Return the names of runs, classes and models, which a table must show."""
     if isinstance(values, dict):
         named = [v for k, v in values.items() if k in ("name", "run", "model") and v]
         return named + [s for v in values.values() for s in strings_in(v)]
@@ -224,7 +229,7 @@ def strings_in(values: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_two_runs_never_read_alike(show: Show, width: int) -> None:
+def test_names_of_runs_remain_distinguishable(show: Show, width: int) -> None:
     lines = show(width, *ALL["runs"])
     head = next(line for word in ("status", "best") for line in lines if word in line)
     end = min(head.index(word) for word in ("status", "best") if word in head)
@@ -233,7 +238,7 @@ def test_two_runs_never_read_alike(show: Show, width: int) -> None:
         assert outline(number)["run"].rpartition("/")[2] in column
 
 
-def test_compared_runs_are_named_without_the_folder_that_they_share(show: Show) -> None:
+def test_compare_shows_the_common_folder_of_runs_only_once(show: Show) -> None:
     lines = show(80, *ALL["compare"])
     text = " ".join(lines)
     assert all(f"batch-{n}/run" in text for n in range(5))
@@ -241,7 +246,7 @@ def test_compared_runs_are_named_without_the_folder_that_they_share(show: Show) 
     assert not any("/data/sets" in line and re.search(r"reviews/\d", line) for line in lines)
 
 
-def test_of_many_classes_a_terminal_shows_those_that_matter(show: Show) -> None:
+def test_terminal_shows_the_worst_and_the_largest_of_many_classes(show: Show) -> None:
     scores = show(80, tables.evaluation, evaluation(155))
     assert any("… 135 more classes with a higher F1; --json has all" in line for line in scores)
     table = "\n".join(scores[: scores.index("most frequent mistakes:")])
@@ -256,7 +261,7 @@ def test_of_many_classes_a_terminal_shows_those_that_matter(show: Show) -> None:
     assert "10,154" in "\n".join(prepared) and "1,550,000" in "\n".join(prepared)
 
 
-def test_a_matrix_without_room_becomes_its_most_frequent_mistakes(show: Show) -> None:
+def test_matrix_that_does_not_fit_becomes_most_frequent_mistakes(show: Show) -> None:
     values = evaluation(20)
     lines = show(80, tables.evaluation, values)
     mistakes = lines[lines.index("most frequent mistakes:") :]
@@ -269,7 +274,7 @@ def test_a_matrix_without_room_becomes_its_most_frequent_mistakes(show: Show) ->
     assert mistakes[-1] == f"… {total - 20:,} more; --json has the confusion matrix"
 
 
-def test_columns_without_room_are_named(show: Show) -> None:
+def test_left_out_columns_are_named(show: Show) -> None:
     said = " ".join(show(40, *ALL["runs"]))
     assert "no room for: " in said and " at" in said and "--json" in said
     assert all(f"{outline(n)['best_metric']['value']:.4f}" in said for n in range(3))
@@ -284,7 +289,7 @@ CELLS = st.one_of(
 
 @settings(max_examples=50, deadline=None)
 @given(st.data(), st.integers(14, 160))
-def test_any_table_fits_and_keeps_its_numbers(data: st.DataObject, width: int) -> None:
+def test_any_table_fits_and_keeps_its_numbers_whole(data: st.DataObject, width: int) -> None:
     columns, rows = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 4))
     head = [
         f"{data.draw(st.from_regex('[a-z ]{1,20}', fullmatch=True))}{n}" for n in range(columns)
@@ -322,12 +327,14 @@ def test_names_fold_before_columns_are_left_out() -> None:
         (["a/r"], "", ["a/r"]),
     ],
 )
-def test_the_common_folder(paths: list[str], folder: str, shorter: list[str]) -> None:
+def test_without_common_folder_shortens_paths(
+    paths: list[str], folder: str, shorter: list[str]
+) -> None:
     assert without_common_folder(paths) == (folder, shorter)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_display_of_a_run_fits_and_its_numbers_are_whole(width: int) -> None:
+def test_display_of_a_run_fits_and_its_numbers_are_not_split(width: int) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
     plan = make_plan(32, 8)
     started = Started(

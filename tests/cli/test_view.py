@@ -1,4 +1,4 @@
-"""Progress: live on a terminal, lines or records in a log, and output that nobody reads."""
+"""Progress on a terminal, in logs as lines or JSON records, and in pipes without a reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STARTED = Started(
     train_examples=40,
     dev_examples=8,
     plan=make_plan(32, 8),
-    why="as --micro-batch says",
+    why="the fastest of the 3 candidates that fit: 64.0 examples/s",
     updates=50,
     done=9,
 )
@@ -71,26 +71,26 @@ EVALUATED = Evaluated(
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the clock says."""
+    """Return a list with the time of the simulated clock in seconds, which a test can change."""
     now = [100.0]
     for module in (log_views, run_progress):
         monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
 
 
-def test_lines_say_how_far_and_how_long(
+def test_lines_show_progress_and_remaining_time(
     now: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Lines(10) as view:
         view("tokenizing", 10, 50)
         now[0] += 1
-        view("tokenizing", 15, 50)  # too soon for another line
+        view("tokenizing", 15, 50)  # Within the interval, so not shown.
         now[0] += 19
         view("tokenizing", 20, 50)
         now[0] += 20
         view("counting", 3, None)
         now[0] += 3000
-        view("tokenizing", 10, 50)  # another one
+        view("tokenizing", 10, 50)  # A new phase of the same name.
         now[0] += 10
         view("tokenizing", 30, 50)
     captured = capsys.readouterr()
@@ -104,7 +104,9 @@ def test_lines_say_how_far_and_how_long(
     ]
 
 
-def test_lines_of_a_run(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_show_the_events_of_a_run(
+    now: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
     view = Lines(10)
     view.event(STARTED)
     assert "resuming after update 9\nrun folder: runs/one" in capsys.readouterr().err
@@ -117,7 +119,7 @@ def test_lines_of_a_run(now: list[float], capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err.splitlines() == [
         "training: 10 of 50  loss 0.5000 (0.5000 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
         "  ? left",
-        # The first update's minute is not taken for what an update takes; 38 of 5 s are left.
+        # The estimate leaves out the first update, which includes tracing: 38 updates of 5 s.
         "training: 12 of 50  loss 0.1000 (0.3598 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
         "  0:03:10 left",
         "update 13: out of memory with micro-batches of 8; running it again in micro-batches of 4",
@@ -127,7 +129,7 @@ def test_lines_of_a_run(now: list[float], capsys: pytest.CaptureFixture[str]) ->
     ]
 
 
-def test_evaluations_begin_with_the_metric_that_decides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_line_starts_with_the_best_metric(capsys: pytest.CaptureFixture[str]) -> None:
     view = Lines(10)
     view.event(dataclasses.replace(STARTED, best_by="matthews_correlation"))
     capsys.readouterr()
@@ -153,7 +155,7 @@ def test_evaluations_begin_with_the_metric_that_decides(capsys: pytest.CaptureFi
     assert "dev Matthews correlation" in console.file.getvalue().splitlines()[-3]
 
 
-def test_the_last_lines_of_a_run_name_the_metric_that_decides(
+def test_summary_of_a_run_names_the_best_metric(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     best = dataclasses.asdict(EVALUATED)
@@ -187,24 +189,26 @@ def test_the_last_lines_of_a_run_name_the_metric_that_decides(
         ),
     ],
 )
-def test_weights_of_another_run_are_said_to_be_so(head: bool, said: str) -> None:
+def test_start_line_names_the_run_of_the_initial_weights(head: bool, said: str) -> None:
     start = dataclasses.replace(STARTED, pretrained_run="first", pretrained_head=head)
     assert sentences.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
 
 
-def test_a_run_that_is_over_traces_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    over = dataclasses.replace(STARTED, done=50, over="train anew")
+def test_finished_run_does_not_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    over = dataclasses.replace(STARTED, done=50, over="start a new run")
     Lines(10).event(over)
     errors = capsys.readouterr().err
-    assert "\nalready finished at update 50; to train further, train anew\nrun folder: " in errors
-    assert "tracing" not in errors and "going on" not in errors
+    assert (
+        "\nalready finished at update 50; to train further, start a new run\nrun folder: "
+    ) in errors
+    assert "tracing" not in errors and "resuming" not in errors
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with Live(console) as view:
         view.event(over)
     assert "tracing" not in console.file.getvalue()
 
 
-def test_records_are_json(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_valid_json(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     view = make_view(False, "json", 10)
     assert isinstance(view, Records)
     view("tokenizing", 3, None)
@@ -236,13 +240,13 @@ def test_records_are_json(now: list[float], capsys: pytest.CaptureFixture[str]) 
         (False, True, "random weights, not pretrained"),
     ],
 )
-def test_what_was_not_pretrained_is_said(pretrained: bool, pooler: bool, said: str) -> None:
+def test_start_line_names_random_weights(pretrained: bool, pooler: bool, said: str) -> None:
     start = dataclasses.replace(STARTED, pretrained=pretrained, pretrained_pooler=pooler)
     assert sentences.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
 
 
 @pytest.mark.parametrize("kind", [Lines, Records])
-def test_a_worker_that_is_not_the_chief_says_what_is_its_own(
+def test_worker_other_than_the_chief_shows_its_own_events(
     kind: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     event = OutOfMemory(update=1, out_of_memory=8, micro_batch=4, recompute="none")
@@ -263,9 +267,7 @@ def test_quiet_shows_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_a_terminal_shows_all_figures_at_once(
-    monkeypatch: pytest.MonkeyPatch, colour: bool
-) -> None:
+def test_terminal_shows_all_current_figures(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     if not colour:
@@ -295,7 +297,7 @@ def test_a_terminal_shows_all_figures_at_once(
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]", screen)) == colour
 
 
-def test_the_smoothed_loss_is_the_mean_of_few_and_forgets_of_many() -> None:
+def test_smoothed_loss_is_a_bias_corrected_moving_average() -> None:
     found = Track(STARTED)
     for number, loss in enumerate([1.0, 0.0, math.nan], 10):
         found.see(updated(number, loss, skipped=math.isnan(loss)))
@@ -306,7 +308,7 @@ def test_the_smoothed_loss_is_the_mean_of_few_and_forgets_of_many() -> None:
     assert found.loss.value == pytest.approx(0.25, abs=1e-4)
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_closed_pipe_prints_no_error() -> None:
     code = "import time, bertaccum.cli.program as c; time.sleep(1); c.main(['train', '--help'])"
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -318,7 +320,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert process.wait() == 1
 
 
-def test_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_is_live_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: dict[bool, Any] = {True: Live, False: Lines}
     for terminal, kind in kinds.items():
         monkeypatch.setattr(sys.stderr, "isatty", lambda t=terminal: t)
