@@ -80,7 +80,7 @@ def modules() -> dict[str, Path]:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Return the modules of ours that each of our modules imports."""
+    """Return the imports among our modules, by the name of the importing module."""
     known = modules()
     graph = {}
     for name, file in known.items():

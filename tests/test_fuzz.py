@@ -79,8 +79,8 @@ def mutated(good: bytes, edits: list[tuple[str, float, int, bytes]]) -> bytes:
 
     Args:
       good: The bytes of a valid file.
-      edits: For each edit, its kind, its position as a fraction of the length, a number that
-        gives the flipped bits or the length, and the bytes to insert.
+      edits: For each edit, its kind, its position as a fraction of the length, a number (the bits
+        to flip or, modulo 32, the length to double or drop), and the bytes to insert.
     """
     for kind, position, number, telling in edits:
         at = int(position * len(good))
@@ -182,7 +182,7 @@ def classes_case(folder: Path) -> tuple[Path, Reader]:
 
 
 def read_user_table(path: Path) -> object:
-    """Read a table as `prepare`, `eval --file` and `predict --file` do; all must agree on its rows."""
+    """Read a table as `prepare`, `eval` and `predict` do, and check that they agree on its rows."""
     texts = [text for _, _, text in read_rows(path, Reading())]
     assert list(read_texts(path, Reading(label_column=None))) == texts
     return list(read_rows(path, Reading("1", "2")))

@@ -99,7 +99,7 @@ def test_small_splits_and_absent_classes_are_noted(
     dev: dict[str, Any], test_fraction: float, lines: list[str]
 ) -> None:
     train = {"classes": dict.fromkeys(dev["classes"], 9)}
-    # Manifests of earlier versions have no `findings` either.
+    # This manifest has no `findings`, like those of earlier versions.
     manifest = {
         "counts": {"train": train, "dev": dev, "test": dev},
         "options": {"test_fraction": test_fraction},
