@@ -1,4 +1,4 @@
-"""A folder's files appear together, whatever interrupts the writing."""
+"""Atomic writing: after an interruption, the files of a folder are all old or all new."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def publish(folder: Path) -> None:
         write(temporary, NEW)
 
 
-def test_new_folder_with_new_parents(tmp_path: Path) -> None:
+def test_missing_parent_folders_are_created(tmp_path: Path) -> None:
     publish(tmp_path / "x" / "y")
     assert contents(tmp_path / "x" / "y") == NEW
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["y"]
@@ -40,7 +40,7 @@ def test_only_named_files_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_interrupted_writing_leaves_the_old(tmp_path: Path, error: type[BaseException]) -> None:
+def test_interrupted_write_keeps_the_old_files(tmp_path: Path, error: type[BaseException]) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     write(folder, OLD)
@@ -52,10 +52,10 @@ def test_interrupted_writing_leaves_the_old(tmp_path: Path, error: type[BaseExce
 
 
 @pytest.mark.parametrize("renames", range(4))
-def test_marker_vouches_for_whole_sets_only(
+def test_marker_exists_only_in_a_complete_set_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """Stops after each rename: marker there means all old or all new."""
+    """Interrupt the replacement of the files after each number of renames."""
     folder, replace, left = tmp_path / "out", Path.replace, [renames]
     folder.mkdir()
     write(folder, OLD)
@@ -78,7 +78,7 @@ def test_marker_vouches_for_whole_sets_only(
     assert contents(folder) == NEW
 
 
-def test_unwritable(tmp_path: Path) -> None:
+def test_unwritable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(RunError, match="cannot be written"):
         publish(tmp_path / "file" / "out")

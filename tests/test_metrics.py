@@ -1,4 +1,4 @@
-"""Which evaluation is better, and how scores are worded."""
+"""Metrics: comparing evaluations, and wording their scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCORES: dict[str, Any] = {
     "majority_accuracy": 0.9950,
     "only_prediction": "ham",
 }
-# An evaluation of an earlier version.
+# Earlier versions wrote fewer scores.
 OLD = {"update": 3, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.1, "best": True}
 
 
@@ -37,7 +37,7 @@ def test_nan_never_counts_as_an_improvement(metric: str) -> None:
     assert not is_worse(0.3, math.nan, metric)
 
 
-def test_the_metric_that_decides_comes_first() -> None:
+def test_metric_of_best_by_comes_first() -> None:
     found = sentence(SCORES, "matthews_correlation", with_baseline=True)
     assert found == (
         "dev Matthews correlation 0.0000, accuracy 0.9950 (majority baseline 0.9950),"
@@ -54,7 +54,7 @@ def test_the_metric_that_decides_comes_first() -> None:
     assert metric_of(None, "loss") is None
 
 
-def test_evaluations_of_earlier_versions_are_worded_without_what_they_lack() -> None:
+def test_wording_omits_scores_that_earlier_versions_lack() -> None:
     assert sentence(OLD, "accuracy", with_baseline=True) == "dev accuracy 0.5000, loss 0.7000"
     assert outcome(OLD, "accuracy") == {
         "best dev accuracy": "0.5000 (update 3)",
@@ -62,6 +62,6 @@ def test_evaluations_of_earlier_versions_are_worded_without_what_they_lack() -> 
     }
 
 
-def test_data_of_one_class_may_well_be_predicted_as_one_class() -> None:
+def test_no_warning_if_data_has_one_class_or_predictions_vary() -> None:
     assert not one_class(SCORES | {"majority_accuracy": 1.0})
     assert not one_class(SCORES | {"only_prediction": None})

@@ -1,4 +1,4 @@
-"""Every recipe in configs/ trains: a few updates of a small model on small data."""
+"""Each recipe in configs/ trains a small model for a few updates on small data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_trains(recipe: Path, data: Path, tmp_path: Path) -> None:
+def test_recipe_trains(recipe: Path, data: Path, tmp_path: Path) -> None:
     smaller = {"data": data, "bert_config": data / "bert_config.json", "init_checkpoint": "none"}
     smaller |= {"micro_batch": 4, "max_seq_length": 16, "max_updates": 2, "out": tmp_path / "run"}
     flags = [str(p) for k, v in smaller.items() for p in (f"--{k.replace('_', '-')}", v)]
-    # --bert-config stands in for the preset, which a flag cannot unset.
+    # --bert-config replaces `model`, which a flag cannot unset.
     values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     values.pop("model", None)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
@@ -40,18 +40,20 @@ def test_a_recipe_trains(recipe: Path, data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_says_how_to_run_it(recipe: Path) -> None:
+def test_recipe_states_its_command_and_result(recipe: Path) -> None:
     text = recipe.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     assert f"bertaccum train --config configs/{recipe.name}" in header
-    assert "easured" in header, "with what result, or that it was not run in full"
+    assert "easured" in header, (
+        "the header must give the measured result, or say that it was not measured"
+    )
     TrainConfig(**yaml.safe_load(text))
     if recipe.stem == "yelp":
         defaults = TrainConfig(model="bert-small", init_checkpoint="bert-small", micro_batch=8)
         assert TrainConfig(**yaml.safe_load(text)) == defaults
 
 
-def test_the_control_differs_in_its_batch_alone() -> None:
+def test_control_recipe_differs_only_in_target_batch() -> None:
     recipe, control = (
         TrainConfig(**yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text()))
         for name in ("yelp", "yelp-without-accumulation")

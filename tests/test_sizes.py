@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them."""
+"""Parsing and formatting of amounts of memory."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SIZES = {
 
 
 @pytest.mark.parametrize("text", SIZES)
-def test_sizes_are_read(text: str) -> None:
+def test_sizes_are_parsed(text: str) -> None:
     assert parse_size(text) == SIZES[text]
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "4XB", "-1GiB", "4 G iB", "1e9", "٤GiB", "4GiBs"])
 @pytest.mark.parametrize("config", [TrainConfig, EvalConfig])
-def test_what_is_no_size_is_said_to_be_none(text: str, config: type) -> None:
+def test_invalid_size_is_an_error(text: str, config: type) -> None:
     with pytest.raises(ConfigError, match=r"`memory_limit`.* is not a size such as 4GiB"):
         config(memory_limit=text)
 
 
 @pytest.mark.parametrize(("text", "size"), [("4", "4"), ("3500", "3,500"), ("0.5k", "500")])
-def test_a_size_without_its_unit_is_said_to_mean_bytes(text: str, size: str) -> None:
+def test_small_size_without_unit_is_an_error(text: str, size: str) -> None:
     message = rf"`memory_limit` {text} means {size} bytes; add a unit, as in 4GiB"
     with pytest.raises(ConfigError, match=message):
         TrainConfig(memory_limit=text)
@@ -40,6 +40,6 @@ def test_a_size_without_its_unit_is_said_to_mean_bytes(text: str, size: str) -> 
         PlanConfig(device_memory=text)
 
 
-def test_sizes_are_written_in_mib_and_gib() -> None:
+def test_sizes_are_formatted_in_mib_and_gib() -> None:
     assert format_size(560 * 2**20) == "560 MiB"
     assert format_size(12 * 2**30) == "12.0 GiB"

@@ -1,4 +1,4 @@
-"""Signals: what is under way ends at once at first, later a run is asked, then told, to stop."""
+"""Signals: exceptions before training starts, then a request to stop and a forced end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from bertaccum.stopping import Stopping, Terminated
 
 
-def test_before_a_run_is_under_way_a_signal_ends_what_is_done() -> None:
+def test_signal_before_heed_raises() -> None:
     with Stopping() as stopping:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -22,7 +22,7 @@ def test_before_a_run_is_under_way_a_signal_ends_what_is_done() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_is_heard_while_the_main_thread_is_busy(number: int) -> None:
+def test_request_arrives_while_the_main_thread_is_busy(number: int) -> None:
     heard, left = threading.Event(), threading.Event()
     before = signal.getsignal(number)
     with Stopping(lambda _: left.set(), grace_seconds=60) as stopping:
@@ -33,12 +33,12 @@ def test_a_request_is_heard_while_the_main_thread_is_busy(number: int) -> None:
         assert not left.is_set()
         os.kill(os.getpid(), number)
         assert left.wait(10)
-    # Who was asked to stop is about to end, and must not be disturbed any more.
+    # After a request the process is about to end, so it ignores further signals.
     assert signal.getsignal(number) is signal.SIG_IGN
     signal.signal(number, before)
 
 
-def test_the_grace_period_ends_but_not_while_a_state_is_saved() -> None:
+def test_grace_period_does_not_end_while_a_checkpoint_is_saved() -> None:
     heard, left = threading.Event(), threading.Event()
     before = signal.getsignal(signal.SIGTERM)
     with Stopping(lambda _: left.set(), grace_seconds=0.2) as stopping:
@@ -51,7 +51,7 @@ def test_the_grace_period_ends_but_not_while_a_state_is_saved() -> None:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_what_was_never_entered_never_stops() -> None:
+def test_stopping_that_was_never_entered_requests_nothing() -> None:
     stopping = Stopping()
     stopping.heed(lambda: None)
     with stopping.saving():

@@ -388,8 +388,8 @@ def test_contracts_are_implemented() -> None:
     assert not isinstance(tf_keras.optimizers.AdamW(), TakesScaledSum)
 
 
-def test_the_heartbeat_is_set_before_the_strategy_sets_its_own() -> None:
-    """In a process of its own, for the context takes the first settings only."""
+def test_first_heartbeat_timeout_is_kept() -> None:
+    """The test needs a new process, because a context keeps its first settings."""
     code = """
 import json, os, socket
 with socket.socket() as free:

@@ -1,4 +1,4 @@
-"""Helpers of several test files in this folder."""
+"""Helpers for the tests of data preparation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ignore(what: str, done: int, total: int | None) -> None:
 
 
 def words(texts: Iterable[str]) -> list[str]:
-    """Return all words of the texts as a vocabulary, which shows the texts it was learned from."""
+    """Return the words of the texts as a vocabulary that shows which texts it comes from."""
     return sorted({word for text in texts for word in text.split()})
 
 

@@ -58,7 +58,7 @@ def test_rows_of_one_text_stay_in_one_split(prepared: Any) -> None:
 
 
 def test_texts_of_the_test_set_are_dropped_from_training_rows(prepared: Any) -> None:
-    """Regression test: test texts were trained on, and the manifest counted none."""
+    """Regression test: train.tsv contained test texts, and the manifest counted none of them."""
     shared = DIFFERENT[:10]
     splits, manifest = prepared([*DIFFERENT, *shared[:3]], [*shared, ("yes", "another")])
     assert splits["test"] == [*shared, ("yes", "another")]

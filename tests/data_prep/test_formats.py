@@ -1,4 +1,4 @@
-"""File formats: every command reads the same rows, and errors name formats that are not read."""
+"""File formats: every command reads the same rows, and errors name unsupported formats."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_every_command_reads_the_written_rows(
     try:
         assert all_commands(path) == rows
     except InputError as error:
-        # Split without quoting, the file also has the same number of columns in each line.
+        # The file is ambiguous: without quoting, its lines also have equally many columns.
         assert "a quoted field spans several lines" in str(error)
         assert any("\n" in text for _, text in rows)
 
@@ -173,7 +173,7 @@ def zip_of(*names: str) -> bytes:
         ("a.parquet", b"PAR1\0\0\0\0PAR1", "is a damaged Parquet file"),
         ("a.json", b'[{"label": 1}]', "is a JSON array, not JSON Lines; write one object per line"),
     ],
-    # The bytes are left out: gzip headers contain the time, and all pytest workers need equal ids.
+    # Ids omit the bytes: gzip headers contain the time, but all pytest workers need equal ids.
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_error_names_unsupported_format(

@@ -1,4 +1,4 @@
-"""Manifests: reading them, and refusing damaged ones and those of other programs."""
+"""Manifests are read back; damaged ones and those of other programs are refused."""
 
 from __future__ import annotations
 

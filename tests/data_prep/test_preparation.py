@@ -1,4 +1,4 @@
-"""`prepare` from options to folder, for the sources that need no TensorFlow."""
+"""`prepare` from its options to the written folder, for sources that need no TensorFlow."""
 
 from __future__ import annotations
 

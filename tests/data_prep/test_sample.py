@@ -40,7 +40,7 @@ def test_sizes_lengths_and_class_balance(sample: tuple[list[Row], list[Row]]) ->
     assert not any("{" in example.text for example in train)
 
 
-def test_bag_of_words_gets_most_but_not_all_reviews_right(
+def test_bag_of_words_classifies_most_but_not_all_reviews(
     sample: tuple[list[Row], list[Row]],
 ) -> None:
     (train, test), counter = sample, CountVectorizer(binary=True)

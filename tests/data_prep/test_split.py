@@ -82,7 +82,7 @@ def test_all_rows_of_a_text_are_in_one_split(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_class_with_one_row_stays_in_train(seed: int) -> None:
-    """Regression test: such a row was held out, which left its class without training rows."""
+    """Regression test: the only row of a class was held out, so train had none of that class."""
     labels = [0, 1, *[2] * 20, *[3] * 20]
     found = split(labels, dev=0.5, seed=seed)
     assert {0, 1} <= {labels[row] for row in found["train"]}

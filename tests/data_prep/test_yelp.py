@@ -1,4 +1,4 @@
-"""Yelp with the real tensorflow-datasets builder, on tiny archives and a loopback server."""
+"""Yelp reviews: the real tensorflow-datasets builder with tiny archives and a local server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launching workers on this machine: their numbers, their GPUs and how they end."""
+"""Launching workers on this machine: their numbers, GPUs and exit codes."""
 
 from __future__ import annotations
 

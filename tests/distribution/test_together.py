@@ -22,14 +22,14 @@ from bertaccum.training.checkpoints import saved_states
 
 Start = Callable[..., subprocess.Popen]
 UPDATES = 10
-# Runs that are interrupted again and again.
+# Options of the runs that are interrupted repeatedly.
 LONG = {"workers": 2, "max_updates": 60}
 SEVERAL_RUNS = str(Path(__file__).with_name("several_runs.py"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create reviews and a small encoder; neither three nor four divides the windows of ten."""
+    """Create reviews and a small encoder; windows of ten divide evenly by neither 3 nor 4."""
     folder = tmp_path_factory.mktemp("together")
     write_small_task(folder / "reviews", train=47, dev=10)
     return folder
@@ -224,7 +224,7 @@ def test_signal_to_one_worker_stops_all(folder: Path, start: Start) -> None:
     (last,) = saved_states(folder / "stopped/checkpoints")
     done = last.name.removeprefix("update-")
     for worker in (0, 1):
-        assert f"[{worker}] error: stopped by a signal after update {done}; the same" in errors
+        assert f"[{worker}] error: stopped by a signal after update {done}; run the same" in errors
     # The checkpoint contains nothing of the interrupted window.
     assert ended(start("so-far", max_updates=int(done), **options)) == (0, "")
     assert difference(folder / "stopped", folder / "so-far") == 0
@@ -246,7 +246,7 @@ def test_signal_to_one_worker_stops_a_shared_evaluation(folder: Path, start: Sta
 
 
 @pytest.mark.slow
-def test_disagreeing_workers_name_the_options(folder: Path, start: Start) -> None:
+def test_workers_with_different_options_name_them(folder: Path, start: Start) -> None:
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
     processes = [
         start(

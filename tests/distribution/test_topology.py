@@ -1,4 +1,4 @@
-"""Devices and processes of a run: as requested, or as TF_CONFIG or Slurm describes them."""
+"""Devices and processes of a run, as requested or as described by TF_CONFIG or Slurm."""
 
 from __future__ import annotations
 

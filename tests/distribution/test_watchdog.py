@@ -1,4 +1,4 @@
-"""Naming the worker that the others wait for."""
+"""The watchdog names the worker that the others wait for."""
 
 from __future__ import annotations
 

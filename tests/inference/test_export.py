@@ -45,7 +45,7 @@ ENCODER = EncoderConfig(
     vocab_size=len(WORDS),
     max_position_embeddings=16,
 )
-# A script that runs without our code and the libraries that the model was built with.
+# A script that runs the model without bertaccum and without the libraries that built it.
 ELSEWHERE = """
 import sys
 

@@ -1,4 +1,4 @@
-"""The program, run in a folder of its own."""
+"""A fixture that runs the command line in a temporary folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from bertaccum.cli.program import main
 
 @dataclasses.dataclass
 class Outcome:
+    """The exit code, stdout and stderr of a command."""
+
     code: object
     out: str
     err: str
@@ -22,6 +24,7 @@ class Outcome:
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
+    """Return a function that runs a command in the test's own folder."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> Outcome:

@@ -1,4 +1,4 @@
-"""`bertaccum compare`: figure, tables, and runs of every kind."""
+"""`bertaccum compare`: figures, tables, differences and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def two_runs() -> tuple[Path, Path]:
     )
 
 
-def test_figure_tables_and_json(run) -> None:
+def test_compare_writes_figures_tables_and_json(run) -> None:
     small, large = two_runs()
     as_json = run("compare", small, large, "--out", "figures/new", "--json")
     assert (as_json.code, as_json.err) == (0, "")
@@ -40,7 +40,7 @@ def test_figure_tables_and_json(run) -> None:
     assert (first["examples"], second["examples"]) == (640, 640)
     assert (values["smooth"], values["equal_mean_examples"]) == (32, 32)
     assert (first["micro_batch"], first["accumulation_steps"]) == (2, 4)
-    # Evaluations stand as they were made: the last is not the best.
+    # The final evaluation is the last line of the log, update 60, and not the best.
     assert (first["final_dev_accuracy"], first["best_dev_accuracy"]) == (0.8, 0.9)
     assert first["peak_memory_bytes"] == 99 * 2**20
     assert values["differences"] == {"target_batch": [8, 32], "seed": [0, 3]}
@@ -68,14 +68,14 @@ def test_figure_tables_and_json(run) -> None:
     assert Path("compare.png").is_file()
 
 
-def test_the_same_runs_give_the_same_bytes(run) -> None:
+def test_same_runs_give_identical_figures(run) -> None:
     for folder in ("one", "two"):
         run("compare", *(two_runs() if folder == "one" else ("small", "large")), "--out", folder)
     for name in ("compare.png", "compare.svg"):
         assert Path("one", name).read_bytes() == Path("two", name).read_bytes()
 
 
-def test_runs_of_every_kind(run) -> None:
+def test_short_unfinished_and_nonfinite_runs_can_be_compared(run) -> None:
     write_run(Path("one"), [0.7], batch=2)
     write_run(Path("none"), [], finished=False)
     write_run(Path("nan"), [0.7, None, None], batch=2, accuracies={3: 0.5})
@@ -97,14 +97,14 @@ def test_runs_of_every_kind(run) -> None:
     assert re.search(r"micro-batch x steps +│ 2 x 1 .*│ \? x \? ", shown.out)
 
 
-def test_two_runs_of_one_name_are_told_apart(run) -> None:
+def test_runs_of_the_same_name_are_shown_with_their_paths(run) -> None:
     write_run(Path("a/r"), [0.7])
     write_run(Path("b/r"), [0.6])
     values = json.loads(run("compare", "a/r", "b/r", "--json").out)
     assert [row["run"] for row in values["runs"]] == ["a/r", "b/r"]
 
 
-def test_names_mean_nothing_in_the_figure(run) -> None:
+def test_special_characters_in_run_names_are_drawn_literally(run) -> None:
     names = ("_first", "$a_$b$^$", "<b>&[red]")
     for number, name in enumerate(names):
         write_run(Path(name), [0.7, 0.6 + number])
@@ -115,7 +115,7 @@ def test_names_mean_nothing_in_the_figure(run) -> None:
     assert set(names) <= {text.strip() for text in texts}
 
 
-def test_other_data_is_a_difference(run) -> None:
+def test_different_training_data_is_listed_as_a_difference(run) -> None:
     two_runs()
     inputs = json.loads(Path("large/inputs.json").read_text())
     write_json(Path("large/inputs.json"), inputs | {"train.tsv": "0123456789abcdef"})
@@ -135,7 +135,7 @@ def test_other_data_is_a_difference(run) -> None:
         (["small", "small", "--smooth", "0"], "0 is below 1"),
     ],
 )
-def test_a_mistake_gets_one_line(run, arguments: list[str], message: str) -> None:
+def test_invalid_input_gives_a_one_line_error(run, arguments: list[str], message: str) -> None:
     write_run(Path("small"), [0.7, 0.6])
     write_run(Path("empty"), [])
     write_run(Path("damaged"), [0.7])
@@ -147,14 +147,14 @@ def test_a_mistake_gets_one_line(run, arguments: list[str], message: str) -> Non
     assert not list(Path().glob("**/compare.*"))
 
 
-def test_long_runs_make_no_long_figures(tmp_path: Path) -> None:
+def test_figure_of_a_long_run_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     losses = (0.5 + 0.1 * rng.normal(size=30_000)).tolist()
     series = read_series(read_record(write_run(tmp_path / "r", losses)))
     assert len(comparison(["r"], [series], 5000)["svg"]) < 300_000
 
 
-def test_neither_tensorflow_nor_pyplot_is_loaded(tmp_path: Path) -> None:
+def test_compare_does_not_import_tensorflow_or_pyplot(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.7, 0.6])
     code = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""Curves against examples seen, their running mean, and what is noise."""
+"""Curves against examples seen, their running means, and the noise of the loss."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def series_of(losses: np.ndarray, batch: int) -> Series:
     )
 
 
-def test_evaluations_stand_at_the_examples_seen(tmp_path: Path) -> None:
+def test_evaluations_are_placed_at_the_examples_seen(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", [0.7, None, 0.5], batch=8, accuracies={1: 0.5, 3: 0.6, 9: 0.9})
     series = read_series(read_record(run))
     assert series.seen.tolist() == [8, 16, 24]
     assert np.isnan(series.loss[1])
-    # The log has no update 9: it was torn.
+    # The log has no update 9, so its evaluation is dropped.
     assert series.evaluated.tolist() == [8, 24]
     assert series.scores.tolist() == [0.5, 0.6]
 
@@ -48,7 +48,7 @@ def test_evaluations_stand_at_the_examples_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ['{"update": 2, "loss": "x", "examples": 4}', '{"update": 2, "loss": 1}']
 )
-def test_a_log_that_training_did_not_write_is_named(tmp_path: Path, line: str) -> None:
+def test_error_names_run_with_a_damaged_log(tmp_path: Path, line: str) -> None:
     run = write_run(tmp_path / "r", [0.7])
     with (run / "metrics.jsonl").open("a") as file:
         file.write(line + "\n")
@@ -56,28 +56,28 @@ def test_a_log_that_training_did_not_write_is_named(tmp_path: Path, line: str) -
         read_series(read_record(run))
 
 
-def test_smoothing_by_hand() -> None:
+def test_running_means_match_values_by_hand() -> None:
     series = series_of(np.array([1.0, 2.0, np.nan, 4.0, 8.0]), 10)
-    # The windows' middles are 5, 15, …, 45: a span of 20 reaches one neighbour on each side.
+    # The middles are 5, 15, …, 45 examples, so a span of 20 reaches one neighbour on each side.
     assert smoothed(series, 20).tolist() == [1.5, 1.5, 3.0, 6.0, 6.0]
     assert smoothed(series, 1) == pytest.approx([1, 2, np.nan, 4, 8], nan_ok=True)
     assert training_loss(series, 20) == 6.0
     assert training_loss(series, 1) == 8.0
     assert trailing(series, 20) == pytest.approx([1, 1.5, 2, 4, 6])
     assert default_span([series, series_of(np.ones(100), 10)]) == 50
-    # A mean over fewer examples than an update's loss already is would be called one in vain.
+    # A twentieth of this run is 2 examples, but a span is never smaller than an update.
     assert default_span([series]) == 10
 
 
-def test_a_short_last_window_weighs_as_much_as_it_has_examples() -> None:
+def test_short_last_window_is_weighted_by_its_examples() -> None:
     series = series_of(np.array([1.0, 4.0]), 6)
     series = Series(**vars(series) | {"examples": np.array([6, 2])})
     assert smoothed(series, 100).tolist() == [1.75, 1.75]
     assert training_loss(series, 100) == 1.75
 
 
-def test_noise_by_hand() -> None:
-    # Of three in a span, the middle one is 1 - 1/3 off, its square made up for by 3/2.
+def test_noise_matches_values_by_hand() -> None:
+    # The middle loss differs by 1 - 1/3 from the mean of three; 3/2 corrects the variance.
     series = series_of(np.array([0.0, 1.0, 0.0]), 10)
     assert noise(series, 20) == pytest.approx(np.sqrt((2 / 3) ** 2 * 3 / 2))
     assert noise(series_of(np.array([1.0]), 10), 20) is None
@@ -87,19 +87,19 @@ def test_noise_by_hand() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 4, 16, 64])
-def test_noise_does_not_depend_on_how_many_updates_a_span_has(batch: int) -> None:
+def test_noise_does_not_depend_on_the_updates_per_span(batch: int) -> None:
     rng = np.random.default_rng(0)
     slope = np.linspace(3, 0, 64_000 // batch)
     series = series_of(slope + 0.2 * rng.normal(size=len(slope)), batch)
     assert noise(series, 256) == pytest.approx(0.2, rel=0.05)
 
 
-def test_a_falling_loss_is_no_noise() -> None:
+def test_steadily_falling_loss_is_not_noise() -> None:
     assert noise(series_of(np.linspace(3, 0, 50), 8), 100) == pytest.approx(0, abs=1e-12)
 
 
-def test_means_of_as_many_examples_compare() -> None:
-    """Four means over 8 make one over 32: independent examples are then as noisy in both."""
+def test_noise_of_means_of_equal_size_can_be_compared() -> None:
+    """Four means over 8 independent examples are as noisy as one mean over 32."""
     rng = np.random.default_rng(0)
     single = rng.normal(size=64_000)
     small, large = (series_of(single.reshape(-1, n).mean(axis=1), n) for n in (8, 32))
@@ -111,7 +111,7 @@ def test_means_of_as_many_examples_compare() -> None:
     assert regrouped(large, 32).loss == pytest.approx(large.loss)
 
 
-def test_what_the_end_cuts_short_is_no_mean_of_as_many() -> None:
+def test_incomplete_last_mean_is_dropped() -> None:
     series = series_of(np.arange(10.0), 8)
     assert regrouped(series, 32).loss.tolist() == [1.5, 5.5]
     assert regrouped(series_of(np.array([]), 8), 32).loss.tolist() == []

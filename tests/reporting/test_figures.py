@@ -1,4 +1,4 @@
-"""What the figures show: every run can be seen, and no label runs over another."""
+"""Figures: every run is visible, and labels do not overlap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def series(folder: Path, losses: list[float], **more: float) -> Series:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_runs_that_coincide_are_all_seen_and_named(tmp_path: Path, count: int) -> None:
+def test_coinciding_runs_are_all_visible_and_labelled(tmp_path: Path, count: int) -> None:
     several = [series(tmp_path / str(n), LOSSES) for n in range(count)]
     names = [f"run-{n}" for n in range(count)]
     figure = draw_runs(names, several, 10)
@@ -37,7 +37,7 @@ def test_runs_that_coincide_are_all_seen_and_named(tmp_path: Path, count: int) -
 
 
 @pytest.mark.parametrize(("apart", "coincides"), [(1e-6, True), (0.02, False)])
-def test_runs_coincide_if_no_eye_can_tell_them_apart(
+def test_runs_coincide_if_their_curves_look_the_same(
     tmp_path: Path, apart: float, coincides: bool
 ) -> None:
     close = [loss + apart for loss in LOSSES]
@@ -47,7 +47,7 @@ def test_runs_coincide_if_no_eye_can_tell_them_apart(
 
 
 @pytest.mark.parametrize("names", [["a", "b"], [f"sweeps/{'long-' * 40}{n}" for n in range(12)]])
-def test_labels_of_a_comparison_keep_to_their_places(tmp_path: Path, names: list[str]) -> None:
+def test_labels_of_a_comparison_do_not_overlap(tmp_path: Path, names: list[str]) -> None:
     several = [
         series(tmp_path / str(n), [loss + n for loss in LOSSES], batch=400_000)
         for n in range(len(names))
@@ -59,8 +59,8 @@ def test_labels_of_a_comparison_keep_to_their_places(tmp_path: Path, names: list
     assert all(name in labels.replace("\n", "") for name in names)
 
 
-def test_a_chart_of_the_page_can_be_read_on_a_phone(tmp_path: Path) -> None:
-    """Of 390 pixels of width, margins leave 340; the SVG is scaled to that."""
+def test_charts_of_the_page_are_legible_on_a_phone(tmp_path: Path) -> None:
+    """A screen of 390 pixels leaves 340 between the margins, and the SVG is scaled to that."""
     found = series(tmp_path / "r", LOSSES, batch=40_000)
     for chart in (loss_curve(found, 400_000), learning_rate_curve(found), score_curve(found)):
         root = ElementTree.fromstring(str(chart))

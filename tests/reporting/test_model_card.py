@@ -1,4 +1,4 @@
-"""Model cards: what they hold, and that names mean nothing in them."""
+"""Model cards: their contents, and the escaping of names in them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_a_card_says(run: Path) -> None:
+def test_card_describes_data_recipe_and_results(run: Path) -> None:
     write_card(run)
     card = (run / "model-card.md").read_text()
     for line in (
@@ -69,14 +69,14 @@ def test_what_a_card_says(run: Path) -> None:
         "bertaccum eval --run runs/r       # scores on test.tsv",
     ):
         assert line in card.splitlines(), line
-    # What changes no update is no part of the recipe.
+    # The recipe lists only the options that affect the updates.
     assert "save\\_every" not in card
     assert "someone" not in card
     assert "language" not in front_matter(card)
     assert front_matter(card)["library_name"] == "tf-keras"
 
 
-def test_a_run_that_did_not_count_lengths_has_a_card(run: Path) -> None:
+def test_card_omits_truncation_if_it_is_unknown(run: Path) -> None:
     inputs = json.loads((run / "inputs.json").read_text())
     del inputs["truncation"]
     write_json(run / "inputs.json", inputs)
@@ -85,7 +85,7 @@ def test_a_run_that_did_not_count_lengths_has_a_card(run: Path) -> None:
     assert "truncation" not in card
 
 
-def test_the_curve_has_ten_points_and_ends_where_the_run_does(run: Path) -> None:
+def test_curve_has_ten_rows_and_ends_at_the_last_update(run: Path) -> None:
     card = model_card(read_record(run))
     rows = card.split("## Curve")[1].split("## Versions")[0].strip().splitlines()[4:]
     assert len(rows) == 10
@@ -94,7 +94,7 @@ def test_the_curve_has_ten_points_and_ends_where_the_run_does(run: Path) -> None
     assert rows[-1] == "| 160 | 40 | 0.0253 | 2.50e-05 | 0.7500 |"
 
 
-def test_evaluations_are_part_of_it(run: Path) -> None:
+def test_card_contains_the_evaluations(run: Path) -> None:
     write_json(run / "eval-test.json", EVALUATION)
     (run / "eval-dev.json").write_text('{"accuracy": ')
     write_json(run / "eval-file-x.json", {"accuracy": "high"})
@@ -111,7 +111,7 @@ def test_evaluations_are_part_of_it(run: Path) -> None:
     assert {"type": "f1", "name": "macro-F1", "value": 0.5} in result["metrics"]
 
 
-def test_names_mean_nothing_in_markdown_and_yaml(tmp_path: Path) -> None:
+def test_special_characters_in_names_are_escaped(tmp_path: Path) -> None:
     name = "a: [b] | `c` <script>*d*"
     run = write_run(tmp_path / name, [0.5, None], accuracies={2: 0.5}, data=f"/x/{name}")
     (run / "best").mkdir()
@@ -129,17 +129,17 @@ def test_names_mean_nothing_in_markdown_and_yaml(tmp_path: Path) -> None:
             assert line.replace("\\|", "").count("|") in (3, 6, 8), line
 
 
-def test_usage_may_be_another_and_unfinished_runs_have_no_card(run: Path) -> None:
+def test_usage_can_be_replaced_and_unfinished_runs_get_no_card(run: Path) -> None:
     card = model_card(read_record(run), usage="Load it so.")
     assert card.endswith("## Use\n\nLoad it so.\n")
     (run / "summary.json").unlink()
     write_card(run)
     assert not (run / "model-card.md").exists()
-    # But exports may have one of it.
+    # An export of an unfinished run still needs a card.
     assert "final dev accuracy" not in model_card(read_record(run))
 
 
-def test_dropout_that_follows_the_cut_is_not_said_not_to(tmp_path: Path) -> None:
+def test_card_says_whether_updates_depend_on_the_cut(tmp_path: Path) -> None:
     same = "The cut does not change the updates"
     first = write_run(tmp_path / "a", [0.5])
     other = write_run(tmp_path / "b", [0.5], dropout_stream="micro-batch")
@@ -147,16 +147,14 @@ def test_dropout_that_follows_the_cut_is_not_said_not_to(tmp_path: Path) -> None
     assert same not in model_card(read_record(other))
 
 
-def test_a_run_of_one_update(tmp_path: Path) -> None:
+def test_card_of_a_run_with_one_nonfinite_update(tmp_path: Path) -> None:
     card = model_card(read_record(write_run(tmp_path / "r", [None])))
     assert "| 4 | 1 |  | 1.00e-03 |  |" in card
     assert "null" not in json.dumps(card)
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_model_of_ones_own_is_not_called_by_the_machines_path(
-    tmp_path: Path, finished: bool
-) -> None:
+def test_custom_model_is_named_without_its_folder(tmp_path: Path, finished: bool) -> None:
     path = "/home/someone/bert_config.json"
     options = {"bert_config": path, "model": None, "init_checkpoint": "none"}
     run = write_run(tmp_path / "r", [0.5], finished=finished, **options)

@@ -1,4 +1,4 @@
-"""A number that has one name is the same number wherever it is shown."""
+"""Commands and reports show the same value under the same name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def scored(update: int, accuracy: float, matthews: float, best: bool, **more: An
 
 @pytest.fixture
 def places(run: Any) -> Any:
-    """What each place shows of a run whose best checkpoint has not the highest accuracy."""
+    """Return the text of each command and report about one run, by name.
+
+    The best checkpoint of the run does not have the highest accuracy.
+    """
     losses = (0.5 + 0.1 * np.random.default_rng(0).normal(size=400)).tolist()
     scores = [scored(200, 0.6926, 0.1, True), scored(400, 0.6888, 0.2469, True)]
     folder = write_run(Path("runs/r"), losses, scores=scores, best_by="matthews_correlation")
@@ -42,7 +45,7 @@ def places(run: Any) -> Any:
     return shown
 
 
-def test_the_metric_that_decides_is_shown_everywhere(places: dict[str, str]) -> None:
+def test_metric_of_best_by_is_shown_everywhere(places: dict[str, str]) -> None:
     for name in PLACES:
         assert re.search(r"best dev Matthews correlation", places[name]), name
         assert "0.2469" in places[name], name
@@ -53,19 +56,19 @@ def test_the_metric_that_decides_is_shown_everywhere(places: dict[str, str]) -> 
         assert re.search(r"majority baseline[ |│]*0\.6907", places[name]), name
 
 
-def test_the_training_loss_is_one_number(places: dict[str, str]) -> None:
+def test_training_loss_is_the_same_everywhere(places: dict[str, str]) -> None:
     losses = (0.5 + 0.1 * np.random.default_rng(0).normal(size=400)).tolist()
-    # A twentieth of 400 updates of 4 examples.
+    # The default span is a twentieth of the run: 80 examples, which are 20 updates.
     mean = f"{np.mean(losses[-20:]):.4f}"
     for name in ("show", "card", "page", "compare"):
         assert re.search(rf"training loss[ |│]*{mean}", places[name]), name
         assert "mean over the last 80 examples" in places[name], name
     assert f"last update {losses[-1]:.4f}" in places["show"]
-    # The last point of the curve in numbers is that number, too.
+    # The last row of the card's curve shows the same mean.
     assert re.search(rf"\| 1,600 \| 400 \| {mean} \|", places["card"])
 
 
-def test_runs_that_decide_by_different_metrics_name_them(run: Any) -> None:
+def test_metrics_are_named_if_runs_differ_in_best_by(run: Any) -> None:
     for name, metric in (("a", "accuracy"), ("b", "loss")):
         scores = [scored(2, 0.7, 0.1, True)]
         write_run(Path("runs") / name, [0.7, 0.6], scores=scores, best_by=metric)
@@ -78,7 +81,7 @@ def test_runs_that_decide_by_different_metrics_name_them(run: Any) -> None:
     assert re.search(r"accuracy 0.7000 \(update 2\) +│ loss 0.6100 \(update 2\)", shown)
 
 
-def test_a_model_of_one_class_is_not_just_the_best_so_far(run: Any) -> None:
+def test_best_checkpoint_that_predicts_one_class_gets_a_warning(run: Any) -> None:
     only = scored(2, 0.6907, 0.0, True, only_prediction="good")
     folder = write_run(Path("runs/r"), [0.7, 0.6], scores=[only])
     found = run("show", "runs/r").out
@@ -95,7 +98,7 @@ def test_a_model_of_one_class_is_not_just_the_best_so_far(run: Any) -> None:
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_show_tells_what_was_set_from_what_was_resolved(run: Any, recorded: bool) -> None:
+def test_show_separates_set_options_from_resolved_ones(run: Any, recorded: bool) -> None:
     options = {"epochs": 3.0, "micro_batch": 2, "precision": "float32", "seed": 7}
     folder = write_run(Path("runs/r"), [0.7], **options)
     if recorded:
@@ -112,7 +115,7 @@ def test_show_tells_what_was_set_from_what_was_resolved(run: Any, recorded: bool
         assert "options that differ from their defaults:\n" in shown
 
 
-def test_show_has_what_eval_found(run: Any) -> None:
+def test_show_includes_the_results_of_eval(run: Any) -> None:
     folder = write_run(Path("runs/r"), [0.7], scores=[scored(1, 0.5, 0.1, True)])
     found = scored(1, 0.7125, 0.3, False) | {"data": "/x/test.tsv", "examples": 2000}
     write_json(folder / "eval-test.json", found | {"classes": [], "confusion_matrix": []})
@@ -123,7 +126,7 @@ def test_show_has_what_eval_found(run: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "report"])
-def test_a_run_is_named_by_an_option_or_an_argument(run: Any, command: str) -> None:
+def test_run_is_named_by_an_option_or_an_argument(run: Any, command: str) -> None:
     write_run(Path("runs/r"), [0.7])
     write_run(Path("runs/other"), [0.7])
     by_option, by_argument = run(command, "--run", "runs/r"), run(command, "runs/r")
@@ -134,7 +137,7 @@ def test_a_run_is_named_by_an_option_or_an_argument(run: Any, command: str) -> N
     assert "RUN runs/r and --run runs/other both name the run; drop one" in both.err
 
 
-def test_a_run_that_is_not_over_is_said_to_be_so(run: Any) -> None:
+def test_progress_of_an_unfinished_run_is_reported(run: Any) -> None:
     scores = [scored(1, 0.5, 0.1, True), scored(2, 0.4, 0.1, False)]
     more: Any = {"scores": scores, "finished": False, "plan": {"updates": 4000}}
     folder = write_run(Path("runs/r"), [0.7] * 3, **more)

@@ -1,4 +1,4 @@
-"""The page of a run: what it holds, and what a browser makes of it."""
+"""The HTML page of a run: its contents, its markup and its display in a browser."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ VOID = {"meta", "br", "img"}
 
 
 class Outline(HTMLParser):
-    """Elements, their ids and texts; fails where they are not nested."""
+    """A parser that collects elements and texts, and fails if elements are not nested."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "r & d", losses, accuracies={25: 0.8, 50: 0.7}, plan=plan)
 
 
-def test_everything_is_on_it(run: Path) -> None:
+def test_page_is_complete_and_self_contained(run: Path) -> None:
     outline = Outline(page(read_record(run), EVALUATION, MISTAKES))
     for text in (
         *("r & d", "bert-tiny on reviews, finished", "0.8000 (update 25)", "99 MiB"),
@@ -98,7 +98,7 @@ def test_everything_is_on_it(run: Path) -> None:
     assert not any("someone" in text for text in outline.texts)
 
 
-def test_it_says_what_it_is_to_those_who_do_not_see_it(run: Path) -> None:
+def test_page_is_accessible(run: Path) -> None:
     outline = Outline(page(read_record(run), EVALUATION, MISTAKES))
     of: dict[str, list[dict[str, str | None]]] = {}
     for name, attributes in outline.elements:
@@ -110,12 +110,12 @@ def test_it_says_what_it_is_to_those_who_do_not_see_it(run: Path) -> None:
     assert len(of["caption"]) == len(of["table"])
     ids = Counter(one["id"] for _, one in outline.elements if one.get("id"))
     assert max(ids.values()) == 1
-    # What an SVG refers to is in it.
+    # SVG references point to elements of the page.
     text = page(read_record(run), None, [])
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
 
 
-def test_a_run_without_a_model_or_updates_says_so(tmp_path: Path) -> None:
+def test_page_of_a_run_without_updates_says_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", [], finished=False)
     for name in ("plan.json", "inputs.json"):
         (run / name).unlink()
@@ -125,7 +125,7 @@ def test_a_run_without_a_model_or_updates_says_so(tmp_path: Path) -> None:
     assert "bert-tiny on reviews, stopped" in texts
 
 
-def test_one_update_that_was_not_finite(tmp_path: Path) -> None:
+def test_page_of_a_run_with_one_nonfinite_update(tmp_path: Path) -> None:
     record = read_record(write_run(tmp_path / "r", [None], accuracies={1: 0.5}))
     assert "nan" not in page(record, EVALUATION, []).lower().replace("nance", "")
 
@@ -140,13 +140,13 @@ def test_one_update_that_was_not_finite(tmp_path: Path) -> None:
         ("inputs.json", {"train.tsv": "x", "rows": 5}),
     ],
 )
-def test_damaged_files_are_named(run: Path, name: str, values: dict[str, Any]) -> None:
+def test_error_names_run_with_damaged_files(run: Path, name: str, values: dict[str, Any]) -> None:
     write_json(run / name, values)
     with pytest.raises(InputError, match=r"r & d: the files of this run are damaged \(\w+Error: "):
         page(read_record(run), None, [])
 
 
-def test_no_mistakes_and_long_texts(run: Path) -> None:
+def test_page_without_mistakes_and_with_long_texts(run: Path) -> None:
     record = read_record(run)
     assert "The model classified every example of dev.tsv correctly." in page(
         record, EVALUATION, []
@@ -155,7 +155,7 @@ def test_no_mistakes_and_long_texts(run: Path) -> None:
     assert page(record, EVALUATION, long).count("word") == 120
 
 
-def test_the_command_without_a_model(
+def test_report_command_needs_no_best_checkpoint(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bertaccum.cli.program import main
@@ -192,7 +192,7 @@ def browser() -> str:
 
 
 def browse(browser: str, path: Path, profile: Path, arguments: Sequence[str]) -> tuple[str, str]:
-    """What a browser without a screen prints of a page, and what its console says."""
+    """Return the stdout of a headless browser for a page, and the messages of its console."""
     command = [browser, "--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars"]
     command += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0"]
     command += ["--virtual-time-budget=2000", *arguments, path.as_uri()]
@@ -200,7 +200,7 @@ def browse(browser: str, path: Path, profile: Path, arguments: Sequence[str]) ->
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
-def test_in_a_browser(run: Path, tmp_path: Path, browser: str) -> None:
+def test_browser_shows_the_page_without_errors(run: Path, tmp_path: Path, browser: str) -> None:
     write_page(read_record(run), EVALUATION, MISTAKES, run / "report.html")
     picture = tmp_path / "page.png"
     arguments = ["--dump-dom", f"--screenshot={picture}", "--window-size=500,900"]
@@ -213,8 +213,8 @@ def test_in_a_browser(run: Path, tmp_path: Path, browser: str) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_browser_names_what_is_fetched(run: Path, tmp_path: Path, browser: str) -> None:
-    """Its console is heard, and the policy keeps a picture from being fetched."""
+def test_browser_blocks_external_pictures(run: Path, tmp_path: Path, browser: str) -> None:
+    """The policy blocks the picture, and its message shows that the tests read the console."""
     text = page(read_record(run), None, [])
     other = tmp_path / "other.html"
     other.write_text(text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'))

@@ -1,4 +1,4 @@
-"""A real run, its card, and its page."""
+"""The model card and the page of a real run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_card_and_page_of_a_real_run(run) -> None:
     text = Path("page.html").read_text()
     assert f"<td>{found['loss']:.4f}</td>" in text
     assert ("with the lowest probability" in text) == (found["accuracy"] < 1)
-    # A model that has been saved is enough, also of a run that is not over.
+    # A report needs only a saved best model, so the run need not have finished.
     (folder / "summary.json").unlink()
     made = run("report")
     assert (made.code, "evaluating on test.tsv\n" in made.err) == (0, True)

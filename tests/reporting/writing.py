@@ -1,4 +1,4 @@
-"""Run folders written by hand, as training leaves them."""
+"""Run folders with the files that training writes, without training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,18 @@ def write_run(
     plan: dict[str, Any] | None = None,
     **config: Any,
 ) -> Path:
-    """A run with these losses, and dev accuracies after these updates, or whole `scores`."""
+    """Write the folder of a run and return its path.
+
+    Args:
+      folder: The folder to create.
+      losses: The loss of each update; None if it was not finite.
+      batch: The number of examples in each update.
+      accuracies: The dev accuracy of each evaluation, by update.
+      scores: Complete lines of `eval.jsonl`, added after those of `accuracies`.
+      finished: Whether the run has a summary.
+      plan: Values of `plan.json` that differ from the default plan.
+      config: Options that differ from those of the default run.
+    """
     folder.mkdir(parents=True)
     options = {"data": "/home/someone/data/reviews", "model": "bert-tiny", "target_batch": batch}
     (folder / "config.yaml").write_text(yaml.safe_dump(options | config))

@@ -10,7 +10,7 @@ MIB = 2**20
 
 
 class Simulated:
-    """A simulated `MeasurementProcess` for BERT-Small, fastest with eight examples at once."""
+    """A simulated `MeasurementProcess` for BERT-Small, fastest with micro-batches of eight."""
 
     started: ClassVar[list[dict[str, Any]]] = []
 

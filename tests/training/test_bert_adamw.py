@@ -26,9 +26,10 @@ def first_weights() -> Weights:
 
 
 def windows() -> list[tuple[np.ndarray, np.ndarray, float]]:
-    """Return features, targets and a loss factor for each window; two thirds are clipped.
+    """Return features, targets and a loss factor for each window.
 
-    Two of the features are so small that epsilon matters.
+    The gradients of two windows in three are clipped. Two features are so small that epsilon
+    matters.
     """
     rng = np.random.default_rng(2)
     sizes = ([1, 1, 1e-4, 1e-4], [1, 1, 1])
@@ -78,7 +79,7 @@ def expected() -> tuple[Weights, list[float]]:
 
 
 def trained(offload: bool) -> Weights:
-    """Return the weights of the recipe's own optimizer, accumulating micro-batches in a trace."""
+    """Return the weights after training with the recipe's optimizer in a `tf.function`."""
     variables = {n: tf.Variable(w, dtype=tf.float32, name=n) for n, w in first_weights().items()}
     config = TrainConfig(**{**vars(CONFIG), "offload_optimizer": offload})
     optimizer = make_optimizer(config, UPDATES, len(PARTS))
@@ -101,8 +102,8 @@ def trained(offload: bool) -> Weights:
     return {name: variable.numpy() for name, variable in variables.items()}
 
 
-# Steps are up to 6e-3 long. In float32, 1 - 0.999 has a relative error of 1.3e-5, and a step half
-# of that, which adds up to 5e-7 over 14 updates.
+# A step changes a weight by up to 6e-3. In float32, 1 - 0.999 has a relative error of 1.3e-5, so
+# a step has half that error, which adds up to 5e-7 over 14 updates.
 @pytest.mark.parametrize("offload", [False, True])
 def test_updates_equal_those_of_google_bert(offload: bool) -> None:
     weights, norms = expected()

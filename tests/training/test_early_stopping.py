@@ -114,7 +114,7 @@ def test_invalid_eval_every_is_an_error(config: Any, value: object) -> None:
 
 
 @pytest.mark.slow
-def test_seeds_can_be_stopped_and_continued(config: Any) -> None:
+def test_runs_with_several_seeds_can_be_stopped_and_resumed(config: Any) -> None:
     asked = config("many", max_updates=3, seed=5)
     stopping = Stopping()
     for event in api.training_events(asked, seeds=3, stopping=stopping):
@@ -156,7 +156,7 @@ def test_seeds_need_out_and_a_single_process(
 
 
 @pytest.mark.slow
-def test_finished_run_is_freed(config: Any) -> None:
+def test_finished_run_frees_its_updater(config: Any) -> None:
     stopping = Stopping()
     list(train(config("run", max_updates=1), silent, stopping))
     gc.collect()

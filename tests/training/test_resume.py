@@ -177,7 +177,7 @@ def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> 
 
 
 @pytest.mark.slow
-def test_resume_may_change_options_that_change_no_update(
+def test_resume_accepts_options_that_do_not_affect_updates(
     config: Make, whole: dict[str, Any]
 ) -> None:
     cut = config("cut")
@@ -191,7 +191,7 @@ def test_resume_may_change_options_that_change_no_update(
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
 
 
-def test_resume_may_not_change_the_updates(config: Make) -> None:
+def test_resume_refuses_changes_that_affect_updates(config: Make) -> None:
     run_config = config("run")
     run_until(train(run_config, silent), 3)
     run = Path(str(run_config.out))
@@ -297,7 +297,7 @@ def test_checkpoint_of_another_run_is_an_error(config: Make) -> None:
 
 
 @pytest.mark.slow
-def test_resume_keeps_to_its_run_when_latest_moves(
+def test_resume_stays_in_its_run_when_latest_moves(
     config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_config = config("runs/one", max_updates=3)
@@ -454,7 +454,7 @@ def test_full_disk_leaves_earlier_checkpoints_intact(
 
 
 @pytest.mark.slow
-def test_full_disk_at_the_first_checkpoint_says_the_run_starts_over(
+def test_error_without_any_checkpoint_says_the_run_starts_over(
     config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -495,7 +495,9 @@ def test_consecutive_nonfinite_updates_stop_training(
     ("text", "meaning"),
     [("200", (200, None)), ("90s", (None, 90.0)), ("10m", (None, 600.0)), ("2 h", (None, 7200.0))],
 )
-def test_save_every(text: str, meaning: tuple[int | None, float | None]) -> None:
+def test_save_every_is_a_number_of_updates_or_a_time(
+    text: str, meaning: tuple[int | None, float | None]
+) -> None:
     assert save_interval(text) == meaning
 
 

@@ -33,8 +33,8 @@ TINY = EncoderConfig(
     vocab_size=50,
     max_position_embeddings=32,
 )
-# This is 25 times the default learning rate. A higher one would amplify rounding errors: a key's
-# bias has no gradient but rounding noise, which Adam makes as large as any other step.
+# This is 25 times the default learning rate. A higher one would amplify rounding errors: the
+# gradient of a key's bias is only rounding noise, which Adam scales to a full step.
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
 # 100 examples are three windows of 32 and one of 4, so the tenth update is in the third epoch.
 UPDATES = 10
@@ -61,7 +61,7 @@ def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[st
 
 @pytest.fixture(scope="module")
 def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
-    """Train with plain tf_keras, full padding and no accumulation, independently of our update."""
+    """Train without `make_update`: plain tf_keras, full padding and no accumulation."""
     model = build()
     optimizer = tf_keras.optimizers.AdamW(0.0, weight_decay=0.01, epsilon=1e-8)
     optimizer.exclude_from_weight_decay(

@@ -51,7 +51,7 @@ def test_update_does_not_copy_the_gradients(kind: str) -> None:
         transient = (
             worker.run(MeasurementRequest([[8]], "none")).peak_bytes - built["resting_bytes"]
         )
-        # Mixed precision adds a copy of the weights in half their size.
+        # Mixed precision adds a copy of the weights that is half their size.
         assert transient < (0.75 if kind == "loss scale" else 0.5) * parameters
         if kind == "float32":
             # A loop over 12 micro-steps takes no more memory than 12 windows of one. The timing of
@@ -115,7 +115,7 @@ optimizer.build(model.trainable_variables)
 states = Checkpoints(model, optimizer, RunFolder(Path(sys.argv[1])), 1)
 states.save(Position(""), make_plan(4, 1, "none", "cost", 1))
 def largest():
-    # Sizes grow, because an allocation that fails waits first.
+    # Sizes grow up to the first failure, because each failed allocation waits.
     fitting = lambda mib: device_memory._can_have(mib * 2**20)
     return list(itertools.takewhile(fitting, itertools.count(1)))[-1]
 before, used = largest(), device_memory.used_bytes()
