@@ -42,7 +42,7 @@ types: $(INSTALLED)
 # -W: a warning, such as a broken link, fails the build. Sphinx 9 needs Python 3.11.
 docs: $(INSTALLED)
 	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 0; \
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
 
 pytest: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
