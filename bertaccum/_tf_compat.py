@@ -309,6 +309,11 @@ def set_heartbeat_timeout(
         )
 
 
+def abort_collectives(message: str) -> None:
+    """Fail the reductions that wait for other workers, and all later ones, in this process."""
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
 class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """A strategy for several workers, each with several logical devices of its CPU.
 

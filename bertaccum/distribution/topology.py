@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,11 @@ from bertaccum.errors import ConfigError, RunError, reason
 # TensorFlow connects a process to the other workers once; its later runs use the same strategy.
 _connected: dict[tuple[tuple[str, ...], int], Topology] = {}
 
-# TensorFlow aborts a worker whose heartbeat stays away. A reduction that failed has to be told
-# and its culprit found before, which takes up to fifteen seconds.
+# Seconds that TensorFlow waits longer than the watch. A reduction that times out goes on with
+# memory that TensorFlow has freed, and can abort the process; one that the watch ends does not.
+_MARGIN_SECONDS = 30
+# Seconds without a heartbeat after which TensorFlow aborts a worker. They have to suffice to find
+# and report the worker to blame, which takes up to fifteen.
 _HEARTBEAT_SECONDS = 40
 
 
@@ -30,12 +34,14 @@ class Topology:
       local_replicas: devices of this process.
       worker: this process' number; 0 is the chief, and alone writes.
       addresses: of all workers, `host:port`; none if this process is the only one.
+      timeout_seconds: how long to wait for a worker that does not answer.
     """
 
     strategy: tf.distribute.Strategy = field(default_factory=tf.distribute.get_strategy)
     local_replicas: int = 1
     worker: int = 0
     addresses: tuple[str, ...] = ()
+    timeout_seconds: float = math.inf
 
     @property
     def workers(self) -> int:
@@ -200,7 +206,9 @@ def _multi_worker(
             "leave `replicas` out; CUDA_VISIBLE_DEVICES can hide some",
         )
     _devices(count)
-    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
+    options = tf.distribute.experimental.CommunicationOptions(
+        timeout_seconds=timeout_seconds + _MARGIN_SECONDS
+    )
     _tf_compat.set_heartbeat_timeout(cluster.resolver, _HEARTBEAT_SECONDS)
     try:
         if _gpus() or count == 1:
@@ -213,5 +221,5 @@ def _multi_worker(
             f"the workers {addresses} cannot be connected ({reason(error)})",
             "see that all are started, and that their ports can be reached",
         ) from None
-    topology = Topology(strategy, count, cluster.worker, cluster.addresses)
+    topology = Topology(strategy, count, cluster.worker, cluster.addresses, timeout_seconds)
     return _connected.setdefault((cluster.addresses, count), topology)

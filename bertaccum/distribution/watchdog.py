@@ -6,22 +6,25 @@ which worker is to blame, when a process hangs that still answers its peers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
+from bertaccum import _tf_compat
 from bertaccum.distribution.exchange import exchange
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import BertAccumError, RunError
+from bertaccum.errors import BertAccumError, LostWorkerError
 
 _ANSWER_SECONDS = 3.0
+# Between two rounds of questions.
+_GUARD_SECONDS = 1.0
 # So long a worker that gives up still answers those that look for the culprit.
 _LINGER_SECONDS = 2 * _ANSWER_SECONDS
 _LOST = (
@@ -73,16 +76,18 @@ class Watch:
                     found.append(f"{name} is {said['doing']}, for {said['seconds']:.0f} s")
         return found
 
-    @contextmanager
+    @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, a reduction that failed is an error that names whoever is to blame.
 
         Raises:
-          RunError: a worker has ended, does not answer, or keeps the others waiting.
+          LostWorkerError: a worker has ended, does not answer, or keeps the others waiting.
         """
         if not self._peers:
             yield
             return
+        over = threading.Event()
+        threading.Thread(target=self._guard, args=(over,), daemon=True).start()
         try:
             yield
             self.doing(WAITING)
@@ -97,10 +102,24 @@ class Watch:
             reason = next((line for line in str(error).splitlines() if "aborted by" in line), "")
             # Answers a while longer, so that nobody takes this worker for the culprit.
             time.sleep(_LINGER_SECONDS)
-            raise RunError(
+            raise LostWorkerError(
                 f"{who} ({type(error).__name__}{': ' if reason else ''}{reason[:200]})",
                 "end all workers and start the same command again: it goes on from the last state",
             ) from None
+        finally:
+            over.set()
+
+    def _guard(self, over: threading.Event) -> None:
+        """End the reductions of this process if another worker does not answer for too long."""
+        answered = dict.fromkeys(self._peers, time.monotonic())
+        while not over.wait(_GUARD_SECONDS):
+            for host, port in self._peers:
+                with contextlib.suppress(OSError, ValueError):
+                    _ask(host, port)
+                    answered[host, port] = time.monotonic()
+            if time.monotonic() - min(answered.values()) > self._topology.timeout_seconds:
+                _tf_compat.abort_collectives("a worker that does not answer")
+                return
 
     def _handler(self) -> Any:
         watch = self
