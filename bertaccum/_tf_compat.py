@@ -298,10 +298,10 @@ def gpu_memory_limits() -> list[int]:
 def set_heartbeat_timeout(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver, seconds: int
 ) -> None:
-    """Say after how long without a heartbeat TensorFlow aborts a worker; before any strategy.
+    """Set the time without a heartbeat after which TensorFlow aborts a worker.
 
-    A strategy for several workers does the same without a time, which means ten seconds. The
-    context takes the first settings only: later calls change nothing.
+    Call it before any strategy for several workers is created: such a strategy configures the
+    coordination service with a time of ten seconds, and only the first configuration counts.
     """
     cluster_spec = cluster_resolver.cluster_spec()
     if context.context().coordination_service is None:
@@ -315,6 +315,11 @@ def set_heartbeat_timeout(
             ],
             heartbeat_timeout_in_ms=seconds * 1000,
         )
+
+
+def abort_collectives(message: str) -> None:
+    """Make all current and later reductions with other workers fail in this process."""
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
 
 
 class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):

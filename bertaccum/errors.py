@@ -61,6 +61,14 @@ class RunError(BertAccumError):
     """A failure of the run itself: out of memory, non-finite loss or full disk."""
 
 
+class LostWorkerError(RunError):
+    """Workers of a distributed run have lost each other.
+
+    The process must end with `os._exit` while the traceback is alive: TensorFlow may abort when it
+    frees what it shares with a lost worker.
+    """
+
+
 def reason(error: BaseException) -> str:
     """Return why an operation failed, in one line.
 

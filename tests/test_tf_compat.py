@@ -407,5 +407,16 @@ used = _tf_compat.context.context().config.experimental.coordination_config
 assert used.heartbeat_timeout_in_ms == 40_000, used
 assert used.service_leader == "/job:worker/replica:0/task:0", used
 assert [(job.name, job.num_tasks) for job in used.coordinated_job_list] == [("worker", 1)], used
+reduce = lambda key: tf.raw_ops.CollectiveReduceV2(
+    input=[1.0], group_size=1, group_key=key, instance_key=key, ordering_token=[],
+    merge_op="Add", final_op="Id")
+assert reduce(1).numpy() == [1.0]
+_tf_compat.abort_collectives("a worker")
+try:
+    reduce(2)
+except tf.errors.UnavailableError as error:
+    assert "aborted by: a worker" in str(error), error
+else:
+    raise AssertionError("a reduction after the abort")
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -26,7 +26,7 @@ from bertaccum.cli.commands.runs import runs, show
 from bertaccum.cli.commands.train import train
 from bertaccum.cli.display import sentences
 from bertaccum.cli.shared import fail
-from bertaccum.errors import BertAccumError
+from bertaccum.errors import BertAccumError, LostWorkerError
 from bertaccum.stopping import Terminated, terminating
 from bertaccum.version import __version__
 
@@ -90,6 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with terminating():
             sys.exit(cli.main(arguments, standalone_mode=False, obj=views))
+    except LostWorkerError as error:
+        # Here, where the traceback still holds TensorFlow's objects: freeing them can abort.
+        fail(str(error), error.exit_code, views[-1] if views else None, os._exit)
     except BertAccumError as error:
         message, code = str(error), error.exit_code
     except click.ClickException as error:

@@ -56,9 +56,14 @@ def name_split(view: View, record: Record, split: str | None) -> str:
     return split
 
 
-def fail(message: str, code: int, view: View | None = None) -> NoReturn:
-    """Write one line to stderr that says why the program ends, and exit with `code`."""
+def fail(
+    message: str,
+    code: int,
+    view: View | None = None,
+    leave: Callable[[int], NoReturn] = sys.exit,
+) -> NoReturn:
+    """Write one line to stderr that says why the program ends, and end it with `leave(code)`."""
     line = " ".join(sentences.with_flags(message).split())
     with contextlib.suppress(OSError):  # stderr may be closed.
         sentences.note(f"error: {line}") if view is None else view.error(line, code)
-    sys.exit(code)
+    leave(code)

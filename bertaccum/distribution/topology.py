@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,11 @@ from bertaccum.errors import ConfigError, RunError, reason
 # strategy.
 _connected: dict[tuple[tuple[str, ...], int], Topology] = {}
 
-# TensorFlow aborts a worker whose heartbeat stays away. A reduction that failed has to be told
-# and its culprit found before, which takes up to fifteen seconds.
+# TensorFlow waits this many seconds longer than the watch does. A reduction that TensorFlow times
+# out keeps using freed memory and can abort the process; a reduction that the watch ends does not.
+_MARGIN_SECONDS = 30
+# TensorFlow aborts a worker after this many seconds without a heartbeat. Finding and reporting the
+# worker at fault takes up to fifteen seconds and must come first.
 _HEARTBEAT_SECONDS = 40
 
 
@@ -31,12 +35,14 @@ class Topology:
       local_replicas: Number of devices of this process.
       worker: Number of this process; 0 is the chief, the only one that writes files.
       addresses: Addresses of all workers as `host:port`; empty if this process is the only one.
+      timeout_seconds: How long to wait for a worker that does not answer.
     """
 
     strategy: tf.distribute.Strategy = field(default_factory=tf.distribute.get_strategy)
     local_replicas: int = 1
     worker: int = 0
     addresses: tuple[str, ...] = ()
+    timeout_seconds: float = math.inf
 
     @property
     def workers(self) -> int:
@@ -209,7 +215,9 @@ def _multi_worker(
             "omit `replicas`; each worker uses all GPUs that it can see",
         )
     _devices(count)
-    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
+    options = tf.distribute.experimental.CommunicationOptions(
+        timeout_seconds=timeout_seconds + _MARGIN_SECONDS
+    )
     _tf_compat.set_heartbeat_timeout(cluster.resolver, _HEARTBEAT_SECONDS)
     try:
         if _gpus() or count == 1:
@@ -222,5 +230,5 @@ def _multi_worker(
             f"the workers {addresses} cannot be connected ({reason(error)})",
             "check that all workers have started and that their ports can be reached",
         ) from None
-    topology = Topology(strategy, count, cluster.worker, cluster.addresses)
+    topology = Topology(strategy, count, cluster.worker, cluster.addresses, timeout_seconds)
     return _connected.setdefault((cluster.addresses, count), topology)

@@ -7,22 +7,25 @@ a port of its own what it is doing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
+from bertaccum import _tf_compat
 from bertaccum.distribution.exchange import exchange
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import BertAccumError, RunError
+from bertaccum.errors import BertAccumError, LostWorkerError
 
 _ANSWER_SECONDS = 3.0
+# Pause between two rounds in which a worker asks all others for an answer.
+_GUARD_SECONDS = 1.0
 # A worker that gives up still answers for this long, so that others do not blame it.
 _LINGER_SECONDS = 2 * _ANSWER_SECONDS
 _LOST = (
@@ -84,16 +87,18 @@ class Watch:
                     found.append(f"{name} has been {said['doing']} for {said['seconds']:.0f} s")
         return found
 
-    @contextmanager
+    @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Raise an error that names the worker at fault if a reduction fails in this context.
 
         Raises:
-          RunError: A worker has exited, does not answer, or keeps the others waiting.
+          LostWorkerError: A worker has exited, does not answer, or keeps the others waiting.
         """
         if not self._peers:
             yield
             return
+        over = threading.Event()
+        threading.Thread(target=self._guard, args=(over,), daemon=True).start()
         try:
             yield
             self.doing(WAITING)
@@ -108,10 +113,24 @@ class Watch:
             reason = next((line for line in str(error).splitlines() if "aborted by" in line), "")
             # This worker must keep answering while the others look for the one at fault.
             time.sleep(_LINGER_SECONDS)
-            raise RunError(
+            raise LostWorkerError(
                 f"{who} ({type(error).__name__}{': ' if reason else ''}{reason[:200]})",
                 "stop all workers and start the same command again to resume the run",
             ) from None
+        finally:
+            over.set()
+
+    def _guard(self, over: threading.Event) -> None:
+        """End the reductions of this process if another worker does not answer for too long."""
+        answered = dict.fromkeys(self._peers, time.monotonic())
+        while not over.wait(_GUARD_SECONDS):
+            for host, port in self._peers:
+                with contextlib.suppress(OSError, ValueError):
+                    _ask(host, port)
+                    answered[host, port] = time.monotonic()
+            if time.monotonic() - min(answered.values()) > self._topology.timeout_seconds:
+                _tf_compat.abort_collectives("a worker that does not answer")
+                return
 
     def _handler(self) -> Any:
         watch = self
