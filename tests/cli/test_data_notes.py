@@ -77,16 +77,23 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
     ("dev", "test_fraction", "lines"),
     [
         (counted(neg=15, pos=15), 0, []),
-        (counted(neg=10, pos=10), 0, ["dev.tsv has 20 rows, each 5% of its accuracy; raise --dev"]),
+        (
+            counted(neg=10, pos=10),
+            0,
+            ["dev.tsv has 20 rows; each changes its accuracy by 5%; raise --dev"],
+        ),
         (
             counted(neg=10, pos=10),
             0.1,
-            ["test.tsv has 20 rows, each 5% of its accuracy; raise --test", "dev.tsv has 20 rows"],
+            [
+                "test.tsv has 20 rows; each changes its accuracy by 5%; raise --test",
+                "dev.tsv has 20 rows",
+            ],
         ),
         (
             counted(neg=90, neutral=0, pos=0),
             0,
-            ["dev.tsv has no row of neutral, pos, whose few texts are all in train.tsv; raise"],
+            ["dev.tsv has no rows labeled neutral, pos: the few such rows are in train.tsv; raise"],
         ),
         (
             counted(a=1, **dict.fromkeys("bcdefgh", 0)),
@@ -112,4 +119,6 @@ def test_small_splits_and_absent_classes_are_noted(
 def test_class_found_only_in_the_test_set_is_named() -> None:
     counts = {"train": counted(a=50, b=0), "dev": counted(a=40, b=0)}
     lines = notes({"counts": counts, "options": {}})
-    assert lines == ["note: train.tsv has no row of b: all of them are also in the test set"]
+    assert lines == [
+        "note: train.tsv has no rows labeled b: all such rows are also in the test set"
+    ]
