@@ -400,7 +400,10 @@ def test_labels_are_not_interpreted_as_markup(
     assert (prepared.code or 0) == 0
     assert "[/b]" in prepared.out
     assert "[red]" in prepared.out
-    said = r"note: dev.tsv has no rows labeled (\[/b\]|\[red\]): the few such rows are in train.tsv; .*"
+    said = (
+        r"note: dev.tsv has no rows labeled (\[/b\]|\[red\]): "
+        r"the few such rows are in train.tsv; .*"
+    )
     assert re.fullmatch(said, prepared.err.splitlines()[-2])
 
 

@@ -62,8 +62,8 @@ def _oddities(found: dict[str, Any]) -> Iterator[str]:
     for part, labels in found["missing_labels"].items():
         for label, count in labels.items():
             yield (
-                f"{_rows_have(count, part)} the label {label!r}; if it means a missing label, delete"
-                f" {'it' if count == 1 else 'them'}"
+                f"{_rows_have(count, part)} the label {label!r}; if it stands for a missing value,"
+                f" delete {'the row' if count == 1 else 'the rows'}"
             )
 
 
@@ -83,7 +83,7 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on classes that have no row in a split."""
     counts = {name: split["classes"] for name, split in manifest["counts"].items()}
     if lost := [name for name, count in counts["train"].items() if not count]:
-        yield f"train.tsv has no rows labeled {_listed(lost)}: all such rows are also in the test set"
+        yield f"train.tsv has no rows labeled {_listed(lost)}: all their texts are in the test set"
     for split in _held_out(manifest):
         rare = [name for name, count in counts[split].items() if not count and name not in lost]
         if rare:

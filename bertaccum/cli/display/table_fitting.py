@@ -23,7 +23,10 @@ Row = Sequence[str]
 
 
 def stdout_console() -> Console:
-    """Return a console as wide as the terminal, or of unlimited width if stdout is none."""
+    """Return a console as wide as the terminal.
+
+    The width is unlimited if stdout is not a terminal.
+    """
     width = None if sys.stdout.isatty() else _NO_LIMIT
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
 
@@ -80,7 +83,7 @@ def show(
     least: Sequence[str] = (),
     rest: str = "--json has all columns",
 ) -> None:
-    """Print a table without the columns that do not fit, and a line that names the missing columns.
+    """Print a table without the columns that do not fit, and a line that names these columns.
 
     Args:
       console: The console to print to.
