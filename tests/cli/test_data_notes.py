@@ -69,8 +69,14 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
     assert "12 rows of the training set have an empty text (first: row 7)" in found
     assert "1 row of the test set has an empty text (first: row 2)" in found
     found = said(missing_labels={"training": {"NaN": 3, "None": 1}})
-    assert "3 rows of the training set have the label 'NaN'; if it stands for a missing v" in found
-    assert "1 row of the training set has the label 'None'; if it stands for a missing" in found
+    assert (
+        "3 rows of the training set have the label 'NaN'; if it stands for a missing value, delete"
+        " the rows" in found
+    )
+    assert (
+        "1 row of the training set has the label 'None'; if it stands for a missing value, delete"
+        " the row" in found
+    )
 
 
 @pytest.mark.parametrize(
