@@ -1,9 +1,10 @@
 """All uses of private names of TensorFlow and tf_keras in bertaccum.
 
 A name is private if it starts with an underscore or belongs to `tf.__internal__`,
-`tensorflow.python` or `tf_keras.src`. Each entry states the behavior that it relies on, and was
-checked with the versions in `CHECKED_WITH`. `tests/test_tf_compat.py` fails if a name is missing
-or behaves differently, or if another module of the package uses a private name.
+`tensorflow.python` or `tf_keras.src`. The docstring or comment of each entry states the behavior
+that the entry relies on. All entries were checked with the versions in `CHECKED_WITH`.
+`tests/test_tf_compat.py` fails if a private name is missing or behaves differently, or if another
+module of the package uses one.
 """
 
 from __future__ import annotations
@@ -22,30 +23,31 @@ from tf_keras.src.models import cloning
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
 
-# Private names that subclasses in bertaccum override, because there is no public hook, and the
-# classes that define them.
+# Private names that subclasses in bertaccum override because there is no public hook, each with the
+# class that defines it.
 OVERRIDES: dict[str, type] = {
     # A LossScaleOptimizer reads these two attributes of its inner optimizer.
     "_mesh": tf_keras.optimizers.Optimizer,
     "_run_with_dtensor": tf_keras.optimizers.Optimizer,
-    # get_weights, set_weights and the .h5 format read the optimizer's state from it.
+    # get_weights, set_weights and the .h5 format get the optimizer's variables from it.
     "_variables": tf_keras.optimizers.Optimizer,
-    # tf.train.Checkpoint and SavedModel call it. The Keras version caches its first result, and
-    # would miss variables that are created later.
+    # tf.train.Checkpoint and SavedModel call it. The implementation in Keras caches its first
+    # result, and would miss variables that are created later.
     "_trackable_children": tf_keras.optimizers.Optimizer,
     # apply_gradients calls it with all variables, before any of them is updated.
     "_apply_weight_decay": tf_keras.optimizers.AdamW,
-    # `call` computes the moments of a batch with the first method and updates each statistic with
-    # the second. If the layer uses the fused kernel, the third method does both.
+    # `call` computes the mean and variance of a batch with the first method, and updates the moving
+    # averages with the second. If the layer uses the fused kernel, the third method does both.
     "_calculate_mean_and_var": tf_keras.layers.BatchNormalization,
     "_assign_moving_average": tf_keras.layers.BatchNormalization,
     "_fused_batch_norm": tf_keras.layers.BatchNormalization,
-    # `compile` calls it for every optimizer; Keras adds a LossScaleOptimizer here.
+    # `compile` calls it for every optimizer. In Keras, this method adds a LossScaleOptimizer.
     "_get_optimizer": tf_keras.Model,
 }
 
-# A base class whose attributes are saved in checkpoints. Keras adds the variables of a tf.Module
-# to a layer's weights, but not those of this class. The base classes of tf_keras derive from it.
+# A base class whose attributes are saved in checkpoints. If an attribute of a layer is a tf.Module,
+# Keras adds the module's variables to the layer's weights; if it is an AutoTrackable, Keras does
+# not. The base classes of tf_keras derive from AutoTrackable.
 AutoTrackable: Any = tf.__internal__.tracking.AutoTrackable
 
 # A function that calls one of two functions: directly if the predicate is a constant, otherwise
@@ -57,7 +59,7 @@ smart_cond: Callable[..., Any] = tf.__internal__.smart_cond.smart_cond
 
 
 def local_component(variable: tf.Variable) -> tf.Variable:
-    """Return this replica's component of a distributed variable, or any other variable unchanged.
+    """Return this replica's component of a distributed variable; return other variables unchanged.
 
     Relies on `DistributedVariable._get`. Only a component supports `scatter_add`.
     """
@@ -65,7 +67,7 @@ def local_component(variable: tf.Variable) -> tf.Variable:
 
 
 def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> Any:
-    """Return the key of a variable in tf_keras optimizers, which is the same on all replicas.
+    """Return the key by which a tf_keras optimizer knows a variable; all replicas have the same.
 
     Relies on `Optimizer._var_key`. `Variable.ref()` differs between replicas.
     """
@@ -92,11 +94,11 @@ def is_wrapped_by_loss_scale(optimizer: tf_keras.optimizers.Optimizer) -> bool:
 
 
 def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any) -> dict[str, Any]:
-    """Return the objects to save, by name, for an optimizer with an inner optimizer.
+    """Return the objects to save for an optimizer with an inner optimizer, keyed by name.
 
-    A checkpoint saves all objects that the optimizer tracks;
+    A checkpoint saves all objects that the outer optimizer tracks;
     `AutoTrackable._trackable_children` collects them at each call. A SavedModel saves only those
-    of the inner optimizer, because it restores optimizers as a base class without state, and both
+    of the inner optimizer: it restores every optimizer as a base class without state, and the two
     optimizers would own the same `iterations`.
 
     Args:
@@ -113,8 +115,8 @@ def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any
 def track(owner: Any, name: str, value: Any) -> Any:
     """Add an object to the checkpoints of its owner, and return it.
 
-    Relies on `_track_trackable`, which does not set an attribute. If a checkpoint with this name
-    was already loaded, the object receives its values immediately.
+    Relies on `_track_trackable`, which does not set an attribute. If a checkpoint that contains
+    this name was already loaded, the object receives its values immediately.
     """
     owner._track_trackable(value, name)
     return value
@@ -143,7 +145,7 @@ def use_weight_decay(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Vari
 
 
 def adam_moments(optimizer: Any, variable: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
-    """Return Adam's first and second moment of a variable.
+    """Return Adam's first and second moments for a variable.
 
     Relies on `_momentums` and `_velocities`, and on `_index_dict`, which maps keys to positions.
     """
@@ -154,15 +156,15 @@ def adam_moments(optimizer: Any, variable: tf.Variable) -> tuple[tf.Variable, tf
 def add_variable_on_present_device(optimizer: Any, *args: Any, **kwargs: Any) -> tf.Variable:
     """Create an optimizer variable on the current device and return it.
 
-    `Optimizer.add_variable_from_reference` creates it on the device of the model's variable;
-    the method of its private base class does not.
+    `Optimizer.add_variable_from_reference` would create it on the device of the model's variable.
+    This function therefore calls the method of that name in the private base class.
     """
     base: Any = super(tf_keras.optimizers.Optimizer, optimizer)
     return base.add_variable_from_reference(*args, **kwargs)
 
 
 def legacy_name(optimizer: Any) -> str:
-    """Return the name of a legacy optimizer; relies on `_name`, as there is no public one."""
+    """Return the name of a legacy optimizer; relies on `_name`, as there is no public attribute."""
     return optimizer._name
 
 
@@ -189,16 +191,16 @@ def reset_compile_cache(model: tf_keras.Model) -> None:
 
 
 def compiled_losses(container: Any) -> list[Any]:
-    """Return the compiled losses, one per output, with None for an output without a loss.
+    """Return the compiled losses: one per output, or None for an output without a loss.
 
-    Relies on `LossesContainer._losses`, which holds the user's losses until the container is
+    Relies on `LossesContainer._losses`, which contains the user's losses until the container is
     built.
     """
     return tf.nest.flatten(getattr(container, "_losses", None) or [])
 
 
 def replace_losses(container: Any, y_pred: Any, replace: Callable[[Any], Any]) -> None:
-    """Replace each loss of a `LossesContainer`; the user's objects do not change.
+    """Replace each loss of a `LossesContainer`; the user's loss objects do not change.
 
     Relies on `_user_losses`, which is None if there is no loss, and on `_losses`, which is a list
     after `build`.
@@ -221,7 +223,7 @@ def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
 
 
 def is_graph_network(model: tf_keras.Model) -> bool:
-    """Return whether a model is a graph of layers; relies on `_is_graph_network`."""
+    """Return whether a model is a static graph of layers; relies on `_is_graph_network`."""
     return getattr(model, "_is_graph_network", False)
 
 
@@ -246,12 +248,12 @@ def data_format(layer: tf_keras.layers.BatchNormalization) -> str:
 def after_cloning_sequential(kind: type, accumulate: Callable[[Any, Any], Any]) -> None:
     """Make `tf_keras.models.clone_model` call `accumulate` on clones of Sequential models.
 
-    `clone_model` creates other models from their class or config, but clones any Sequential model
-    as a plain `Sequential`. This function wraps `cloning._clone_sequential_model`, which does so.
+    `clone_model` clones every Sequential model as a plain `Sequential`, even if the model belongs
+    to a subclass. This function wraps `cloning._clone_sequential_model`, which creates the clone.
 
     Args:
-      kind: Class of the models whose clones are passed to `accumulate`.
-      accumulate: A function of the clone and its original that returns the final clone.
+      kind: The class of the models whose clones are passed to `accumulate`.
+      accumulate: A function that gets the clone and the original, and returns the final clone.
     """
     clone_sequential = cloning._clone_sequential_model
 
@@ -265,7 +267,7 @@ def after_cloning_sequential(kind: type, accumulate: Callable[[Any, Any], Any]) 
 
 # --- Graphs ---------------------------------------------------------------------------------
 
-# Class names of the graphs of branches and loops, which belong to the enclosing function.
+# Class names of the graphs of branches and loops. They count as part of the enclosing function.
 _CONTROL_FLOW_GRAPHS = ("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph")
 
 
@@ -287,9 +289,9 @@ def is_in_function_of(graph: Any, other: Any) -> bool:
 
 
 def gpu_memory_limits() -> list[int]:
-    """Return TensorFlow's memory limit on each GPU, in bytes; initializes the devices.
+    """Return TensorFlow's memory limit on each GPU, in bytes; this initializes the devices.
 
-    Relies on `device_lib.list_local_devices`; the public lists of devices omit the limit.
+    Relies on `device_lib.list_local_devices`; the public lists of devices do not contain the limit.
     """
     found = device_lib.list_local_devices()
     return [int(device.memory_limit) for device in found if device.device_type == "GPU"]
@@ -325,12 +327,12 @@ def abort_collectives(message: str) -> None:
 class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """A strategy for several workers, each with several logical CPU devices.
 
-    The strategy of TensorFlow uses only the first CPU device of each worker.
+    TensorFlow's own strategy uses only the first CPU device of each worker.
 
     Args:
-      cluster_resolver: Description of the workers.
-      options: Communication options.
-      devices: Number of logical CPU devices of each worker.
+      cluster_resolver: The description of the workers.
+      options: The communication options.
+      devices: The number of logical CPU devices of each worker.
     """
 
     def __init__(
@@ -340,7 +342,7 @@ class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         devices: int,
     ) -> None:
         extended = _CpuWorkersExtended(self, cluster_resolver, options, devices)
-        # The constructor of MultiWorkerMirroredStrategy would create another extended object.
+        # The constructor of MultiWorkerMirroredStrategy would create its own `StrategyExtended`.
         tf.distribute.Strategy.__init__(self, extended)
 
 

@@ -1,8 +1,8 @@
 """The commands as Python functions, such as `bertaccum.train(...)`.
 
-Each function takes the options of its command as keywords, or as a dataclass of
-`bertaccum.config`, with the same names and defaults. It prints nothing, and raises a
-`BertAccumError` if the command would report an error.
+Each function takes the options of its command as keyword arguments, or as a dataclass from
+`bertaccum.config`; names and defaults are those of the command. A function prints nothing, and
+raises a `BertAccumError` where the command would report an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MISTAKES = 20
 
 
 def _takes(kind: type) -> Callable[[_Function], _Function]:
-    """Add the options of a configuration to a function's signature, for help and completion."""
+    """Add the options of a configuration to a function's signature, for `help` and completion."""
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -82,7 +82,7 @@ def prepare(
     """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare` does.
 
     Args:
-      config: The options; `options` override it. Without it, the defaults apply.
+      config: The options; `options` override it. If it is None, the defaults apply.
       progress: Called with the name of a phase, the amount of finished work and the total.
       note: Called with messages about how the files are read.
       options: Fields of `PrepareConfig`.
@@ -92,7 +92,7 @@ def prepare(
 
     Raises:
       ConfigError: The folder must not be overwritten, or options contradict each other.
-      InputError: The source, or a row of it, cannot be used.
+      InputError: The source or one of its rows cannot be used.
       RunError: The files cannot be written.
     """
     config = _configured(PrepareConfig, config, options)
@@ -112,13 +112,13 @@ def plan(
     """Find the fastest micro-batch size that fits in memory, as `bertaccum plan` does.
 
     Args:
-      config: The options; `options` override it. Without it, the defaults apply.
+      config: The options; `options` override it. If it is None, the defaults apply.
       progress: Called with the name of a phase, the amount of finished work and the total.
       options: Fields of `PlanConfig`.
 
     Returns:
-      The measurements. Their method `taken()` returns the plan, or raises a `RunError` that says
-      what would fit.
+      The measurements. The method `taken()` of the result returns the plan. If nothing fits, it
+      raises a `RunError` that says what would fit.
 
     Raises:
       ConfigError, InputError: The data or the model cannot be used.
@@ -149,11 +149,12 @@ def train(
         print(result.folder, result.best.accuracy)
 
     Args:
-      config: The options; `options` override it. Without it, the defaults apply.
-      resume: A run folder to resume. Options may then only change settings that decide no update.
+      config: The options; `options` override it. If it is None, the defaults apply.
+      resume: A run folder to resume. In this case, `options` may change only settings that the
+        updates do not depend on.
       callback: Called with each event of the run (`bertaccum.Updated`, `Evaluated`, …).
       progress: Called with the name of a phase, the amount of finished work and the total.
-      stopping: Requests a stop; by default nothing stops the run.
+      stopping: An object that can request a stop; None never requests one.
       options: Fields of `TrainConfig`.
 
     Returns:
@@ -162,7 +163,8 @@ def train(
     Raises:
       ConfigError: Options contradict each other or those of the resumed run.
       InputError: A file cannot be used.
-      RunError: The run failed, for example out of memory, with a non-finite loss or a full disk.
+      RunError: The run failed, for example because memory ran out, the disk was full or the loss
+        was not finite.
     """
     events = training_events(config, resume=resume, progress=progress, stopping=stopping, **options)
     from bertaccum.training.run_result import collect
@@ -182,15 +184,16 @@ def train_seeds(
 ) -> SeedsResult:
     """Train several runs with different seeds, as `bertaccum train` does with `seeds`.
 
-    If the call was stopped, the same call resumes it.
+    If the call is interrupted, call the function again with the same arguments to resume.
 
     Args:
-      seeds: The number of runs. The first has the configured seed, each later one the next seed.
+      seeds: The number of runs. The first run has the configured seed, each later run the next
+        higher seed.
       config, callback, progress, stopping: As for `train`.
-      options: Fields of `TrainConfig`. `out` is the folder that holds all runs.
+      options: Fields of `TrainConfig`. `out` is the folder that contains all runs.
 
     Returns:
-      A result for each run, and the mean and standard deviation of their figures.
+      A result for each run, and the mean and standard deviation of each metric over the runs.
 
     Raises:
       ConfigError, InputError, RunError: As for `train`.
@@ -212,7 +215,9 @@ def training_events(
     stopping: Stopping | None = None,
     **options: Unpack[keywords.TrainOptions],
 ) -> Iterator[Event]:
-    """Train, and yield each event as it happens; training advances only while events are consumed.
+    """Train, and yield each event as it happens.
+
+    Training advances only while the caller consumes events.
 
         for event in bertaccum.training_events(target_batch=32, micro_batch=8):
             if isinstance(event, bertaccum.Updated):
@@ -228,7 +233,8 @@ def training_events(
       finally `Finished` or `Stopped`.
 
     Raises:
-      ConfigError, InputError, RunError: As for `train`; the first two before the first event.
+      ConfigError, InputError: As for `train`; raised before the first event.
+      RunError: As for `train`.
     """
     given: dict[str, Any] = dict(options)
     from bertaccum.training.preflight import check_resumed, check_run, check_seeds
@@ -278,7 +284,7 @@ def evaluate(
     """Evaluate the best model of a run, as `bertaccum eval` does.
 
     Args:
-      config: The options; `options` override it. Without it, the defaults apply.
+      config: The options; `options` override it. If it is None, the defaults apply.
       progress: Called with the name of a phase, the amount of finished work and the total.
       note: Called with messages about how `file` is read.
       keep: Whether to write the result to the run folder.
@@ -311,7 +317,7 @@ def export(
     """Export the best model of a run for other tools, as `bertaccum export` does.
 
     Args:
-      config: The options; `options` override it. Without it, the defaults apply.
+      config: The options; `options` override it. If it is None, the defaults apply.
       options: Fields of `ExportConfig`.
 
     Returns:
@@ -342,9 +348,9 @@ def report(
     """Write an HTML page about a run, as `bertaccum report` does.
 
     Args:
-      run: The run folder; overrides that of `config`. Without a best checkpoint, the page has no
-        scores.
-      config: The options; `options` override it. Without it, the defaults apply.
+      run: The run folder; overrides that of `config`. If the run has no best checkpoint, the page
+        contains no scores.
+      config: The options; `options` override it. If it is None, the defaults apply.
       progress: Called with the name of a phase, the amount of finished work and the total.
       options: Fields of `ReportConfig`.
 
@@ -384,11 +390,11 @@ def predict(
     note: Note = unheard,
     **options: Unpack[keywords.PredictOptions],
 ) -> Iterator[Prediction]:
-    """Predict classes of texts with the best model of a run, as `bertaccum predict` does.
+    """Predict the classes of texts with the best model of a run, as `bertaccum predict` does.
 
     Args:
-      texts: Any number of texts, possibly from a generator; by default the texts in `file`.
-      config: The options; `options` override it. Without it, the defaults apply.
+      texts: Any number of texts, possibly from a generator. If it is None, `file` is read.
+      config: The options; `options` override it. If it is None, the defaults apply.
       note: Called with messages about how `file` is read.
       options: Fields of `PredictConfig`.
 
@@ -396,7 +402,7 @@ def predict(
       A prediction for each text, in the order of the texts.
 
     Raises:
-      ConfigError: The table has no such column.
+      ConfigError: `file` has no column with the given name or number.
       InputError: The run or the texts cannot be used.
     """
     config = _configured(PredictConfig, config, options)

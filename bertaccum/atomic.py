@@ -1,7 +1,7 @@
-"""Atomic writing of files and folders, which appear complete or not at all, even after a crash.
+"""Atomic writing of files and folders: they appear complete or not at all, even after a crash.
 
-Data is written under a temporary name next to the final one, and renamed when complete. This module
-imports only the standard library.
+A file or folder is written under a temporary name next to the final one, and is renamed when it is
+complete. This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import BinaryIO
 
 from bertaccum.errors import RunError
 
-# `new_files` renames its marker to this suffix while it replaces files. A folder with this name but
-# no marker was interrupted at that moment.
+# While `new_files` replaces files, it adds this suffix to the name of the marker. If a folder
+# contains the renamed marker but not the marker itself, the replacement was interrupted.
 REPLACED_SUFFIX = ".replaced"
 
 
 def beside(path: Path) -> Path:
-    """Return an unused temporary name next to `path`, to be renamed to `path`.
+    """Return an unused temporary name next to `path`.
 
-    Unlike files of `tempfile`, files with this name get the usual permissions of the user.
+    A file with this name gets the user's usual permissions, unlike a file that `tempfile` creates.
     """
     return path.with_name(f".{path.name}-{secrets.token_hex(6)}")
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -45,14 +45,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, contents: bytes) -> None:
-    """Write a file atomically: readers see its old or new contents, even after a crash."""
+    """Write a file atomically: readers see its old or its new contents, even after a crash."""
     with new_file(path) as file:
         file.write(contents)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, and rename it to `path` when complete.
+    """Yield a file to write to, and rename it to `path` when it is complete.
 
     Raises:
       OSError: The file cannot be created or renamed.
@@ -70,12 +70,12 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
-    """Yield a folder to write to, and rename it to `path` when complete.
+    """Yield a folder to write to, and rename it to `path` when it is complete.
 
     Args:
-      path: The final folder, whose parent must exist.
-      existing: The handling of a folder that already exists at the end: `replace` it, `keep` it
-        and drop the new one, or `refuse`, which raises.
+      path: The final folder. Its parent folder must exist.
+      existing: What to do if `path` exists when the new folder is complete: `replace` it, `keep` it
+        and discard the new folder, or `refuse`, which raises an OSError.
 
     Raises:
       OSError: The folder cannot be created or renamed.
@@ -98,8 +98,8 @@ def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
 def _put_folder(written: Path, path: Path) -> None:
     """Rename a complete folder to `path`, replacing an existing folder.
 
-    Two folders cannot be swapped in one step. After a crash in between, `standing` finds the old
-    folder.
+    Two folders cannot be swapped in one step. If the process crashes between the steps, `standing`
+    finds the old folder.
     """
     old = _old(path)
     if path.exists():
@@ -115,12 +115,18 @@ def _put_folder(written: Path, path: Path) -> None:
 
 
 def standing(path: Path) -> Path:
-    """Return the current path of a folder of `new_folder`; a crash may have left it elsewhere."""
+    """Return the current path of a folder that `new_folder` wrote.
+
+    If `new_folder` crashed while it replaced the folder, the old folder has another name.
+    """
     return path if path.exists() or not _old(path).exists() else _old(path)
 
 
 def settle(path: Path) -> None:
-    """Restore the old folder after a crash in `new_folder`; no other process may write there."""
+    """Restore the old folder if `new_folder` crashed while it replaced the folder.
+
+    No other process may write to the folder during the call.
+    """
     old = _old(path)
     if not path.exists() and old.exists():
         old.rename(path)
@@ -128,7 +134,7 @@ def settle(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove temporary files and folders that a killed process left under names of `beside`."""
+    """Remove the temporary files and folders, named by `beside`, that a killed process has left."""
     for path in folder.glob(".*-*"):
         if not re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
             continue
@@ -144,16 +150,16 @@ def _old(path: Path) -> Path:
 
 @contextmanager
 def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Path]:
-    """Yield a folder to write to, and move its files into `folder` when complete.
+    """Yield a folder to write to, and move its files into `folder` when they are complete.
 
-    If `folder` does not exist, it appears with one rename. Otherwise only files of the same names
+    If `folder` does not exist, it appears with one rename. Otherwise only files with the same names
     and those in `replaced` are changed. The marker is absent during the change, so its presence
     means that the set of files is complete.
 
     Args:
-      folder: The final folder; other files in it stay.
-      marker: The name of the file whose presence means that the others are complete.
-      replaced: The names of files of an earlier run, to be removed or replaced.
+      folder: The final folder. Other files in it are not changed.
+      marker: The name of the file whose presence means that the other files are complete.
+      replaced: The names of files that an earlier call wrote. They are replaced or removed.
 
     Raises:
       RunError: A file cannot be written.

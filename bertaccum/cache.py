@@ -9,6 +9,6 @@ import platformdirs
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: `BERTACCUM_CACHE` if set, else a folder in the user's cache."""
+    """Return the cache folder: `BERTACCUM_CACHE` if set, else one in the user's cache folder."""
     named = os.environ.get("BERTACCUM_CACHE")
     return Path(named) if named else platformdirs.user_cache_path("bertaccum")

@@ -1,7 +1,7 @@
 """The options of all commands: one frozen dataclass per command.
 
 A field's name is the YAML key and, with hyphens, the command-line flag. Its default, help text,
-bounds and help section are defined only here.
+bounds and help section are defined only in this module.
 This module imports only the standard library, because the command line imports it at start-up.
 """
 
@@ -61,7 +61,8 @@ class PrepareConfig(Options):
     )
     out: str | None = setting(
         None,
-        "Data folder to write. [default: data/yelp_polarity, data/sample or data/csv, by `source`]",
+        "Data folder to write. [default: data/yelp_polarity, data/sample or data/csv, depending on"
+        " `source`]",
         path=True,
     )
     archive: str | None = setting(
@@ -70,12 +71,13 @@ class PrepareConfig(Options):
         path=True,
     )
     allow_unverified_archive: bool = setting(
-        False, "Accept an `archive` whose checksum differs from the recorded one."
+        False,
+        "Accept an `archive` whose checksum differs from the one that tensorflow-datasets records.",
     )
     train_file: str | None = setting(
         None,
-        "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder with"
-        " one subfolder of texts, or one .txt file with one text per line, for each class.",
+        "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
+        " contains, for each class, a subfolder of texts or a .txt file with one text per line.",
         path=True,
     )
     test_file: str | None = setting(
@@ -88,25 +90,27 @@ class PrepareConfig(Options):
     layout: str = setting(
         "plain",
         "Layout of the TSV files. plain: a header, then label and text; cola: the layout that"
-        " run_classifier of google-research/bert reads (test.tsv has no labels).",
+        " run_classifier.py of google-research/bert reads (test.tsv has no labels).",
         choices=LAYOUTS,
     )
     dev_fraction: float = setting(
         0.01,
-        "Fraction of the training rows held out as dev.tsv, with the same share of each class.",
+        "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
+        " to its size.",
         minimum=0,
         maximum=1,
         exclusive=True,
     )
     test_fraction: float = setting(
         0.0,
-        "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0: none.",
+        "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0 holds"
+        " out none.",
         minimum=0,
         maximum=1,
     )
     drop_duplicates: bool | None = setting(
         None,
-        "Keep only the first training row of each text, and no row whose text is in the test set."
+        "Drop each training row whose text occurs in an earlier training row or in the test set."
         " `drop_duplicates=False` keeps all rows. [default: drop only rows whose text is in the"
         " test set]",
         switch=True,
@@ -124,7 +128,7 @@ class PrepareConfig(Options):
             if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
                 raise ConfigError(
                     f"`{one}` and `{other}` cannot be used with `source` {self.source}",
-                    "set `source` to csv, or drop them",
+                    "set `source` to csv, or drop these options",
                 )
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
@@ -139,7 +143,7 @@ class PrepareConfig(Options):
             raise ConfigError(
                 f"`test_fraction` {self.test_fraction} cannot be used with {given}, which already"
                 " has test rows",
-                "leave `test_fraction` out",
+                "drop `test_fraction`",
             )
         if self.test_fraction + self.dev_fraction >= 1:
             raise ConfigError(
@@ -174,7 +178,7 @@ def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
 
 @dataclass(frozen=True)
 class StepConfig(Options):
-    """Options that decide the cost of a training step: model, batch, precision and memory."""
+    """Options that determine the cost of a training step: model, batch, precision and memory."""
 
     data: str = setting(
         "data/yelp_polarity",
@@ -185,21 +189,22 @@ class StepConfig(Options):
     )
     max_seq_length: int = setting(
         128,
-        "Maximum length in tokens, with [CLS] and [SEP]; longer texts are truncated.",
+        "Maximum number of tokens per text, including [CLS] and [SEP]; longer texts are truncated.",
         group=DATA,
         minimum=3,
     )
     model: str | None = setting(
         None,
-        "Encoder preset. [default: that of `init_checkpoint`, else bert-small]",
+        "Encoder preset. [default: the preset of `init_checkpoint`, else bert-small]",
         group=MODEL,
         choices=PRESETS,
     )
     init_checkpoint: str | None = setting(
         None,
-        "Pretrained weights: a preset's name (downloaded); a zip, folder or bert_model.ckpt in"
-        " Google's format; a Hugging Face folder; a run folder (its best checkpoint; the head is"
-        " loaded only if the classes match); or none for random weights. [default: the preset's]",
+        "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
+        " or bert_model.ckpt in Google's format; a Hugging Face folder; a run folder, whose best"
+        " checkpoint is loaded (the head only if the classes match); or none for random weights."
+        " [default: the weights of the preset]",
         group=MODEL,
         path=True,
     )
@@ -208,7 +213,8 @@ class StepConfig(Options):
     )
     vocab: str | None = setting(
         None,
-        "WordPiece vocabulary file. [default: the checkpoint's, else the data folder's]",
+        "WordPiece vocabulary file. [default: the vocabulary of the checkpoint, else that of the"
+        " data folder]",
         group=MODEL,
         free=True,
         path=True,
@@ -220,7 +226,7 @@ class StepConfig(Options):
         "example",
         "How dropout masks are seeded. example: one mask per example, so results do not depend on"
         " the micro-batch size; micro-batch: a fresh mask per micro-batch, as in other frameworks,"
-        " so results depend on its size.",
+        " so results depend on the micro-batch size.",
         group=MODEL,
         choices=DROPOUT_STREAMS,
     )
@@ -230,7 +236,7 @@ class StepConfig(Options):
     micro_batch: int | str = setting(
         AUTO,
         "Number of examples per forward and backward pass. auto: the fastest size that fits in"
-        " memory, measured as by `bertaccum plan`.",
+        " memory, found as `bertaccum plan` does.",
         group=MEMORY,
         minimum=1,
         free=True,
@@ -238,25 +244,25 @@ class StepConfig(Options):
     memory_limit: str | None = memory_limit_setting(group=MEMORY)
     precision: str = setting(
         AUTO,
-        "Numeric precision of the model. auto: float32 on a CPU; on a GPU mixed_bfloat16 from"
-        " compute capability 8 on, else mixed_float16.",
+        "Numeric precision of the model. auto: float32 on a CPU, mixed_bfloat16 on a GPU of compute"
+        " capability 8 or higher, mixed_float16 on older GPUs.",
         group=MEMORY,
         choices=(AUTO, *PRECISIONS),
     )
     recompute: str = setting(
         AUTO,
-        "Activation recomputation, which saves memory, costs time and changes no result. layer:"
-        " keep only the input of each encoder layer; none: keep all activations; auto: as planned"
-        " if `micro_batch` is auto, else none.",
+        "Activation recomputation, which saves memory but takes time; it does not change the"
+        " results. layer: store only the input of each encoder layer and recompute the rest; none:"
+        " store all activations; auto: the planner chooses if `micro_batch` is auto, else none.",
         group=MEMORY,
         choices=RECOMPUTE,
         free=True,
     )
     cut: str = setting(
         "cost",
-        "How a window is cut into micro-batches. cost: into the fastest micro-batches that"
-        " hold no more tokens than `micro_batch` of the longest examples; count: into equal"
-        " numbers of examples.",
+        "How the examples of an update are split into micro-batches. cost: in the fastest way,"
+        " without exceeding the number of tokens in `micro_batch` examples of maximum length;"
+        " count: `micro_batch` examples each.",
         group=MEMORY,
         choices=CUTS,
         free=True,
@@ -264,13 +270,13 @@ class StepConfig(Options):
     accumulator_dtype: str = setting(
         "float32",
         "Data type of the gradient accumulators. bfloat16 and float16 halve their memory and keep"
-        " about 3 digits of the mean.",
+        " about 3 digits of the mean gradient.",
         group=MEMORY,
         choices=ACCUMULATOR_DTYPES,
     )
     offload_optimizer: bool = setting(
         False,
-        "Keep AdamW's moments in host memory and compute its step on the CPU.",
+        "Keep AdamW's moments in host memory and run AdamW on the CPU.",
         group=MEMORY,
         free=True,
     )
@@ -283,10 +289,10 @@ class StepConfig(Options):
 
 @dataclass(frozen=True)
 class TrainConfig(StepConfig):
-    """Options of `bertaccum train`: those of a step, the recipe, devices and the run folder."""
+    """Options of `bertaccum train`: `StepConfig`, the recipe, the devices and the run folder."""
 
     epochs: float = setting(
-        3.0, "Passes over train.tsv.", group=OPTIMISATION, minimum=0, exclusive=True
+        3.0, "Number of passes over train.tsv.", group=OPTIMISATION, minimum=0, exclusive=True
     )
     learning_rate: float = setting(
         2e-5, "Peak learning rate.", group=OPTIMISATION, minimum=0, exclusive=True
@@ -300,21 +306,23 @@ class TrainConfig(StepConfig):
     )
     max_updates: int | None = setting(
         None,
-        "Maximum number of updates; training stops there.",
+        "Maximum number of updates; it does not change the learning rate schedule, which covers"
+        " all `epochs`.",
         group=OPTIMISATION,
         minimum=1,
         free=True,
     )
     warmup_fraction: float = setting(
         0.1,
-        "Fraction of the updates with linear warm-up; linear decay follows.",
+        "Fraction of the updates during which the learning rate rises linearly; linear decay"
+        " follows.",
         group=OPTIMISATION,
         minimum=0,
         maximum=1,
     )
     weight_decay: float = setting(
         0.01,
-        "Weight decay; biases and LayerNorm parameters are exempt.",
+        "Weight decay rate; biases and LayerNorm parameters are exempt.",
         group=OPTIMISATION,
         minimum=0,
     )
@@ -327,23 +335,23 @@ class TrainConfig(StepConfig):
     )
     optimizer: str = setting(
         ADAMW,
-        "Optimizer. adamw: AdamW, whose learning rate decays after warm-up; bert-adamw: AdamW of"
-        " google-research/bert, without bias correction, with decay counted from the first"
-        " update.",
+        "Optimizer. adamw: AdamW, with learning rate decay that starts after warm-up; bert-adamw:"
+        " AdamW as in google-research/bert, without bias correction and with decay that starts at"
+        " the first update.",
         group=OPTIMISATION,
         choices=(ADAMW, BERT_ADAMW),
     )
     max_nonfinite: int = setting(
         20,
         "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
-        " skipped; mixed_float16 needs some to find its loss scale.",
+        " skipped; mixed_float16 skips some while it finds its loss scale.",
         group=OPTIMISATION,
         minimum=1,
         free=True,
     )
     deterministic: bool | None = setting(
         None,
-        "Give bit-identical results in every run on the same machine. [default: on a CPU]",
+        "Make results bit-identical in every run on the same machine. [default: only on a CPU]",
         group=OPTIMISATION,
         switch=True,
     )
@@ -357,14 +365,14 @@ class TrainConfig(StepConfig):
     )
     best_by: str = setting(
         "accuracy",
-        "Dev metric that selects the best checkpoint.",
+        "Metric on dev.tsv that selects the best checkpoint.",
         group=CHECKPOINTS,
         choices=METRICS,
     )
     patience: int | None = setting(
         None,
-        "Early stopping: stop after this many consecutive evaluations worse than the best."
-        " [default: never]",
+        "Early stopping: stop after this many consecutive evaluations that are worse than the best"
+        " one. [default: never]",
         group=CHECKPOINTS,
         minimum=1,
         free=True,
@@ -383,22 +391,23 @@ class TrainConfig(StepConfig):
         AUTO,
         "Devices to train on. one: the first device; mirrored: several devices of this process;"
         " multi-worker: the devices of several processes, as described by TF_CONFIG, Slurm or"
-        " `bertaccum launch`; auto: multi-worker if one of these describes it, else all GPUs.",
+        " `bertaccum launch`; auto: multi-worker if one of these describes several processes, else"
+        " all GPUs.",
         group=DEVICES,
         choices=STRATEGIES,
         free=True,
     )
     replicas: int | None = setting(
         None,
-        "Number of devices in this process; without a GPU, virtual CPU devices. [default: all"
-        " GPUs]",
+        "Number of GPUs to use in this process; without a GPU, number of virtual CPU devices."
+        " [default: all GPUs, or one CPU device]",
         group=DEVICES,
         minimum=1,
         free=True,
     )
     collective_timeout: str = setting(
         "10m",
-        "Maximum time that workers wait for each other, such as 90s or 10m.",
+        "Maximum time for which workers wait for each other, such as 90s or 10m.",
         group=DEVICES,
         free=True,
         check=timeout_seconds,
@@ -419,12 +428,12 @@ class TrainConfig(StepConfig):
 
 @dataclass(frozen=True)
 class PlanConfig(StepConfig):
-    """Options of `bertaccum plan`: those of a step, the device and the output file."""
+    """Options of `bertaccum plan`: `StepConfig`, the device and the output file."""
 
     device_memory: str | None = setting(
         None,
-        "Memory of an absent GPU to plan for, such as 4GiB; the plan leaves room in it for the"
-        " CUDA context and workspaces.",
+        "Memory of the GPU to plan for if this machine does not have it, such as 4GiB. Part of the"
+        " memory is reserved for the CUDA context and workspaces.",
         group=MEMORY,
         check=partial(size_in_bytes, "device_memory"),
     )
@@ -442,7 +451,7 @@ class PlanConfig(StepConfig):
 
 @dataclass(frozen=True)
 class ShowConfig(Options):
-    """Options of `bertaccum show`, and the run that other commands read."""
+    """Options of `bertaccum show`; base class for the other commands that read a run."""
 
     run: str = setting("runs/latest", "Run folder written by `bertaccum train`.", path=True)
 
@@ -454,7 +463,7 @@ class PredictConfig(ShowConfig):
     file: str | None = setting(
         None,
         "Table with a text column (CSV, TSV, JSON Lines or Parquet), or a file with one text per"
-        " line; - reads stdin.",
+        " line. Use - for stdin.",
         path=True,
     )
     text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
@@ -482,7 +491,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
 
     file: str | None = setting(
         None,
-        "Labelled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet. Its"
+        "Labeled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet. Its"
         " labels are the run's class names or class numbers.",
         path=True,
     )
@@ -493,9 +502,9 @@ class EvalConfig(PredictConfig, _SplitConfig):
         named = (self.text_column, self.label_column, self.delimiter, self.encoding)
         if self.file is None and named != ("text", "label", None, None):
             raise ConfigError(
-                "`text_column`, `label_column`, `delimiter` and `encoding` describe `file`,"
+                "`text_column`, `label_column`, `delimiter` and `encoding` apply only to `file`,"
                 " which is not given",
-                "add `file`, or drop them",
+                "add `file`, or drop these options",
             )
 
 
@@ -514,8 +523,8 @@ class ExportConfig(ShowConfig):
 
     format: str = setting(
         "savedmodel",
-        "Format of the export. savedmodel: a TensorFlow SavedModel from text to labels, with its"
-        " tokenizer; huggingface: a folder that transformers loads.",
+        "Format of the export. savedmodel: a TensorFlow SavedModel that includes the tokenizer and"
+        " maps texts to probabilities; huggingface: a folder that the transformers library loads.",
         choices=FORMATS,
     )
     out: str | None = setting(
@@ -535,7 +544,7 @@ class CompareConfig(Options):
     out: str = setting(".", "Folder to write compare.png and compare.svg to.", path=True)
     smooth: int | None = setting(
         None,
-        "Number of examples that the training loss is averaged over. [default: a twentieth of the"
-        " longest run, but no less than its largest update]",
+        "Number of examples over which the training loss is averaged. [default: a twentieth of the"
+        " longest run, but at least the largest update]",
         minimum=1,
     )

@@ -1,8 +1,8 @@
 """Errors that the library raises and the command line reports.
 
-Every error is one line for the user: what is wrong, where, and what to do about it.
-`bertaccum.cli.program` prints that line and exits with the error's exit code: 2 for usage,
-configuration and input, 1 for a failed run.
+The message of an error is one line: where the problem is, what is wrong, and what to do about it.
+`bertaccum.cli.program` prints that line and exits with the error's exit code: 2 for wrong usage,
+configuration or input, 1 for a failed run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# TensorFlow adds these to the message of an operation that failed.
+# TensorFlow adds these parts to the error message of an operation.
 _OPERATION = re.compile(r"\{\{\w+ .*?\}\} ?| \[Op:\w+\].*")
 
 
@@ -18,7 +18,7 @@ class BertAccumError(Exception):
     """The base class of errors that bertaccum can explain to the user.
 
     Args:
-      message: What is wrong, without a final full stop.
+      message: What is wrong, without a final period.
       hint: What the user can do about it.
       path: The file or folder with the problem.
       row: The 1-based line in that file.
@@ -52,13 +52,13 @@ class ConfigError(BertAccumError):
 
 
 class InputError(BertAccumError):
-    """A file, folder or download named by the user that cannot be used."""
+    """A file, folder or download that the user asked for and that cannot be used."""
 
     exit_code = 2
 
 
 class RunError(BertAccumError):
-    """A failure of the run itself: out of memory, non-finite loss or full disk."""
+    """A failure of the run itself, such as too little memory, a full disk or a non-finite loss."""
 
 
 class LostWorkerError(RunError):
@@ -70,11 +70,10 @@ class LostWorkerError(RunError):
 
 
 def reason(error: BaseException) -> str:
-    """Return why an operation failed, in one line.
+    """Return the reason for an error in one line.
 
-    Args:
-      error: An error of the operating system, whose own message is returned, or of a library,
-        whose message is cut to its first line, without TensorFlow's operation names.
+    This is the operating system's message for an OSError. For any other error it is the first line
+    of the error's message, without the names of TensorFlow operations.
     """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

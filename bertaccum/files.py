@@ -41,7 +41,7 @@ def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file that the user named.
 
     Raises:
-      InputError: The file cannot be read, or a row of it is not UTF-8.
+      InputError: The file cannot be read, or one of its rows is not UTF-8.
     """
     with open_input(path) as file:
         raw = file.read()
@@ -62,12 +62,12 @@ def read_mapping(path: Path) -> dict[str, Any] | None:
 
 
 def json_text(values: dict[str, Any], indent: int | None = 2) -> str:
-    """Return values as JSON with a final newline; NaN and infinity become null."""
+    """Return values as JSON text with a final newline; NaN and infinity become null."""
     return json.dumps(finite(values), indent=indent, ensure_ascii=False) + "\n"
 
 
 def finite(value: Any) -> Any:
-    """Return a copy of a nested value with None in place of NaN and infinity."""
+    """Return a copy of a nested value in which None replaces NaN and infinity."""
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def finite(value: Any) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of the contents of a file, in hexadecimal.
+    """Return the SHA-256 digest of a file's contents, in hexadecimal.
 
     Raises:
       InputError: The file cannot be read.

@@ -1,7 +1,7 @@
 """Keyword arguments of the functions in `bertaccum.api`, for type checkers and editors.
 
-Each class lists the fields of a dataclass in `bertaccum.config`, which describes them. A test
-checks that the two agree.
+Each class lists the fields of a dataclass in `bertaccum.config`, where they are described. A test
+checks that both list the same fields.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metrics of an evaluation: their names, comparison and wording.
 
-An evaluation is a mapping with the keys of a line of `eval.jsonl` or of `eval-SPLIT.json`.
+An evaluation is a mapping with the same keys as a line of `eval.jsonl`, or as `eval-SPLIT.json`.
 This module imports only the standard library.
 """
 
@@ -25,21 +25,21 @@ Evaluation = Mapping[str, Any]
 
 
 def is_worse(value: float, other: float, metric: str) -> bool:
-    """Return whether `value` is worse than `other` by a metric; NaN is worse than any number."""
+    """Return whether one value of a metric is worse than another; NaN is worse than any number."""
     if math.isnan(value) or math.isnan(other):
         return math.isnan(value) and not math.isnan(other)
     return value > other if metric in LOWER_IS_BETTER else value < other
 
 
 def metric_of(evaluation: Evaluation | None, metric: str) -> dict[str, Any] | None:
-    """Return `name`, `value` and `update` of a metric, or None if there is no evaluation."""
+    """Return a metric as a dict of `name`, `value` and `update`, or None without an evaluation."""
     if evaluation is None:
         return None
     return {"name": metric, "value": evaluation.get(metric), "update": evaluation.get("update")}
 
 
 def ordered(metric: str) -> list[str]:
-    """Return the metrics to show: `metric`, then the others that are always shown."""
+    """Return the names of the metrics to show: `metric`, then those that are always shown."""
     return [metric, *(name for name in _ALWAYS_SHOWN if name != metric)]
 
 
@@ -50,9 +50,9 @@ def shown(evaluation: Evaluation, metric: str) -> str:
 
 
 def baseline(evaluation: Evaluation) -> str:
-    """Return the accuracy of always predicting the most frequent class, with its name.
+    """Return the accuracy of always predicting the most frequent class, and the name of this class.
 
-    The result is empty for evaluations of earlier versions, which lack this baseline.
+    The result is an empty string for evaluations of earlier versions, which lack this baseline.
     """
     if evaluation.get("majority_accuracy") is None:
         return ""
@@ -61,7 +61,7 @@ def baseline(evaluation: Evaluation) -> str:
 
 
 def outcome(best: Evaluation, metric: str) -> dict[str, str]:
-    """Return the dev scores of the best checkpoint of a run, by name.
+    """Return the dev scores of the best checkpoint of a run, keyed by name.
 
     Args:
       best: The evaluation of the best checkpoint.
@@ -93,12 +93,18 @@ def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
 
 
 def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
-    """Return a training loss, its number of examples and `more`; empty if the loss is None."""
+    """Return a text with a mean training loss, the number of examples and `more`.
+
+    The text is empty if the loss is None.
+    """
     return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
 
 
 def one_class(evaluation: Evaluation) -> str:
-    """Return a warning if the model predicts one class for data of several, else an empty text."""
+    """Return a warning if the model predicts one class for all examples but the data has several.
+
+    Otherwise, the result is an empty string.
+    """
     only = evaluation.get("only_prediction")
     if only is None or evaluation.get("majority_accuracy") == 1:
         return ""

@@ -1,11 +1,12 @@
-"""Callbacks that report the progress of long work. It imports only the standard library."""
+"""Callbacks for the progress of long operations. This module imports only the standard library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias
 
-# Called with the name of a phase, the amount of finished work, and the total or None if unknown.
+# Called with the name of a phase, the amount of finished work, and the total amount of work (None
+# if it is unknown).
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 # Called with a message for the user.
 Note: TypeAlias = Callable[[str], None]

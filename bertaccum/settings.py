@@ -41,19 +41,18 @@ def setting(
     """Return a dataclass field that also carries its help text and its valid values.
 
     Args:
-      default: The default value. If None, the help text may name the fallback.
-      help: The help text for the command line and the README table. It names other options in
-        backticks.
+      default: The default value. If it is None, the help text may state what applies instead.
+      help: The help text for the command line. It names other options in backticks.
       group: The section of the command's help that lists the option, one of `config.GROUPS`.
       choices: The valid strings; empty if any value of the right type is valid.
       minimum: The smallest valid number.
       maximum: The largest valid number.
       exclusive: Whether the bounds themselves are invalid.
-      free: Whether a resumed run may change the value, because it does not decide the updates.
-      switch: Whether the option is on, off or None, which leaves the choice to the tool.
-      fraction: Whether a number with a decimal point is also valid and means a fraction, above 0.
+      free: Whether a resumed run may change the value, because the updates do not depend on it.
+      switch: Whether the option is True, False or None, which leaves the choice to the program.
+      fraction: Whether a positive number with a decimal point is also valid and counts epochs.
       path: Whether the value is the path of a file or folder, which shells can complete.
-      check: Called with each value other than None; raises ConfigError if it is invalid.
+      check: Called with each value that is not None; raises ConfigError if the value is invalid.
     """
     metadata = {
         "help": help,
@@ -72,15 +71,18 @@ def setting(
 
 
 def memory_limit_setting(group: str | None = None) -> Any:
-    """Return the field of the option `memory_limit`."""
-    help = "Maximum device memory to use, such as 4GiB; a CPU then simulates a GPU of that size."
+    """Return the dataclass field that defines the option `memory_limit`."""
+    help = (
+        "Maximum device memory to use, such as 4GiB; without a GPU, the CPU then simulates one"
+        " with that much memory."
+    )
     check = partial(size_in_bytes, "memory_limit")
     return setting(None, help, group=group, free=True, check=check)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base class of all configurations.
+    """The base class of all configurations.
 
     Raises:
       ConfigError: A value has the wrong type, is not a valid choice or is out of bounds.
@@ -183,19 +185,19 @@ def timeout_seconds(text: str) -> float:
 
 
 def delimiter_setting() -> Any:
-    """Return the field of the option `delimiter`."""
+    """Return the dataclass field that defines the option `delimiter`."""
     help = (
-        f"Column separator of the file: {', '.join(DELIMITERS)}, or another character."
+        f"Column separator: {', '.join(DELIMITERS)}, or any other single character."
         " [default: detected]"
     )
     return setting(None, help, check=delimiter_character)
 
 
 def encoding_setting() -> Any:
-    """Return the field of the option `encoding`."""
+    """Return the dataclass field that defines the option `encoding`."""
     help = (
-        "Encoding of the file, such as latin-1 or utf-16."
-        " [default: that of its byte order mark, else UTF-8]"
+        "Text encoding, such as latin-1 or utf-16."
+        " [default: the one that the byte order mark indicates, else UTF-8]"
     )
     return setting(None, help, check=check_encoding)
 
@@ -212,7 +214,7 @@ def delimiter_character(value: str | None) -> str | None:
     if len(character) != 1 or character in '"\r\n\0':
         raise ConfigError(
             f"`delimiter` {value!r} cannot separate columns",
-            f"name {', '.join(DELIMITERS)}, or a single character",
+            f"use {', '.join(DELIMITERS)}, or any other single character",
         )
     return character
 
@@ -225,11 +227,11 @@ def check_encoding(value: str) -> None:
     except (LookupError, ValueError, TypeError):
         raise ConfigError(
             f"`encoding` {value} is not a known encoding",
-            "name an encoding such as utf-16 or latin-1",
+            "use an encoding such as utf-16 or latin-1",
         ) from None
 
 
 def named_options(config: Any) -> dict[str, Any]:
-    """Return the options that differ from their defaults, by name."""
+    """Return the options that differ from their defaults, keyed by name."""
     own = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
     return {name: value for name, (value, default) in own.items() if value != default}

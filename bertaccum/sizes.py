@@ -1,4 +1,4 @@
-"""Conversion between bytes and amounts of memory as text, such as 4GiB.
+"""Conversion between numbers of bytes and texts such as 4GiB.
 
 This module imports only the standard library.
 """
@@ -13,7 +13,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """Return an amount such as `4GiB`, `3500MB` or `512m` in bytes.
+    """Return the number of bytes that a text such as `4GiB`, `3500MB` or `512m` means.
 
     `GiB` means 2**30 bytes; `GB` and `G` mean 10**9 bytes.
 
@@ -27,11 +27,11 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """Return bytes as text in MiB, or in GiB from 10 GiB on."""
+    """Return a number of bytes as text: in GiB if it is at least 10 GiB, else in MiB."""
     mib = size_bytes / 2**20
     return f"{mib:,.0f} MiB" if mib < 10240 else f"{mib / 1024:,.1f} GiB"
 
 
 def known_size(size_bytes: float | None) -> str:
-    """Return bytes as `format_size` does, or an empty string for 0 and None."""
+    """Return a number of bytes as `format_size` does, or an empty string for 0 and None."""
     return format_size(size_bytes) if size_bytes else ""

@@ -15,12 +15,12 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Time from the signal to the end of the process, without the time to save a checkpoint.
+# Time from a signal to the end of the process, excluding the time to save a checkpoint.
 GRACE_SECONDS = 8.0
 
 
 class Terminated(BaseException):
-    """Raised for SIGTERM if nothing has to be saved, like KeyboardInterrupt for SIGINT."""
+    """Raised for SIGTERM if nothing must be saved, as KeyboardInterrupt is raised for SIGINT."""
 
 
 @contextlib.contextmanager
@@ -44,15 +44,15 @@ class StoppedEarlyError(Exception):
 class Stopping:
     """A context manager for the main thread that turns SIGINT and SIGTERM into stop requests.
 
-    At first a signal raises an exception, as Python's own handler does. After `heed`, the first
-    signal only requests a stop; the second signal, or the end of the grace period, ends the
-    process. Python runs signal handlers only between its own instructions, and a TensorFlow call
-    can take minutes. Therefore the C handler wakes a thread through a pipe.
+    Until `heed` is called, a signal raises an exception, as with Python's own handlers. Afterwards,
+    the first signal only requests a stop; the second signal, or the end of the grace period, ends
+    the process. Python runs signal handlers only between its own instructions, and a TensorFlow
+    call can take minutes. Therefore Python's low-level handler wakes a thread through a pipe.
 
     Args:
-      leave: Called in that thread with the number of the signal to end the process at once; it
-        must not return.
-      grace_seconds: The time in seconds between the request and the end of the process.
+      leave: Called in that thread with the number of the signal, to end the process immediately.
+        It must not return.
+      grace_seconds: The time between the request and the end of the process.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Stopping:
         self._handlers: dict[int, Any] = {}
 
     def heed(self, request: Callable[[], Any]) -> None:
-        """Let signals set `requested` and call `request` in another thread from now on."""
+        """Make later signals set `requested` and call `request`, in another thread."""
         self._request = request
 
     def hear_again(self) -> None:
-        """Reinstall the signal handlers that other code has replaced since this context began."""
+        """Reinstall the signal handlers in case other code has replaced them."""
         for number in self._handlers:
             signal.signal(number, self._handle)
 
     @contextlib.contextmanager
     def saving(self) -> Any:
-        """Suspend the end of the grace period while a checkpoint is saved."""
+        """Extend the grace period while a checkpoint is saved."""
         self._saving = True
         try:
             yield
@@ -101,7 +101,7 @@ class Stopping:
         for number, handler in self._handlers.items():
             # After a request, the process is about to end and ignores further signals.
             signal.signal(number, handler if self.requested is None else signal.SIG_IGN)
-        os.close(self._writer)  # This ends the thread, which reads the end of the pipe.
+        os.close(self._writer)  # The thread then reads the end of the pipe and returns.
         self._thread.join()
         os.close(self._reader)
 
@@ -119,7 +119,10 @@ class Stopping:
             self._request()
 
     def _next_signal(self) -> int | None:
-        """Return the next signal, the requested one after its grace period, or None at the end."""
+        """Return the next signal, or None if the context ends.
+
+        When the grace period is over, return the signal that requested the stop.
+        """
         wait = self._grace if self.requested is not None else None
         while True:
             ready, _, _ = select.select([self._reader], [], [], wait)

@@ -1,4 +1,4 @@
-"""Checks of a downloaded Yelp archive: its checksum, and lines that the builder can read."""
+"""Checks of a downloaded Yelp archive: its checksum and the format of its lines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bertaccum.files import sha256
 
 DATASET = "yelp_polarity_reviews"
 _MEMBERS = ("yelp_review_polarity_csv/train.csv", "yelp_review_polarity_csv/test.csv")
-# The builder of tensorflow-datasets parses nothing: it takes character 1 of each line as the label
-# and characters 5 to -2 as the text.
+# The builder of tensorflow-datasets does not parse CSV: for each line, it takes `line[1]` as the
+# label and `line[5:-2]` as the text.
 _LINE = re.compile(rb'"[12]","(?:[^"\r]|"")*"\Z')
 
 
 class Download(NamedTuple):
-    """The archive's entry in the checksum file of tensorflow-datasets."""
+    """An entry in the checksum file of tensorflow-datasets."""
 
     url: str
     size: int
@@ -30,9 +30,10 @@ class Download(NamedTuple):
 
 
 def recorded_download() -> Download:
-    """Return the archive's URL, size and checksum as tensorflow-datasets records them.
+    """Return the archive's URL, size, checksum and name as tensorflow-datasets records them.
 
-    The checksum file is read without importing tensorflow-datasets, which takes seconds.
+    The checksum file is read without importing tensorflow-datasets, because the import takes
+    seconds.
     """
     package = importlib.util.find_spec("tensorflow_datasets")
     assert package is not None and package.origin is not None  # It is a required dependency.
@@ -42,11 +43,12 @@ def recorded_download() -> Download:
 
 
 def checked_sha256(archive: Path, allow_unverified: bool) -> str:
-    """Return the archive's SHA-256 in hexadecimal, after comparing it with the recorded one.
+    """Check an archive's SHA-256, and return it in hexadecimal.
 
     Args:
       archive: The user's file.
-      allow_unverified: Whether to accept an archive with another checksum.
+      allow_unverified: Whether to accept a checksum other than the one that tensorflow-datasets
+        records.
 
     Raises:
       InputError: The file cannot be read.
@@ -55,7 +57,7 @@ def checked_sha256(archive: Path, allow_unverified: bool) -> str:
     found, recorded = sha256(archive), recorded_download()
     if found != recorded.sha256 and not allow_unverified:
         raise ConfigError(
-            f"has the SHA-256 {found}, but {recorded.filename} has {recorded.sha256}",
+            f"has the SHA-256 {found}, but the original {recorded.filename} has {recorded.sha256}",
             "download it again, or pass `allow_unverified_archive` if you trust this file",
             path=archive,
         )
@@ -63,18 +65,19 @@ def checked_sha256(archive: Path, allow_unverified: bool) -> str:
 
 
 def rewrite(archive: Path, target: Path) -> None:
-    """Copy an unverified archive into one that the builder reads without losing text.
+    """Copy an unverified archive into an archive that the builder reads without losing text.
 
-    The builder cuts the last two characters off every line, expecting a quote and a line feed. A
-    carriage return, or a last line without a line feed, would make it cut one character of the
-    text. A line in any other format than `"label","text"` would silently become a wrong text.
+    The builder cuts the last two characters off every line, because it expects a double quote and a
+    line feed. If the last line has no line feed, the builder cuts off a character of the text. It
+    can also misread carriage returns, and it silently reads a wrong text from a line that is not of
+    the form `"label","text"`.
 
     Args:
       archive: The user's file, which is not changed.
       target: The uncompressed tar file to write.
 
     Raises:
-      InputError: The file is not such an archive, or one of its lines is not a review.
+      InputError: The file is not a Yelp Polarity archive, or one of its lines is not a review.
     """
     try:
         with tarfile.open(archive) as source, tarfile.open(target, "w") as copy:
@@ -88,7 +91,7 @@ def rewrite(archive: Path, target: Path) -> None:
 
 
 def _add_member(archive: tarfile.TarFile, name: str, lines: Iterator[bytes], folder: Path) -> None:
-    """Add a member to a tar file, by way of a file in `folder`.
+    """Add a member to a tar file; write its lines to a temporary file in `folder` first.
 
     A tar member starts with its size, which is unknown until all lines are written.
     """
@@ -103,7 +106,7 @@ def _open_member(source: tarfile.TarFile, name: str, path: Path) -> IO[bytes]:
     for member in source.getmembers():
         if os.path.normpath(member.name) == name and member.isfile():
             file = source.extractfile(member)
-            assert file is not None  # It is None only for other members than files.
+            assert file is not None  # It is None only if the member is not a file.
             return file
     raise InputError(f"contains no {name}", "pass the Yelp Polarity archive", path=path)
 

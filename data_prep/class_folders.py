@@ -1,4 +1,4 @@
-"""Folders of texts by class: one folder per class, or one `.txt` file per class."""
+"""Reads texts from a folder that contains one folder, or one `.txt` file, per class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertaccum.files import sha256
 from bertaccum.progress import Note
 from data_prep.text_files import ending, text_lines
 
-# Names of folders whose texts have no class, as in the aclImdb data.
+# Names of folders whose texts have no class. The aclImdb data set contains one.
 _UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})
 _LAYOUT = "create one folder per class, or one .txt file per class with one text per line"
 _NAMED = 3
@@ -23,11 +23,12 @@ def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tupl
     Args:
       folder: Contains either one folder per class with one text per file, or one `.txt` file per
         class with one text per line.
-      encoding: Encoding of the files. None means UTF-8, unless a byte order mark says otherwise.
-      note: Called with a sentence about each skipped folder and about skipped files.
+      encoding: Encoding of the files. None means the one that the byte order mark indicates, else
+        UTF-8.
+      note: Called with a message about each skipped folder, and one about skipped files.
 
     Raises:
-      InputError: The folder has neither layout, or a file in it is not text.
+      InputError: The folder has neither of these layouts, or a file in it is not text.
     """
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
@@ -38,7 +39,7 @@ def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tupl
         if files:
             names = ", ".join(path.name for path in files[:_NAMED])
             more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-            note(f"{folder}: skipped the files beside the class folders ({names}{more})")
+            note(f"{folder}: skipped the files next to the class folders ({names}{more})")
         for path in by_folder:
             for text in _files(path):
                 whole = "".join(line for _, line in text_lines(text, encoding))
@@ -61,7 +62,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def _children(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the folders and the files in a folder, sorted by name, without hidden ones."""
+    """Return the folders and the files in a folder, sorted by name, except for hidden ones."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         return [p for p in paths if p.is_dir()], [p for p in paths if p.is_file()]
@@ -73,7 +74,7 @@ def _files(class_folder: Path) -> list[Path]:
     folders, files = _children(class_folder)
     if folders:
         raise InputError(
-            f"contains folders inside {class_folder.name}, which should hold the texts of a class",
+            f"contains folders inside {class_folder.name}, which should contain only text files",
             f"pass the folder that contains the class folders, such as {class_folder}",
             path=class_folder.parent,
         )

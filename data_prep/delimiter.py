@@ -10,7 +10,7 @@ from bertaccum.settings import DELIMITERS
 
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 1000, 1 << 20
 _BY_ENDING = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-# Ordered from rare to common in texts: the first one wins a tie.
+# Ordered from the rarest in ordinary text to the most common. In a tie, the first one wins.
 _CANDIDATES = ("\t", "|", ";", ",")
 
 
@@ -19,17 +19,18 @@ def find_delimiter(
 ) -> str | None:
     """Return the delimiter that best fits the first lines of a file.
 
-    A delimiter with which the first row contains all given names fits best, then the one with which
-    most rows have as many columns as the first row. The file's ending breaks ties.
+    A delimiter fits best if it splits the first row into columns that include all given names.
+    Otherwise the best delimiter is the one for which the largest share of rows has as many columns
+    as the first row. The file's extension breaks ties.
 
     Args:
-      lines: Lines of the file with their rows. At most 1,000 lines or about a million characters
-        are read.
-      names: Names of columns that the user asked for; empty if they were given by number.
-      ending: Ending of the file's name, such as `.csv`.
+      lines: The lines of the file with their row numbers. At most 1,000 lines or about a million
+        characters are read.
+      names: The names of columns that the user chose; empty if the user gave column numbers.
+      ending: The extension of the file's name, such as `.csv`.
 
     Returns:
-      The delimiter, or None if the first row contains none and the ending implies none.
+      The delimiter, or None if the first row contains none and the extension implies none.
     """
     sample = _sample(lines)
 
@@ -44,7 +45,7 @@ def find_delimiter(
 
 
 def name_of(delimiter: str) -> str:
-    """Return the English name of a delimiter, such as `semicolon`."""
+    """Return the English name of a delimiter, such as `semicolon`, or the delimiter itself."""
     return next((n for n, character in DELIMITERS.items() if character == delimiter), delimiter)
 
 
@@ -63,13 +64,13 @@ def _rows(sample: list[str], delimiter: str) -> list[list[str]]:
         rows = [row for row in csv.reader(sample, delimiter=delimiter) if row]
     except csv.Error:
         rows = []
-    # A stray quote can join many rows into one field, so try the lines without quoting as well.
+    # A stray quote can join many rows into one field, so also try to split lines without quoting.
     plain = [line.rstrip("\r\n").split(delimiter) for line in sample if line.strip("\r\n")]
     return max(rows, plain, key=_even_share)
 
 
 def _even_share(rows: list[list[str]]) -> float:
-    """Return the share of rows with as many columns as the first, or 0 if that has only one."""
+    """Return the share of rows with as many columns as the first row, or 0 for a single column."""
     if not rows or len(rows[0]) == 1:
         return 0.0
     return sum(len(row) == len(rows[0]) for row in rows) / len(rows)

@@ -1,4 +1,4 @@
-"""Finds unusual rows: repeated texts, empty texts, labels that may stand for a missing value."""
+"""Finds unusual rows: repeated texts, empty texts, and labels that may mean a missing value."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from data_prep.rows import Rows
 
 _MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
-# The manifest lists the rows of at most this many conflicts.
+# Maximum number of texts with conflicting labels whose rows the manifest lists.
 _LISTED = 5
 
 
 def rows_to_keep(
     texts: Sequence[bytes], test_texts: Collection[bytes], drop_duplicates: bool | None
 ) -> list[int]:
-    """Return the training rows to keep, as ascending row numbers counted from 0.
+    """Return the numbers, counted from 0, of the training rows to keep, in ascending order.
 
     Args:
-      texts: Text of each training row.
-      test_texts: Texts of the test set; empty without a test set.
+      texts: The text of each training row.
+      test_texts: The texts of the test set; empty if there is no test set.
       drop_duplicates: False keeps all rows. None drops the rows whose text is in the test set.
         True also drops the rows whose text occurs in an earlier row.
     """
@@ -47,14 +47,14 @@ def findings(rows: Rows, test: Rows | None) -> dict[str, Any]:
 
       - `repeated`: the number of `texts` that occur more than once in the training set, and the
         number of `rows` with such a text.
-      - `conflicting`: the number of `texts` with more than one label, and the `rows` of the first
-        few: for each text, one row per label.
+      - `conflicting`: the number of `texts` with more than one label, and `rows` for the first few
+        of them: for each text, the number of one row per label.
       - `also_in_test`: the number of `texts` in both sets, and the number of training `rows` with
         such a text.
-      - `empty`: for each set, the number of `rows` whose text is empty or blank, and the
-        `first_row`.
-      - `missing_labels`: for each set, the number of rows with each label that may stand for a
-        missing value.
+      - `empty`: for each set, the number of `rows` whose text is empty or blank, and the number of
+        the `first_row` among them.
+      - `missing_labels`: for each set, each label that may stand for a missing value, and the
+        number of rows with this label.
     """
     counts, in_test = Counter(rows.texts), set(test.texts if test else ())
     copies = _copies(rows, counts)
@@ -74,7 +74,7 @@ def findings(rows: Rows, test: Rows | None) -> dict[str, Any]:
 
 
 def _copies(rows: Rows, counts: Counter[bytes]) -> list[list[int]]:
-    """Return the rows of each text that occurs more than once."""
+    """Return, for each text that occurs more than once, the indices of its rows."""
     copies: dict[bytes, list[int]] = {text: [] for text, count in counts.items() if count > 1}
     for row, text in enumerate(rows.texts):
         if text in copies:
@@ -83,7 +83,7 @@ def _copies(rows: Rows, counts: Counter[bytes]) -> list[list[int]]:
 
 
 def _one_row_a_label(rows: Rows, copies: list[int]) -> list[int]:
-    """Return the first row of each label, as numbered in the source."""
+    """Return the number in the source of the first row with each label."""
     first: dict[int, int] = {}
     for row in copies:
         first.setdefault(rows.codes[row], rows.numbers[row])

@@ -1,4 +1,4 @@
-"""Detects a header in files whose columns the user gave by number."""
+"""Detects a header in files whose columns the user chose by number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _USUAL = re.compile(
     "|question|document|description|utterance"
 )
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
-# A cell is a text, not a name, if it is longer or ends like a sentence.
+# A cell that exceeds these lengths (characters, words) or ends like a sentence is not a name.
 _LONGEST_NAME, _MOST_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
 _MOST_CLASSES, _ENOUGH_ROWS = 1000, 20
 
@@ -22,7 +22,7 @@ class _Column:
 
     Attributes:
       first: The column's first cell, without surrounding spaces.
-      recurs: Whether a later cell equals the first.
+      recurs: Whether a later cell equals the first cell, which is not empty.
       is_numeric: Whether all later cells are numbers.
     """
 
@@ -46,14 +46,18 @@ class _Column:
 def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     """Return whether the first record is a header.
 
-    All of its cells must look like names, and none may occur again in its column. In addition,
-    one of three signs is required: a cell is a common column name (label, text, stars ...), all
-    cells below it are numbers, or there are at least 20 rows below it and each value occurs more
-    than once.
+    All of its cells must look like names, and none may occur again in its column. In addition, one
+    of three conditions must hold:
+
+    - a cell is a common column name, such as label, text or stars;
+    - all cells below a cell are numbers;
+    - there are at least 20 rows below the record, and in one column each value below the first
+      cell occurs more than once.
 
     Args:
-      records: Cells of the file, row by row.
-      certain: Ignore the last sign, because a rare class in the first row also gives it.
+      records: The rows of the file, each a list of cells.
+      certain: Whether to ignore the last condition, which also holds if the first row has a class
+        that occurs nowhere else.
     """
     rest = iter(records)
     first = [cell.strip() for cell in next(rest, [])]

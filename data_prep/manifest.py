@@ -46,7 +46,9 @@ def _is_ours(manifest: Any) -> bool:
 
 
 def label_names(folder: str | Path) -> list[str] | None:
-    """Return the class names of a data folder by class number, or None if it has no manifest.
+    """Return the class names of a data folder in the order of the class numbers.
+
+    The result is None if the folder has no manifest.
 
     Raises:
       InputError: The manifest is damaged.
@@ -56,10 +58,10 @@ def label_names(folder: str | Path) -> list[str] | None:
 
 
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of the run that wrote an output folder.
+    """Return the manifest that an earlier `prepare` wrote to an output folder.
 
-    A run that was killed while it replaced files leaves its old manifest under another name. In
-    that case the result has no options, and lists every file that `prepare` can write.
+    If `prepare` was killed while it replaced files, the old manifest has another name. In that
+    case, the result has no options, and lists every file that `prepare` can write.
 
     Args:
       folder: The output folder, which need not exist.
@@ -91,15 +93,15 @@ def is_unchanged(
     Args:
       folder: The output folder.
       earlier: The manifest of the folder.
-      options: Options and input checksums that determine the files.
+      options: The options and input checksums that determine the files.
       overwrite: Whether files that `prepare` wrote earlier may be replaced.
 
     Returns:
       True if there is nothing to do, False if the files must be written.
 
     Raises:
-      ConfigError: The files differ and `overwrite` is False, or a file in the way was not written
-        by `prepare`.
+      ConfigError: The files differ and `overwrite` is False, or `prepare` would replace a file that
+        it did not write.
     """
     differences = _differences(earlier["options"], options)
     damaged = [] if differences else _damaged(folder, earlier["files"])
@@ -117,14 +119,14 @@ def is_unchanged(
 
 def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
     return [
-        f"{name} was {earlier.get(name)!r}, is {options.get(name)!r}"
+        f"{name} was {earlier.get(name)!r}, is now {options.get(name)!r}"
         for name in {**earlier, **options}
         if earlier.get(name) != options.get(name)
     ]
 
 
 def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
-    """Return the names of files that are missing or have another checksum than recorded."""
+    """Return the names of files that are missing or whose checksum differs from the manifest."""
     return [
         name
         for name, recorded in files.items()
@@ -133,10 +135,12 @@ def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
 
 
 def _check_strangers(folder: Path, earlier: dict[str, Any]) -> None:
-    """Raise ConfigError if the user has put a file in the folder that `prepare` would replace."""
+    """Raise ConfigError if `prepare` would replace a file that it did not write."""
     for name in _OURS:
         if name not in earlier["files"] and (folder / name).exists():
-            raise ConfigError(f"was not written by {TOOL}", "move it away", path=folder / name)
+            raise ConfigError(
+                f"was not written by {TOOL}", "move it to another folder", path=folder / name
+            )
 
 
 def _reason(earlier: dict[str, Any], differences: list[str], damaged: list[str]) -> str:

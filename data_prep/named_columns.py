@@ -1,4 +1,4 @@
-"""Readers of tables with named columns: JSON Lines (one object per line) and Parquet."""
+"""Readers of formats that name their columns: JSON Lines (one object per line) and Parquet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 c
 
 
 def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
-    """Return whether a file has an ending of JSON Lines, or a JSON object as its first line.
+    """Return whether a file has a JSON Lines extension or its first nonblank line is an object.
 
     Raises:
       InputError: The file is a JSON array.
@@ -38,7 +38,7 @@ def json_names(path: Path, encoding: str | None) -> list[str]:
 def json_cells(
     path: Path, encoding: str | None, names: Sequence[str]
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the row of each object, counted from 1, and its values of `names` as text.
+    """Yield the line number of each object, from 1, and its values for the keys `names`, as text.
 
     Raises:
       InputError: A line is not a JSON object, a key is missing, or a value is a list or an object.
@@ -89,10 +89,10 @@ def parquet_names(path: Path) -> list[str]:
 
 
 def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row, counted from 1, and its values of `names` as text.
+    """Yield the number of each row, from 1, and its values in the columns `names`, as text.
 
     Raises:
-      InputError: The file is damaged, or a value is not a text, a number, a bool or null.
+      InputError: The file is damaged, or a value is not a string, a number, a Boolean or null.
     """
     row = 0
     with _opened(path) as file:
@@ -123,10 +123,10 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _text(value: Any, name: str, path: Path, row: int) -> str:
-    """Return a value as text: true and false in lower case, null as an empty text.
+    """Return a value as text: Booleans as `true` and `false`, null as an empty string.
 
     Raises:
-      InputError: The value has any other type than str, bool, int, float or None.
+      InputError: The value is not a str, bool, int, float or None.
     """
     if isinstance(value, str):
         return _SURROGATES.sub(" ", value)
@@ -136,5 +136,5 @@ def _text(value: Any, name: str, path: Path, row: int) -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return str(value)
-    what = f"{name!r} is a {type(value).__name__}, not text"
+    what = f"the value of {name!r} is a {type(value).__name__}, not text"
     raise InputError(what, "use text, or a number for a class", path=path, row=row)

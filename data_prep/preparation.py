@@ -1,4 +1,4 @@
-"""`bertaccum prepare`: reads a source, splits its texts, and writes them with a manifest."""
+"""Prepares data: reads a source, splits its texts, and writes the splits and a manifest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LearnVocabulary = Callable[[Iterable[str]], list[str]]
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """Result of `prepare`.
+    """The result of `prepare`.
 
     Args:
       folder: The data folder.
@@ -49,11 +49,11 @@ class PrepareResult:
 
 @dataclass(frozen=True)
 class _Data:
-    """Rows by split, ready to be written.
+    """The rows of each split, ready to be written.
 
     Args:
-      splits: Class number and text of each row of train, dev and, if there is one, test.
-      source_labels: Labels of the source, by class number.
+      splits: Class number and text of each row, keyed by split: train, dev and possibly test.
+      source_labels: Labels of the source, in the order of the class numbers.
       findings: Counts of unusual rows, for the manifest.
     """
 
@@ -75,17 +75,18 @@ def prepare(
     `test_fraction` is given.
 
     Args:
-      config: What to prepare, and the folder to write to.
-      progress: Called often with (what, done, total or None), possibly from several threads.
-      learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called with the training
-        texts of the sample only, and its result is written to vocab.txt.
-      note: Called with a sentence about the format of each of the user's files.
+      config: The source to prepare and the folder to write to.
+      progress: Called with the name of a phase, the amount of finished work, and the total amount
+        or None, possibly from several threads.
+      learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called only for
+        `source="sample"`, with the training texts; the vocabulary is written to vocab.txt.
+      note: Called with a message about the format of each of the user's files.
 
     Returns:
       The folder and its manifest.
 
     Raises:
-      ConfigError: `prepare` must not write to the folder, or the options do not fit the source.
+      ConfigError: `prepare` must not write to the folder, or an option does not suit the source.
       InputError: The source or one of its rows cannot be used.
       RunError: The files cannot be written.
     """
@@ -186,7 +187,7 @@ def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:
 def _held_out(
     part: Part, rows: list[tuple[int, bytes]], config: PrepareConfig
 ) -> dict[str, list[tuple[int, bytes]]]:
-    """Return the kept training rows by split."""
+    """Split the training rows that were kept; return the rows of each split, keyed by its name."""
     labels, texts = [label for label, _ in rows], [text for _, text in rows]
     _check_kept(part, labels)
     shares = {"test": config.test_fraction, "dev": config.dev_fraction}
@@ -195,8 +196,8 @@ def _held_out(
     for name in shares:
         if not splits[name]:
             raise InputError(
-                f"has too few different texts to hold any out as {name}.tsv",
-                "add rows with other texts, because splits share no text",
+                f"has too few different texts to hold out any of them as {name}.tsv",
+                "add rows with other texts: rows with the same text stay in one split",
                 path=part.where,
             )
     return {name: [rows[number] for number in split] for name, split in splits.items()}
@@ -206,7 +207,7 @@ def _check_kept(part: Part, labels: list[int]) -> None:
     if not labels:
         raise InputError(
             "all its texts are also in the test set",
-            "choose another `test_file`, or replace it with `test_fraction` 0.1",
+            "choose another `test_file`, or replace the option with `test_fraction` 0.1",
             path=part.where,
         )
     if len(set(labels)) == 1:
@@ -241,7 +242,7 @@ def _counts(rows: list[tuple[int, bytes]], names: list[str]) -> dict[str, Any]:
 def _write(
     folder: Path, data: _Data, words: list[str] | None, layout: str, progress: Progress
 ) -> dict[str, str]:
-    """Write all files except the manifest, and return the SHA-256 of each by name."""
+    """Write all files except the manifest; return the SHA-256 of each file, keyed by its name."""
     files = {}
     for split, rows in data.splits.items():
         path = folder / f"{split}.tsv"

@@ -1,4 +1,4 @@
-"""Recognises files that `bertaccum prepare` wrote. Imports the standard library only."""
+"""Recognizes files that `bertaccum prepare` wrote. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 
 
 def is_prepared(path: Path) -> bool:
-    """Return whether the manifest in the file's folder lists it. Such a file quotes no fields."""
+    """Return whether the manifest in a file's folder lists the file.
+
+    In such a file, no fields are quoted.
+    """
     try:
         manifest = json.loads((path.parent / MANIFEST).read_text("utf-8-sig"))
         return manifest["tool"] == TOOL and path.name in dict(manifest["files"])

@@ -1,21 +1,22 @@
 """Decides whether double quotes enclose the fields of a file or are ordinary characters.
 
 With a comma, semicolon or other delimiter, quotes enclose fields. In a tab-separated file they are
-ordinary characters, unless the whole file is quoted consistently:
+ordinary characters, unless the whole file is quoted consistently, which means:
 
-- every record is strict CSV, all records have the same number of columns, and every field that
+- every record is valid CSV, all records have the same number of columns, and every field that
   contains a double quote is enclosed in double quotes; and
-- either some lines have different numbers of columns when split without quoting, or the enclosed
-  fields follow one of three conventions: fields with a tab, a line break or a double quote; these
-  and fields with a comma (as Excel writes); or all fields of certain columns.
+- either lines that are split without quoting have different numbers of columns, or the program that
+  wrote the file followed one of three conventions: it enclosed the fields with a tab, a line break
+  or a double quote; these fields and those with a comma (as Excel does); or all fields of certain
+  columns.
 
-A quoted field that spans several lines may be due to a stray quote:
+A quoted field that spans several lines may be the result of a stray quote:
 
-- In a tab-separated file, quotes are then ordinary characters if all lines have the same number of
-  columns when split without quoting. Otherwise the file is refused if such a field contains a tab.
-- With other delimiters, if all lines have the same number of columns, the file is refused if a line
-  inside such a field looks like a row: one of its values also occurs in the same column of another
-  row.
+- If lines of a tab-separated file, split without quoting, all have the same number of columns,
+  quotes are ordinary characters. Otherwise the file is refused if such a field contains a tab.
+- If lines of a file with another delimiter, split without quoting, all have the same number of
+  columns, the file is refused if a line inside such a field looks like a row: one of the line's
+  values also occurs in the same column of another row.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _MOST_CLASSES = 1000
 
 
 def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record of a quoted file and the row on which it starts; skip blank lines.
+    """Yield the fields of each record of a quoted file, after the number of its first line.
+
+    Blank lines are skipped.
 
     Raises:
       InputError: The file is not valid CSV.
@@ -45,8 +48,8 @@ def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[i
     reader = csv.reader((line for _, line in lines), delimiter=delimiter, strict=True)
     while True:
         row = reader.line_num + 1
-        # Python limits fields to 131,072 characters in the whole process, so the limit is raised
-        # only while one record is read.
+        # By default, Python limits fields to 131,072 characters. The limit applies to the whole
+        # process, so raise it only while one record is read.
         limit = csv.field_size_limit(LONGEST)
         try:
             fields = next(reader)
@@ -66,14 +69,14 @@ def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[i
 
 
 def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record of a file without quoting and its row; skip blank lines."""
+    """Yield the number and the fields of each line of a file without quoting; skip blank lines."""
     for row, line in lines:
         if fields := line.removesuffix("\n").removesuffix("\r"):
             yield row, fields.split(delimiter)
 
 
 def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
-    """Return whether double quotes enclose fields, by the rules in the module's docstring.
+    """Return whether double quotes enclose fields, following the rules in the module's docstring.
 
     Args:
       lines: Returns an iterator over the file's lines; called more than once.
@@ -95,7 +98,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
         return True
     if found is None:
         return False
-    # Whether the file follows one of the three conventions of programs that quote fields.
+    # Whether the file follows one of the three quoting conventions in the module's docstring.
     is_written_so = found.as_needed or found.with_commas or found.whole_columns
     if even and (found.spans or not is_written_so):
         return False
@@ -106,14 +109,15 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
 def _first_that_looks_like_a_row(
     swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
 ) -> int | None:
-    """Return the starting row of the first quoted field with a line that looks like a row.
+    """Find the first quoted field that contains a line that looks like a row.
 
     Args:
-      swallowed: Rows inside a quoted field, each with the row where that field starts.
-      records: The file split without quoting.
+      swallowed: The numbers of the lines inside quoted fields, each mapped to the number of the
+        line where the field starts.
+      records: The number and the fields of each line, split without quoting.
 
     Returns:
-      The starting row, or None if no line looks like a row.
+      The number of the line where the field starts, or None if no line looks like a row.
     """
     cells: dict[int, set[str]] = {}
     suspects = []
@@ -145,11 +149,12 @@ class _Survey:
     Args:
       delimiter: Character that separates the columns.
       spans: Whether a field spans several lines.
-      swallowed: Rows inside fields that span several lines and contain the delimiter, each with
-        the row where the field starts.
+      swallowed: The numbers of the lines inside fields that span several lines and contain the
+        delimiter, each mapped to the number of the line where the field starts.
       as_needed: Whether the enclosed fields are exactly those that contain the delimiter, a line
         break or a double quote.
-      with_commas: Whether the enclosed fields are exactly these and the fields with a comma.
+      with_commas: Whether the enclosed fields are exactly those that contain the delimiter, a line
+        break, a double quote or a comma.
       whole_columns: Whether the same columns are enclosed in every row below the first.
     """
 
@@ -170,7 +175,7 @@ class _Survey:
         commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
         self.as_needed &= enclosed == needed
         self.with_commas &= enclosed == commas
-        if not is_first:  # A header may be enclosed above numbers that are not.
+        if not is_first:  # The header of a column may be enclosed although the numbers are not.
             self._columns = self._columns or enclosed
             self.whole_columns &= enclosed == self._columns
 
@@ -198,7 +203,7 @@ def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
-    """Return which fields of a record are enclosed, or None if a bare field contains a quote."""
+    """Return whether each field is enclosed, or None if a field with a quote is not enclosed."""
     found, at = [], 0
     for value in fields:
         found.append(raw.startswith('"', at))

@@ -1,4 +1,4 @@
-"""Labelled texts: the rows that a source yields, and the validated rows that are written."""
+"""Labeled texts: the rows that a source yields, and the validated rows that are written."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bertaccum.errors import InputError
 from bertaccum.progress import Progress
 
 _ROWS_A_REPORT = 500
-# Characters that end a line for some reader (`str.splitlines` knows the most), separate fields or
-# end a C string, and surrogates, which UTF-8 cannot encode.
+# Characters that some programs treat as the end of a line, a field or a string (for line ends, the
+# list is that of `str.splitlines`), and surrogates, which UTF-8 cannot encode.
 _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 
 
 class Row(NamedTuple):
-    """One example as it stands in its source.
+    """One example, unchanged from its source.
 
     Args:
-      row: Row of the file, counted from 1, or number of the record.
-      label: Class without surrounding spaces, never empty. None if the source has no classes or
-        none were asked for.
-      text: Text, unchanged.
+      row: The number of the line or record in the source, counted from 1.
+      label: The class without surrounding spaces; never empty. None if the source has no classes
+        or the caller did not ask for them.
+      text: The text, unchanged.
     """
 
     row: int
@@ -35,12 +35,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one file or split, which can be read once.
+    """The rows of one file or split. They can be read only once.
 
     Args:
-      where: File or data set, for messages.
-      examples: Rows in the order of the source.
-      total: Number of rows, or None if it is unknown before reading.
+      where: The file or the name of the data set, for error messages.
+      examples: The rows in the order of the source.
+      total: The number of rows, or None if it is unknown before reading.
     """
 
     where: str | Path
@@ -53,10 +53,10 @@ class Source:
     """The input of `prepare`.
 
     Args:
-      description: Sentence about the texts, for the manifest.
+      description: Description of the texts, for the manifest.
       train: Rows to split into train.tsv and dev.tsv.
       test: Rows of test.tsv, or None.
-      names: Class name of each source label that is not itself a readable name.
+      names: Class names, keyed by source label, for labels that are not readable names.
     """
 
     description: str
@@ -71,9 +71,9 @@ class Rows:
 
     Args:
       texts: Cleaned texts in UTF-8. They are bytes because a single character above U+00FF doubles
-        the size of a str, and 560,000 texts must fit into the memory of a small machine.
-      codes: Class of each row, as its position in `classes`.
-      classes: Source labels, each with the row where it first occurs.
+        the size of a str, and 560,000 texts must fit in the memory of a small machine.
+      codes: Class of each row, as the position of its label in `classes`.
+      classes: Source labels, each mapped to the number of the row where it first occurs.
       numbers: Number of each row in its source.
       empty: Numbers of the rows whose text is empty or blank.
     """
@@ -86,9 +86,9 @@ class Rows:
 
 
 def clean(text: str) -> str:
-    """Return a text with a space for each tab, line break, NUL or surrogate.
+    """Replace each tab, line break, NUL character and surrogate in a text with a space.
 
-    The text keeps its length, and cleaning it again changes nothing.
+    The length of the text does not change, and cleaning it again has no effect.
     """
     return _BREAKS.sub(" ", text)
 
@@ -98,7 +98,7 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
 
     Args:
       part: The rows.
-      what: Name of the rows in progress reports, such as `training`.
+      what: The name of the rows in progress messages, such as `training`.
       progress: Called after every 500 rows and at the end.
 
     Returns:
@@ -111,7 +111,7 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
     codes: dict[str, int] = {}
     for done, (row, label, text) in enumerate(part.examples, 1):
         if label is None:
-            remedy = "pass a file with a column of classes"
+            remedy = "pass a file with a column of labels"
             raise InputError("has no labels", remedy, path=part.where)
         rows.texts.append(clean(text).encode())
         rows.numbers.append(row)
@@ -128,12 +128,12 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
 
 
 def class_order(part: Part, rows: Rows) -> list[str]:
-    """Return the source labels by class number.
+    """Return the source labels in the order of the class numbers.
 
     Labels are sorted by value if all are integers, otherwise as strings.
 
     Args:
-      part: Source of the training rows, for the message.
+      part: The source of the training rows, for the error message.
       rows: The training rows.
 
     Raises:
@@ -155,9 +155,9 @@ def class_numbers(part: Part, rows: Rows, order: list[str]) -> list[int]:
     """Return the class number of each row.
 
     Args:
-      part: Source of the rows, for the message.
+      part: The source of the rows, for the error message.
       rows: The rows.
-      order: Source labels by class number.
+      order: The source labels in the order of the class numbers.
 
     Raises:
       InputError: A row has a label that is not in `order`.

@@ -1,4 +1,4 @@
-"""Splits the training rows by class, and puts the rows of each split in random order."""
+"""Splits the training rows class by class, and puts the rows of each split in random order."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ Group = list[int]
 def split_rows(
     texts: Sequence[bytes], labels: Sequence[int], fractions: Mapping[str, float], seed: int
 ) -> dict[str, list[int]]:
-    """Split rows by class, with all rows of the same text in the same split.
+    """Split rows in proportion to the classes; rows with the same text stay in one split.
 
-    The result depends on the arguments alone:
+    The result depends only on the arguments:
 
-    1. Each row gets a random number from Philox's raw stream, and rows are sorted by it. NumPy
-       guarantees this stream but not the results of `Generator.permutation`, so the split does
-       not change with NumPy's version.
+    1. Each row gets a random number from Philox's raw stream, and the rows are sorted by these
+       numbers. NumPy guarantees this stream but not the results of `Generator.permutation`, so the
+       split does not change with NumPy's version.
     2. Each held-out split gets a quota of rows from each class: the class's share, rounded down.
-       Remaining rows go to the largest remainders, then to larger classes, then to classes that
-       come earlier in the random order. At least one row of each class stays in train.
-    3. The rows of one text form a group, at the position of its first row. In this order, each
-       split takes the groups that fit into its quotas; train gets the others.
-    4. If no group fits, the split takes the smallest group that leaves a row of each class in
-       train.
+       The rows that are lost by rounding are added to the classes with the largest remainders, then
+       to larger classes, then to classes that come earlier in the random order. At least one row
+       of each class stays in train.
+    3. The rows with the same text form a group, at the position of its first row. In this order,
+       each held-out split takes the groups that fit in its quotas; train gets the other groups.
+    4. If no group fits, a held-out split takes the smallest group that leaves at least one row of
+       each class in train.
 
     Args:
-      texts: Text of each row.
-      labels: Class number of each row.
-      fractions: Fraction of all rows to hold out, by split; their sum must be below 1.
-      seed: Seed of the random order.
+      texts: The text of each row.
+      labels: The class number of each row.
+      fractions: The fraction of all rows to hold out, keyed by split. The sum must be below 1.
+      seed: The seed of the random order.
 
     Returns:
-      Row numbers by split, for `train` and the splits in `fractions`, in random order. A held-out
-      split is empty only if no group can be taken without removing a class from train.
+      The row numbers of `train` and of each split in `fractions`, keyed by split, in random order.
+      A held-out split is empty only if no group can be taken without removing a class from train.
     """
     order = np.argsort(np.random.Philox(key=seed).random_raw(len(texts)), kind="stable").tolist()
     rows = Counter(labels[row] for row in order)
@@ -62,9 +63,9 @@ def _quotas(rows: Mapping[int, int], left: Mapping[int, int], fraction: float) -
     """Return the number of rows to hold out from each class.
 
     Args:
-      rows: Number of all rows of each class.
-      left: Number of rows of each class that are still in train.
-      fraction: Fraction of all rows to hold out.
+      rows: The total number of rows of each class.
+      left: The number of rows of each class that are still in train.
+      fraction: The fraction of all rows to hold out.
     """
     shares = {label: count * fraction for label, count in rows.items()}
     quotas = {label: min(int(share), left[label] - 1) for label, share in shares.items()}
@@ -77,7 +78,7 @@ def _quotas(rows: Mapping[int, int], left: Mapping[int, int], fraction: float) -
 
 
 def _fill(groups: list[Group], labels: Sequence[int], quotas: dict[int, int]) -> list[Group]:
-    """Return the first groups that fit into the quotas, and reduce the quotas by them."""
+    """Return the first groups that fit in the quotas, and reduce the quotas accordingly."""
     taken, room = [], sum(quotas.values())
     for group in groups:
         if not room:
@@ -92,9 +93,9 @@ def _fill(groups: list[Group], labels: Sequence[int], quotas: dict[int, int]) ->
 
 
 def _smallest(groups: list[Group], labels: Sequence[int], left: Mapping[int, int]) -> list[Group]:
-    """Return the smallest group that leaves a row of each class in train, or an empty list.
+    """Return a list with the smallest group that leaves at least one row of each class in train.
 
-    The group is returned as the only item of a list.
+    The list is empty if there is no such group.
     """
 
     def leaves_all(group: Group) -> bool:

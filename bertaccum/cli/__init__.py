@@ -1,1 +1,1 @@
-"""The command line: commands, their options, and what they show."""
+"""The command line: commands, their options and their output."""

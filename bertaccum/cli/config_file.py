@@ -1,4 +1,4 @@
-"""Options from a YAML file. Its keys are the names of flags; a flag overrides the file."""
+"""Options from a YAML file. Its keys are the names of flags; flags override the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
     """Return the option `--config`.
 
     Args:
-      others: Keys that the file may also have, and that this command ignores.
+      others: Keys that the file may also contain and that this command ignores.
     """
     return click.option(
         "--config",
@@ -49,11 +49,11 @@ def _use_config_file(
 def _read(
     path: Path, parameters: Mapping[str, click.Parameter], others: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the options that a YAML file sets, by name.
+    """Return the options that a YAML file sets, keyed by name.
 
     Args:
       path: The file, in plain YAML without tags.
-      parameters: The parameters of the command that the file may set, by name.
+      parameters: The parameters of the command that the file may set, keyed by name.
       others: Keys to ignore.
 
     Raises:
@@ -67,7 +67,7 @@ def _read(
         loader = yaml.SafeLoader(read_text(path))
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode | None):
-            raise InputError("holds no `key: value` lines", "see configs/ for examples", path=path)
+            raise InputError("has no `key: value` lines", "see configs/ for examples", path=path)
         for key_node, value_node in [] if root is None else root.value:
             row = key_node.start_mark.line + 1
             key = str(loader.construct_object(key_node, deep=True)).replace("-", "_")

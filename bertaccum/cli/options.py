@@ -24,7 +24,7 @@ if typing.TYPE_CHECKING:
 
 
 class GroupedOption(click.Option):
-    """An option that names the section of the command's help that lists it."""
+    """An option with the name of the help section that lists it."""
 
     def __init__(self, *names: Any, group: str | None = None, **settings: Any) -> None:
         super().__init__(*names, **settings)
@@ -32,7 +32,7 @@ class GroupedOption(click.Option):
 
 
 class Command(click.Command):
-    """A command with grouped options, each of which can be given only once if it takes a value."""
+    """A command with grouped options. An option that takes a value can be given only once."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per group of options; a command with few options has one section."""
@@ -68,9 +68,9 @@ def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
 
 
 class Number(click.ParamType):
-    """A parameter type for a number, or the word auto, in a field of a configuration.
+    """A parameter type for a configuration field whose value is a number or the word auto.
 
-    The type converts text to a number, and the field's metadata decides whether it is valid.
+    The type converts text to a number; the field's metadata define which numbers are valid.
 
     Attributes:
       takes_floats: Whether a number may have a fractional part.
@@ -81,7 +81,7 @@ class Number(click.ParamType):
         self.takes_floats = float in kinds
         if field.metadata["fraction"]:
             self.name = "updates|epochs"
-            self._meaning = "a number of updates, such as 200, or of epochs, such as 0.25"
+            self._meaning = "a number of updates (such as 200) or of epochs (such as 0.25)"
         elif str in kinds:
             self.name, self._meaning = f"integer|{AUTO}", f"{AUTO} or a whole number"
         elif int in kinds:
@@ -162,7 +162,7 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
 
 
 def is_named(ctx: click.Context, name: str) -> bool:
-    """Return whether the user set an option, by a flag or in the `--config` file."""
+    """Return whether the user set an option, with a flag or in the `--config` file."""
     sources = click.core.ParameterSource
     return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
 
@@ -203,7 +203,7 @@ json_option = click.option(
 
 
 def shown(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for showing progress, and pass a `view` to the command."""
+    """Add the options that control what is shown on stderr, and pass a `view` to the command."""
 
     @click.option(
         "--quiet",
@@ -219,7 +219,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         cls=GroupedOption,
         group=OUTPUT,
         is_flag=True,
-        help="Show TensorFlow's log and Python's warnings, which otherwise appear only on failure.",
+        help="Show TensorFlow's log and Python's warnings as they occur, not only on failure.",
     )
     @click.option(
         "--log-format",
@@ -228,7 +228,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Format of progress on stderr. json: one JSON record per line.",
+        help="Format of the messages on stderr. json: one JSON record per line.",
     )
     @click.option(
         "--log-every",
@@ -238,7 +238,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="Time between progress lines if stderr is not a terminal.",
+        help="Minimum time between progress lines if stderr is not a terminal.",
     )
     @click.pass_context
     @functools.wraps(command)
@@ -254,7 +254,8 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose contradict each other; drop one")
-        # TensorFlow then does not import Keras 3, which takes two seconds; tf_keras is used here.
+        # bertaccum uses tf_keras. With this variable, TensorFlow does not also import Keras 3,
+        # which takes two seconds.
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
         if not verbose:
             quiet_tensorflow()
@@ -266,12 +267,12 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
-    """Return the view that fits the options and stderr.
+    """Return the view that suits the options and stderr.
 
     Args:
       quiet: Whether to show only errors.
       log_format: `text` or `json`.
-      seconds: The time between progress lines if stderr is not a terminal.
+      seconds: The minimum time between progress lines if stderr is not a terminal.
       verbose: Whether to show what libraries write to stderr.
     """
     from bertaccum.cli.display.log_views import Lines, Records

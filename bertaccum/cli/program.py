@@ -1,7 +1,7 @@
-"""The program `bertaccum`: its commands, and the handling of every error.
+"""The program `bertaccum`: its commands, and the handling of all errors.
 
-`bertaccum --help` imports neither tensorflow, pandas nor rich. `main` turns each error into one
-line and an exit code: 0 success, 1 a failed run, 2 wrong usage, configuration or input.
+`bertaccum --help` does not import tensorflow, pandas or rich. `main` turns each error into one
+line and an exit code: 1 for a failed run, 2 for wrong usage, configuration or input.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIRST_COMMANDS = ("prepare", "train", "eval", "predict")
 
 
 class Program(click.Group):
-    """The group of all commands, whose help lists the commands of a first session first."""
+    """The group of all commands. Its help lists the commands of a first session first."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         others = [name for name in self.list_commands(ctx) if name not in _FIRST_COMMANDS]
@@ -61,8 +61,8 @@ class Program(click.Group):
 def cli(ctx: click.Context) -> None:
     """Fine-tune BERT at the recommended batch size on a small GPU.
 
-    Every update uses exactly --target-batch examples. Memory only limits the size of the
-    micro-batches that they are split into.
+    Every update uses exactly --target-batch examples. They are split into micro-batches that fit
+    in memory, and the gradients of these are accumulated.
 
     \b
       bertaccum prepare
@@ -70,8 +70,8 @@ def cli(ctx: click.Context) -> None:
       bertaccum eval
       bertaccum predict "The food was great."
 
-    Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failed run, 2
-    wrong usage, configuration or input, 130 stopped by SIGINT (Ctrl-C), 143 stopped by SIGTERM.
+    Results go to stdout, everything else to stderr. Exit codes: 0 success; 1 failed run; 2 wrong
+    usage, configuration or input; 130 stopped by SIGINT (Ctrl-C); 143 stopped by SIGTERM.
     """
     if ctx.invoked_subcommand is None:
         sentences.result(ctx.get_help())

@@ -32,9 +32,12 @@ def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
 
 
 def name_run(view: View, named: str) -> Record:
-    """Show the run in use, its progress and the update of its best checkpoint; return its record.
+    """Show which run is used, its progress and the update of its best checkpoint.
 
     `runs/latest` may not be the run that the user expects, and may still be running.
+
+    Returns:
+      The record of the run.
 
     Raises:
       InputError: There is no run in this folder.
@@ -62,7 +65,7 @@ def fail(
     view: View | None = None,
     leave: Callable[[int], NoReturn] = sys.exit,
 ) -> NoReturn:
-    """Write one line to stderr that says why the program ends, and end it with `leave(code)`."""
+    """Write one line to stderr that says why the program stops, and end it with `leave(code)`."""
     line = " ".join(sentences.with_flags(message).split())
     with contextlib.suppress(OSError):  # stderr may be closed.
         sentences.note(f"error: {line}") if view is None else view.error(line, code)

@@ -243,7 +243,7 @@ CONFIG_MISTAKES = {
     "list": ("seed: [1]\n", r"r.yaml, row 1: seed: \[1\] is not valid"),
     "flag for number": ("seed: true\n", "r.yaml, row 1: seed: True is not valid"),
     "key given twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is given twice"),
-    "not a mapping": ("- 1\n", "holds no `key: value` lines"),
+    "not a mapping": ("- 1\n", "has no `key: value` lines"),
     "not YAML": ("seed: [\n", "r.yaml, row 2: is not plain YAML"),
     "tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
 }
@@ -400,7 +400,10 @@ def test_labels_are_not_interpreted_as_markup(
     assert (prepared.code or 0) == 0
     assert "[/b]" in prepared.out
     assert "[red]" in prepared.out
-    said = r"note: dev.tsv has no row of (\[/b\]|\[red\]), whose few texts are all in train.tsv; .*"
+    said = (
+        r"note: dev.tsv has no rows labeled (\[/b\]|\[red\]): "
+        r"the few such rows are in train.tsv; .*"
+    )
     assert re.fullmatch(said, prepared.err.splitlines()[-2])
 
 
@@ -466,7 +469,7 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     assert "* 20 examples per update: micro-batches of 7 examples, more if" in planned.out
     assert "the whole window fits, but smaller micro-batches are faster" in planned.out
     assert "plan.json: written" in planned.out
-    assert f"examples/s: of windows of {data}\n" in planned.out
+    assert f"examples/s: measured on windows of {data}\n" in planned.out
     written = json.loads(Path("plan.json").read_text())
     as_json = run("plan", *common, "--recompute", "none", "--json")
     assert json.loads(as_json.out) == written

@@ -69,24 +69,37 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
     assert "12 rows of the training set have an empty text (first: row 7)" in found
     assert "1 row of the test set has an empty text (first: row 2)" in found
     found = said(missing_labels={"training": {"NaN": 3, "None": 1}})
-    assert "3 rows of the training set have the label 'NaN'; if that means missing, delete" in found
-    assert "1 row of the training set has the label 'None'; if that means missing, del" in found
+    assert (
+        "3 rows of the training set have the label 'NaN'; if it stands for a missing value, delete"
+        " the rows" in found
+    )
+    assert (
+        "1 row of the training set has the label 'None'; if it stands for a missing value, delete"
+        " the row" in found
+    )
 
 
 @pytest.mark.parametrize(
     ("dev", "test_fraction", "lines"),
     [
         (counted(neg=15, pos=15), 0, []),
-        (counted(neg=10, pos=10), 0, ["dev.tsv has 20 rows, each 5% of its accuracy; raise --dev"]),
+        (
+            counted(neg=10, pos=10),
+            0,
+            ["dev.tsv has 20 rows; each changes its accuracy by 5%; raise --dev"],
+        ),
         (
             counted(neg=10, pos=10),
             0.1,
-            ["test.tsv has 20 rows, each 5% of its accuracy; raise --test", "dev.tsv has 20 rows"],
+            [
+                "test.tsv has 20 rows; each changes its accuracy by 5%; raise --test",
+                "dev.tsv has 20 rows",
+            ],
         ),
         (
             counted(neg=90, neutral=0, pos=0),
             0,
-            ["dev.tsv has no row of neutral, pos, whose few texts are all in train.tsv; raise"],
+            ["dev.tsv has no rows labeled neutral, pos: the few such rows are in train.tsv; raise"],
         ),
         (
             counted(a=1, **dict.fromkeys("bcdefgh", 0)),
@@ -112,4 +125,4 @@ def test_small_splits_and_absent_classes_are_noted(
 def test_class_found_only_in_the_test_set_is_named() -> None:
     counts = {"train": counted(a=50, b=0), "dev": counted(a=40, b=0)}
     lines = notes({"counts": counts, "options": {}})
-    assert lines == ["note: train.tsv has no row of b: all of them are also in the test set"]
+    assert lines == ["note: train.tsv has no rows labeled b: all their texts are in the test set"]

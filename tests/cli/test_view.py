@@ -122,10 +122,11 @@ def test_lines_show_the_events_of_a_run(
         # The estimate leaves out the first update, which includes tracing: 38 updates of 5 s.
         "training: 12 of 50  loss 0.1000 (0.3598 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
         "  0:03:10 left",
-        "update 13: out of memory with micro-batches of 8; running it again in micro-batches of 4",
+        "update 13: out of memory with micro-batches of 8; running the update again in"
+        " micro-batches of 4",
         "update 12: dev accuracy 0.7500 (majority baseline 0.6250), macro-F1 0.7333, loss 0.6000"
         "  (best so far)",
-        "update 13: skipped, the gradient was not finite",
+        "update 13: skipped, because the gradient was not finite",
     ]
 
 

@@ -41,7 +41,7 @@ def test_one_folder_per_class(imdb: Path) -> None:
     assert found[0].text == "A neg text.\ntrain 0"
     assert said == [
         f"{imdb}/train/unsup: skipped, because its texts have no class",
-        f"{imdb}/train: skipped the files beside the class folders (urls_pos.txt)",
+        f"{imdb}/train: skipped the files next to the class folders (urls_pos.txt)",
     ]
     texts = list(read_texts(imdb / "train", Reading(label_column=None)))
     assert texts == [text for _, _, text in found]

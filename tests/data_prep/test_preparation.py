@@ -103,12 +103,12 @@ def test_option_missing_from_an_old_manifest_has_its_default(options: dict[str, 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"seed": 1}, "seed was 0, is 1"),
-        ({"delimiter": "comma"}, "delimiter was None, is ','"),
-        ({"encoding": "latin-1"}, "encoding was None, is 'latin-1'"),
-        ({"layout": "cola"}, "layout was 'plain', is 'cola'"),
-        ({"dev_fraction": 0.2}, "dev_fraction was 0.1, is 0.2"),
-        ({"test_file": None}, "test_file was 'test.csv', is None"),
+        ({"seed": 1}, "seed was 0, is now 1"),
+        ({"delimiter": "comma"}, "delimiter was None, is now ','"),
+        ({"encoding": "latin-1"}, "encoding was None, is now 'latin-1'"),
+        ({"layout": "cola"}, "layout was 'plain', is now 'cola'"),
+        ({"dev_fraction": 0.2}, "dev_fraction was 0.1, is now 0.2"),
+        ({"test_file": None}, "test_file was 'test.csv', is now None"),
     ],
 )
 def test_different_options_need_overwrite(

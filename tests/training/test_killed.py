@@ -138,7 +138,7 @@ def test_second_signal_stops_immediately(start: Start, tmp_path: Path) -> None:
     _, errors = process.communicate()
     assert (process.returncode, updates_of(tmp_path / "run")) == (130, done)
     last = errors.splitlines()[-1]
-    assert last == "error: stopped at once; resume from the last checkpoint with --resume"
+    assert last == "error: stopped immediately; resume from the last checkpoint with --resume"
     folder = tmp_path / "run/checkpoints"
     assert {p.name: p.read_bytes() for p in (folder / "update-1").iterdir()} == saved
     assert "digest" in read_text(folder / "update-1/position.json")

@@ -158,7 +158,10 @@ def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., Tr
         assert done.returncode == 0, done.stderr
         summaries.append(json.loads(done.stdout))
         if limit != "1500MiB":
-            assert "out of memory with micro-batches of 256; running it again in" in done.stderr
+            assert (
+                "out of memory with micro-batches of 256; running the update again in"
+                in done.stderr
+            )
     plenty, *little = summaries
     assert (plenty["out_of_memory"], plenty["micro_batch"]) == (0, 256)
     assert [s["out_of_memory"] > 0 for s in little] == [True] * 3

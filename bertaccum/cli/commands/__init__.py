@@ -1,1 +1,1 @@
-"""One file for each command."""
+"""The commands. A file contains one command, or two that are closely related."""

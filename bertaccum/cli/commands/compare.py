@@ -19,7 +19,7 @@ from bertaccum.config import CompareConfig
 def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
     """Draw the curves of several runs and list how the runs differ.
 
-    Curves are drawn against examples seen, not updates, so that runs with different target
+    The horizontal axis counts examples seen, not updates, so that runs with different target
     batches can be compared. Runs may still be in progress.
 
     \b

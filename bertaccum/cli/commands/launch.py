@@ -19,12 +19,13 @@ from bertaccum.errors import ConfigError
 def launch(workers: int, command: tuple[str, ...]) -> None:
     """Train with several workers on this machine.
 
-    Each worker is a process; they communicate over the loopback interface, on free ports. Each
-    line on stderr begins with the number of its worker; stdout shows worker 0. If a worker fails,
-    all are stopped; run the same command again to resume from the last checkpoint.
+    COMMAND is train with its options, or your own Python file. Each worker is a process of its own;
+    the workers communicate over free ports of the loopback interface. Each line on stderr begins
+    with the worker's number; on stdout, only the output of worker 0 appears. If a worker fails, all
+    are stopped; run the same command again to resume from the last checkpoint.
 
-    Your own Python file gets its place in TF_CONFIG, the variable that
-    MultiWorkerMirroredStrategy reads.
+    In each worker, TF_CONFIG contains the worker's number and the addresses of all workers. A
+    MultiWorkerMirroredStrategy in your own Python file reads it.
 
     \b
     Examples:
@@ -37,5 +38,5 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
     if command[0] != "train" and not is_file(command[0]):
         raise click.UsageError(f"launch starts train or a Python file, not {command[0]}")
     if is_file(command[0]) and not Path(command[0]).is_file():
-        raise ConfigError(f"{command[0]} is not a file", "name a Python file, or train")
+        raise ConfigError(f"{command[0]} is not a file", "pass train or an existing Python file")
     sys.exit(run(workers, command))

@@ -14,7 +14,8 @@ from bertaccum.settings import field_names
 if TYPE_CHECKING:
     from bertaccum.cli.display.view import View
 
-# Options of `train` that `plan` ignores in a recipe; `out` is a run folder there, a file here.
+# Options of `train` that `plan` ignores in a recipe. One of them is `out`: for `train` it is a
+# run folder, for `plan` a file.
 _RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
 
 
@@ -26,8 +27,8 @@ _RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
 def plan(view: View, as_json: bool, **values: Any) -> None:
     """Find the fastest micro-batch size that fits in memory.
 
-    A separate process runs training steps and measures them. `bertaccum train --micro-batch auto`
-    does the same; measurements are cached and reused.
+    A separate process runs training steps and measures their memory and speed. `bertaccum train
+    --micro-batch auto` plans in the same way. Measurements are cached for later runs.
 
     \b
     Examples:

@@ -34,8 +34,8 @@ def predict(
 ) -> None:
     """Predict the classes of texts with the best model of a run.
 
-    Texts are arguments, rows of a file, or lines of stdin, and are predicted as they arrive. Each
-    prediction is one line: class, probability, text.
+    Texts are arguments, rows of a file, or lines of stdin. Predictions are printed as texts arrive,
+    one line per text: class, probability, text.
 
     \b
     Examples:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def make_page(view: View, **values: Any) -> None:
     """Write an HTML page about a run, with curves, scores and mistakes.
 
-    The page is one file that needs no network. The best model is evaluated for it, on the same
-    split as with `bertaccum eval`. RUN is the same as --run.
+    The page is one file that needs no network. It includes an evaluation of the best model, by
+    default on the same split as `bertaccum eval`. RUN is a shorter form of --run.
 
     \b
     Examples:

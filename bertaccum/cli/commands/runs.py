@@ -45,7 +45,7 @@ def runs(folder: str, as_json: bool) -> None:
 
 
 def _none_in(folder: Path) -> str:
-    """Return the message for a folder without runs, naming a folder below it that has some."""
+    """Return the message for a folder without runs; it names a subfolder with runs, if any."""
     if RunPaths(folder).config.is_file():
         return f"{folder} is a run: `bertaccum show {folder}`"
     below = RunPaths(folder / "*/*").config.relative_to(folder)
@@ -60,7 +60,7 @@ def _none_in(folder: Path) -> str:
 def show(run: str, as_json: bool) -> None:
     """Show the plan, progress, evaluations and options of a run.
 
-    RUN is the same as --run.
+    RUN is a shorter form of --run.
 
     \b
     Examples:

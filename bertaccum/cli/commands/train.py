@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     group=CHECKPOINTS,
     type=click.Path(),
     metavar="RUN",
-    help="Run folder to resume, with its own options, from its last checkpoint.",
+    help="Run folder to resume from its last checkpoint, with the options of that run.",
 )
 @options(TrainConfig)
 @click.option(
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     cls=GroupedOption,
     group=OPTIMISATION,
     type=click.IntRange(min=1),
-    help="Number of runs, each with its own seed and a folder in --out; prints mean and standard"
-    " deviation.",
+    help="Number of runs, each with its own seed and its own folder in --out; prints means and"
+    " standard deviations.",
 )
 @json_option
 @shown
@@ -63,7 +63,7 @@ def train(
       bertaccum train --config configs/cola.yaml --seeds 3 --out runs/cola
 
     SIGINT (Ctrl-C) and SIGTERM stop training after the current update and save a checkpoint; a
-    second signal stops it at once.
+    second signal stops it immediately.
     """
     named = {name: value for name, value in values.items() if is_named(ctx, name)}
     if resume is None:
@@ -80,7 +80,7 @@ def train(
                 start = event
             elif isinstance(event, events.Finished):
                 summaries.append(event.summary)
-            # Only the chief reports events, except that each worker reports its own out-of-memory.
+            # Only the chief reports events, but every worker reports that it ran out of memory.
             if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
                 view.event(event)
     if isinstance(event, events.Stopped):
@@ -96,9 +96,11 @@ def train(
 
 
 def _leave(view: View, number: int) -> NoReturn:
-    """End the process at once: a running TensorFlow call cannot be interrupted."""
+    """End the process immediately: a running TensorFlow call cannot be interrupted."""
     try:
         view.stop()
-        view.error("stopped at once; resume from the last checkpoint with --resume", 128 + number)
+        view.error(
+            "stopped immediately; resume from the last checkpoint with --resume", 128 + number
+        )
     finally:
         os._exit(128 + number)

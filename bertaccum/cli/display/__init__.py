@@ -1,4 +1,4 @@
 """Output of the command line: results on stdout, everything else on stderr.
 
-rich is imported at the first output, not at start-up.
+rich is imported only when a command shows its output, not at start-up.
 """

@@ -1,11 +1,11 @@
-"""Notes of `bertaccum prepare` about problems in the data, from the manifest."""
+"""Notes of `bertaccum prepare` on problems in the data, derived from the manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-# With fewer examples, each one changes the accuracy by more than 3 %.
+# If a split has fewer examples, each of them changes the accuracy by more than 3 %.
 _FEW = 30
 _NAMED_CLASSES = 5
 
@@ -35,7 +35,8 @@ def _duplicates(found: dict[str, Any], options: dict[str, Any]) -> Iterator[str]
         done = (
             "only the first row of each is kept"
             if drop
-            else "all rows of a text are in one split; --drop-duplicates keeps only the first"
+            else "all rows with the same text are in one split; --drop-duplicates keeps only the"
+            " first"
         )
         texts = _counted(repeated["texts"], "text occurs", "texts occur")
         yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
@@ -61,8 +62,8 @@ def _oddities(found: dict[str, Any]) -> Iterator[str]:
     for part, labels in found["missing_labels"].items():
         for label, count in labels.items():
             yield (
-                f"{_rows_have(count, part)} the label {label!r}; if that means missing, delete"
-                f" {'it' if count == 1 else 'them'}"
+                f"{_rows_have(count, part)} the label {label!r}; if it stands for a missing value,"
+                f" delete {'the row' if count == 1 else 'the rows'}"
             )
 
 
@@ -82,12 +83,12 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on classes that have no row in a split."""
     counts = {name: split["classes"] for name, split in manifest["counts"].items()}
     if lost := [name for name, count in counts["train"].items() if not count]:
-        yield f"train.tsv has no row of {_listed(lost)}: all of them are also in the test set"
+        yield f"train.tsv has no rows labeled {_listed(lost)}: all their texts are in the test set"
     for split in _held_out(manifest):
         rare = [name for name, count in counts[split].items() if not count and name not in lost]
         if rare:
             yield (
-                f"{split}.tsv has no row of {_listed(rare)}, whose few texts are all in"
+                f"{split}.tsv has no rows labeled {_listed(rare)}: the few such rows are in"
                 f" train.tsv; raise --{split}-fraction or add texts"
             )
 
@@ -98,7 +99,7 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
         rows = manifest["counts"][split]["rows"]
         if rows < _FEW:
             yield (
-                f"{split}.tsv has {_rows(rows)}, each {1 / rows:.0%} of its accuracy;"
+                f"{split}.tsv has {_rows(rows)}; each changes its accuracy by {1 / rows:.0%};"
                 f" raise --{split}-fraction"
             )
 

@@ -18,7 +18,7 @@ from bertaccum.training.events import Event, Started, Updated
 
 
 class _Interval:
-    """A timer for output at most once per interval."""
+    """A timer that limits output to once per interval."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._last = seconds, -math.inf
@@ -32,10 +32,10 @@ class _Interval:
 
 
 class Lines(View):
-    """A view of plain lines: progress at intervals, everything else at once.
+    """A view that prints plain lines: progress at intervals, everything else immediately.
 
     Args:
-      seconds: The time between progress lines.
+      seconds: The minimum time between progress lines.
       verbose: As for `View`.
     """
 
@@ -43,7 +43,7 @@ class Lines(View):
         super().__init__(verbose)
         self._interval = _Interval(seconds)
         self._track: Track | None = None
-        # For each phase, the time and amount of its first report, and its current amount.
+        # For each phase: the time and the amount of its first report, and its latest amount.
         self._first: dict[str, tuple[float, int]] = {}
         self._done: dict[str, int] = {}
 
@@ -74,12 +74,12 @@ class Lines(View):
 
 
 class Records(View):
-    """A view of JSON lines: progress and updates at intervals, everything else at once.
+    """A view that prints JSON lines: progress and updates at intervals, the rest immediately.
 
     Each record has the keys `time` and `event`.
 
     Args:
-      seconds: The time between progress records.
+      seconds: The minimum time between progress records.
       verbose: As for `View`.
     """
 

@@ -19,7 +19,7 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
     """Yield a file to write to, or None if `named` is None; the file appears only when complete.
 
     Raises:
-      ConfigError: The file cannot be written. This is raised before any computation.
+      ConfigError: The file cannot be written. The error is raised before any computation.
     """
     if named is None:
         yield None
@@ -34,7 +34,7 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
         try:
             file = stack.enter_context(
                 new_file(path.resolve())
-            )  # Write to the target of a link, so that the link remains.
+            )  # Write to the target of a symbolic link, so that the link remains.
         except OSError as error:
             raise ConfigError(
                 f"--results {named} cannot be written ({error.strerror})",
@@ -58,10 +58,10 @@ def write_predictions(file: BinaryIO, found: Iterable[Prediction]) -> int:
 
 
 def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
-    """Write eval_results.txt: lines `key = value` with the keys and order of run_classifier.
+    """Write eval_results.txt: lines `key = value`, with the same keys and order as run_classifier.
 
-    In run_classifier, `loss` is a mean of batch means. Here it is the mean over all examples, like
-    `eval_loss`.
+    In run_classifier, `loss` is a mean of batch means. In this file it equals `eval_loss`, the mean
+    over all examples.
 
     Args:
       file: The file to write to.

@@ -1,4 +1,4 @@
-"""Progress of a run, computed from its events for display while it runs."""
+"""The progress of a run, computed from its events and displayed while it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT = 0.95
 
 
 class Mean:
-    """An exponential moving average without the bias towards zero of its first values.
+    """An exponential moving average whose first values are not biased towards zero.
 
     Source: the bias correction of Kingma and Ba 2015, "Adam".
     """
@@ -36,11 +36,11 @@ class Mean:
 
 
 class Track:
-    """The current figures of a run.
+    """The current numbers of a run, such as its loss and speed.
 
     Attributes:
       loss: The smoothed training loss.
-      speed: The smoothed number of examples per second, without evaluations.
+      speed: The smoothed number of examples per second, excluding evaluations.
     """
 
     def __init__(self, started: Started) -> None:
@@ -54,7 +54,7 @@ class Track:
         self._since = math.nan
 
     def see(self, event: Event) -> None:
-        """Update the figures with an event of the run."""
+        """Update the numbers with an event of the run."""
         if isinstance(event, Updated):
             if self.first is None:
                 self.first, self._since = event, time.monotonic()
@@ -85,10 +85,13 @@ class Track:
 
 
 def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Track | None:
-    """Update the track with an event, report the event if it matters at once, return the track.
+    """Update the track with an event, and report the event if the user must see it immediately.
 
     A `Started` event begins a new track. A worker that is not the chief gets no `Started` event,
     so its track stays None.
+
+    Returns:
+      The track.
     """
     if isinstance(event, Started):
         track = Track(event)
@@ -107,7 +110,7 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
 
 
 def progressing(track: Track) -> str:
-    """Return the progress of a run as one line."""
+    """Return a line that describes the progress of a run."""
     last = track.last
     assert last is not None
     parts = [

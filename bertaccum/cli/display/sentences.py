@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 # Shown before the first update.
-TRACING = "tracing the update, which takes a while but happens only once"
+TRACING = "tracing the training step, which takes a while but happens only once"
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def with_flags(message: str) -> str:
 
 
 def from_here(path: Path) -> Path:
-    """Return a path relative to the current folder if it is inside, else unchanged."""
+    """Return a path relative to the current folder if it is inside that folder, else unchanged."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -85,7 +85,7 @@ def result_json(values: Any, indent: int | None = 2) -> None:
 
 
 def prediction(found: Prediction, as_json: bool) -> None:
-    """Print class, probability and text on one line, or the whole prediction as JSON."""
+    """Print a prediction on one line: class, probability and text, or all fields as JSON."""
     if as_json:
         result_json(found, indent=None)
     else:
@@ -123,13 +123,13 @@ def _weights(event: Started) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration as h:mm:ss, such as 0:01:04, or ? if unknown."""
+    """Return a duration such as `0:01:04` or `1 day, 0:01:04`, or `?` if it is unknown."""
     return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
 
 
 def skipped(event: Updated) -> str:
     """Return the message for an update that was skipped."""
-    return f"update {event.update}: skipped, the gradient was not finite"
+    return f"update {event.update}: skipped, because the gradient was not finite"
 
 
 def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
@@ -147,11 +147,11 @@ def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) 
 
 
 def out_of_memory(event: OutOfMemory) -> str:
-    """Return the message for a window that ran out of memory and is run again."""
+    """Return the message for an update that ran out of memory and is run again."""
     how = "with recomputation, " if event.out_of_memory == event.micro_batch else ""
     return (
         f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
-        f" running it again {how}in micro-batches of {event.micro_batch}"
+        f" running the update again {how}in micro-batches of {event.micro_batch}"
     )
 
 
@@ -159,8 +159,8 @@ def stopped(event: Stopped, again: bool = False) -> str:
     """Return the message for a run that a signal stopped.
 
     Args:
-      event: The event of the stop.
-      again: Whether the same command resumes the run.
+      event: The `Stopped` event.
+      again: Whether the same command, run again, resumes the run.
     """
     if again or event.workers > 1:
         how = "run the same command again to resume"

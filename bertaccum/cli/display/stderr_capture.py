@@ -1,6 +1,6 @@
 """Capture of stderr, so that other output of the process cannot break the display of a view.
 
-TensorFlow's C++ runtime writes to file descriptor 2, past `sys.stderr`.
+TensorFlow's C++ runtime writes directly to file descriptor 2, bypassing `sys.stderr`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TextIO
 
 _STDERR = 2
 _POLL_SECONDS = 0.2
-# This program waits until the other end of a pipe closes, then copies the rest of a file to stderr.
+# This program waits until the other end of a pipe closes, and then copies the unread rest of a
+# file to stderr.
 _HEIR = """
 import os, sys
 pipe, log = map(int, sys.argv[1:])
@@ -26,18 +27,19 @@ while text := os.read(log, 65536):
 
 
 class Capture:
-    """A capture of everything written to file descriptor 2 until `close`, also by C++ code.
+    """A capture of everything that Python or C++ code writes to file descriptor 2 until `close`.
 
-    The text goes to a temporary file. A failed check in C++ aborts the process before Python can
-    show it, so a small second process waits for the end of this one and then shows the unread
-    text. Both share one read position, so no line is shown twice. (If this process is the first
-    one of a container, the system ends the second process with it.)
+    The text goes to a temporary file. If a check in C++ code fails, the process aborts before
+    Python can show the text. A small second process therefore waits for the end of this process,
+    and then shows the unread text. Both processes share one read position, so no line is shown
+    twice. (If this process is the first one of a container, the operating system ends the second
+    process with it.)
 
     Attributes:
       stderr: The stream that still reaches the user.
 
     Args:
-      show: Called in another thread with each line soon after it is written.
+      show: Called in another thread with each line, soon after the line is written.
 
     Raises:
       OSError: There is no stderr or no temporary folder.
@@ -63,7 +65,7 @@ class Capture:
             self._reader.start()
 
     def close(self) -> str:
-        """Restore stderr, and return the text that was not shown yet."""
+        """Restore stderr, and return the text that has not been shown yet."""
         _flush_stderr()
         os.dup2(self._terminal.fileno(), _STDERR)
         self._closing.set()
@@ -90,14 +92,14 @@ class Capture:
 
 def _start_heir(pipe: int, log: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-IS", "-c", _HEIR, str(pipe), str(log)]
-    # A separate session keeps Ctrl-C from reaching this process.
+    # In a session of its own, the second process does not receive Ctrl-C.
     return subprocess.Popen(command, pass_fds=(pipe, log), start_new_session=True)
 
 
 def _is_captured(stream: TextIO) -> bool:
     try:
         return stream.fileno() == _STDERR
-    except (OSError, ValueError):  # A stream of a test or a notebook has no file descriptor.
+    except (OSError, ValueError):  # In a test or a notebook, the stream has no file descriptor.
         return False
 
 

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal. Names fold onto several lines; numbers are never split."""
+"""Tables that fit the terminal. Names wrap onto several lines; numbers are never split."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-# Width for a pipe or a file: each row is one line, and no column is left out.
+# Width for a pipe or a file, where each row is one line and no column is left out.
 _NO_LIMIT = 1_000_000
-# Minimum width of a folded name, in cells.
+# Minimum width of a wrapped name, in terminal cells.
 _NARROWEST_NAME = 12
 # Numbers with their units, sizes such as 8 x 4, times and dates.
 _NUMBER = re.compile(r"(?:[-+?\d.,:%*=/ ]|x|by|e)+(?: [A-Za-z/]+)?")
@@ -23,20 +23,23 @@ Row = Sequence[str]
 
 
 def stdout_console() -> Console:
-    """Return a console as wide as the terminal, or of unlimited width without a terminal."""
+    """Return a console as wide as the terminal.
+
+    The width is unlimited if stdout is not a terminal.
+    """
     width = None if sys.stdout.isatty() else _NO_LIMIT
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
 
 
 def is_limited(console: Console) -> bool:
-    """Return whether this console has a limited width."""
+    """Return whether a console has a limited width."""
     return console.width < _NO_LIMIT
 
 
 def layout(head: Row, rows: Sequence[Row], width: int, boxed: bool = True) -> Table | None:
-    """Return a table of at most `width` cells, or None if the columns do not fit.
+    """Return a table at most `width` cells wide, or None if the columns do not fit.
 
-    A box separates the columns better but needs more room.
+    A table with a box is easier to read, but wider.
 
     Args:
       head: The names of the columns.
@@ -55,10 +58,10 @@ def layout(head: Row, rows: Sequence[Row], width: int, boxed: bool = True) -> Ta
 def fitted(
     head: Row, rows: Sequence[Row], width: int, least: Sequence[str] = (), boxed: bool = True
 ) -> tuple[Table, list[str]]:
-    """Return a table without the columns that do not fit, and the names of those columns.
+    """Return a table without the columns that do not fit, and the names of the columns left out.
 
     Args:
-      head: The names of the columns. The first column always stays.
+      head: The names of the columns. The first column is never left out.
       rows: The rows of cells.
       width: The width in terminal cells.
       least: The columns to leave out first, in this order; the others follow from the right.
@@ -80,14 +83,14 @@ def show(
     least: Sequence[str] = (),
     rest: str = "--json has all columns",
 ) -> None:
-    """Print a table without the columns that do not fit, and a line that names those columns.
+    """Print a table without the columns that do not fit, and a line that names these columns.
 
     Args:
       console: The console to print to.
       head: The names of the columns.
       rows: The rows of cells.
-      least: The columns to leave out first.
-      rest: The end of that line, which says where to find those columns.
+      least: The columns to leave out first, in this order.
+      rest: The end of that line, which says where to find the missing columns.
     """
     table, left_out = fitted(head, rows, console.width, least)
     console.print(table)
@@ -96,7 +99,7 @@ def show(
 
 
 def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
-    """Print all columns in as many tables as necessary, each starting with the first column."""
+    """Print all columns, in several tables if necessary; each table repeats the first column."""
     left = list(range(1, len(head)))
     while left:
         for count in range(len(left), 0, -1):
@@ -137,7 +140,7 @@ def _table(table: Table, head: Row, rows: Sequence[Row], widths: Sequence[int]) 
 
 
 def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
-    """Return the column widths, folding the widest names first, or None if they do not fit."""
+    """Return the column widths, or None if the columns do not fit; the widest names wrap first."""
     widths = [max(map(cell_len, column)) for column in columns]
     least = [_least_width(column) for column in columns]
     if sum(least) > room:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bertaccum.planning.batch_plan import PlanResult
     from data_prep.preparation import PrepareResult
 
-# Maximum number of rows for classes, or pairs of classes, on a terminal.
+# Maximum number of rows of a table of classes, or of pairs of classes, on a terminal.
 _MOST_ROWS = 20
 
 
@@ -40,7 +40,7 @@ def evaluation(values: dict[str, Any]) -> None:
 
 
 def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
-    """Print one row per class; a terminal shows only the classes with the lowest F1."""
+    """Print one row per class; on a terminal, only for the classes with the lowest F1."""
     lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
     left_out = len(classes) - len(lowest) if is_limited(console) else 0
     rows = [
@@ -58,7 +58,7 @@ def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
 
 
 def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> None:
-    """Print the confusion matrix, or the most frequent mistakes if the matrix does not fit."""
+    """Print the confusion matrix, or the most frequent mistakes if the matrix is too wide."""
     head = ["label \\ predicted", *names]
     rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
     if matrix := layout(head, rows, console.width):
@@ -102,12 +102,12 @@ def planned(found: PlanResult, path: str) -> None:
     )  # fmt: skip
     rows = [_candidate(row, values) for row in values["candidates"]]
     show(console, head, rows, least=("predicted", "recompute", "measured"))
-    console.print(f"examples/s: of {found.timed_on}")
-    kept = ", measured before" if found.cached else f", {values['planning_seconds']:.0f} s"
+    console.print(f"examples/s: measured on {found.timed_on}")
+    kept = ", measured earlier" if found.cached else f", {values['planning_seconds']:.0f} s"
     if found.plan is not None:
         console.print(f"* {found.plan}: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
-            console.print(f"peak of its real update: {format_size(values['peak_memory_bytes'])}")
+            console.print(f"peak of a real update: {format_size(values['peak_memory_bytes'])}")
     console.print(f"{path}: written{kept}", soft_wrap=True)
 
 
@@ -128,7 +128,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     """Return the lines above the table: model, device, static memory and memory per example."""
     parts = ", ".join(f"{k} {format_size(v)}" for k, v in values["static_bytes"].items() if v)
     examples = [
-        f"{format_size(v)} an example of {values['longest']} tokens"
+        f"{format_size(v)} per example of {values['longest']} tokens"
         + (" with recomputation" if kind == "layer" else "")
         for kind, v in values["example_bytes"].items()
     ]
@@ -144,7 +144,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
 def prepared(result: PrepareResult) -> None:
     """Print the result of `bertaccum prepare`."""
     console, manifest = stdout_console(), result.manifest
-    done = "is there already, unchanged" if result.unchanged else "written"
+    done = "already prepared, unchanged" if result.unchanged else "written"
     console.print(f"{result.folder}: {done}", soft_wrap=True)
     console.print(f"source: {manifest['source']}", soft_wrap=True)
     head = ["split", "rows", *manifest["labels"]]
@@ -160,7 +160,10 @@ def prepared(result: PrepareResult) -> None:
 
 
 def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[str, Any]) -> None:
-    """Print one row per class, the most frequent first."""
+    """Print a row with the totals, then one row for each of the most frequent classes.
+
+    The classes are sorted by the counts of the first split.
+    """
     per_class = [[of["classes"][label] for of in counts.values()] for label in labels]
     found = sorted(zip(labels, per_class, strict=True), key=lambda row: -row[1][0])
     rows = [("all classes", [of["rows"] for of in counts.values()]), *found[:_MOST_ROWS]]
@@ -185,7 +188,12 @@ def runs(outlines: list[dict[str, Any]]) -> None:
 
 
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
-    """Return the row of a run, with the name of its metric if the runs use different ones."""
+    """Return the table row of a run.
+
+    Args:
+      row: The outline of the run.
+      mixed: Whether to add the name of the metric, because the runs use different ones.
+    """
     best = row["best_metric"]
     named = f" {LABELS[row['best_by']]}" if mixed else ""
     return [
@@ -223,7 +231,7 @@ def run(found: dict[str, Any]) -> None:
         _while_training(console, found["evaluations"], metrics)
     if found["evaluated"]:
         _evaluated(console, found["evaluated"], metrics)
-    # Runs of earlier versions do not distinguish set options from resolved ones.
+    # Runs of earlier versions do not distinguish options that the user set from resolved ones.
     mixed = found["resolved"] is None
     heading = "options that differ from their defaults:" if mixed else "options set:"
     _options(console, heading, found["config"])
@@ -269,7 +277,7 @@ def _while_training(
 def _evaluated(
     console: Console, evaluations: dict[str, dict[str, Any]], metrics: list[str]
 ) -> None:
-    """Print the results of `bertaccum eval`, one row per split or file."""
+    """Print the saved results of `bertaccum eval`, one row per split or file."""
     head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
     rows = [
         [
@@ -312,7 +320,7 @@ def spread(found: dict[str, Any]) -> None:
         for name, label in _SPREAD.items()
         if name in found
     ]
-    show(stdout_console(), (head, "mean", "spread", "least", "most"), rows)
+    show(stdout_console(), (head, "mean", "spread", "lowest", "highest"), rows)
 
 
 _SPREAD = {
@@ -335,7 +343,7 @@ def compared(values: dict[str, Any]) -> None:
     show_side_by_side(console, ["run", *names], rows)
     console.print(
         f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
-        " deviation of the loss around its running mean over as many"
+        " deviation of the loss around its running mean over the same number"
     )
     if values["differences"]:
         differing = [_differing(console, *of) for of in values["differences"].items()]
@@ -345,14 +353,17 @@ def compared(values: dict[str, Any]) -> None:
 
 
 def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
-    """Return the row of an option; a terminal shows the common folder of its values only once."""
+    """Return the table row of an option that differs between runs.
+
+    On a terminal, the folder that all values share is moved to the first cell.
+    """
     cells = ["" if value is None else str(value) for value in values]
     folder, below = without_common_folder(cells) if is_limited(console) else ("", cells)
     return [f"{option} in {folder}" if folder else option, *below]
 
 
 def _below_common_folder(console: Console, runs: Sequence[str]) -> list[str]:
-    """Print the common folder of the runs, and return their paths relative to it."""
+    """Print the common folder of the runs, if any, and return their paths relative to it."""
     folder, names = without_common_folder(runs)
     if folder:
         console.print(f"in {folder}", soft_wrap=True)
@@ -360,7 +371,7 @@ def _below_common_folder(console: Console, runs: Sequence[str]) -> list[str]:
 
 
 def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
-    """Return the facts of a run as `compare` shows them; a missing fact is an empty string."""
+    """Return the facts of a run that `compare` shows; an unknown fact is an empty string."""
 
     def number(name: str, form: str = ".4f") -> str:
         return "" if row[name] is None else format(row[name], form)

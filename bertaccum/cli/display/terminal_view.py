@@ -1,4 +1,4 @@
-"""The view for a terminal: progress bars and figures at the bottom, events scrolling above."""
+"""The view for a terminal: progress bars and numbers at the bottom, events scrolling above."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from bertaccum.sizes import known_size
 from bertaccum.training.events import Event
 
 _TRAINING = "training"
-# On narrower terminals, bars are omitted to leave room for their numbers.
+# On terminals narrower than this, bars are omitted to leave room for the numbers beside them.
 _WITH_BARS = 60
 
 
 class _Terminal(Console):
-    """A console as wide as its terminal; rich would ask file descriptor 2, which is captured."""
+    """A console as wide as its terminal.
+
+    rich would read the width from file descriptor 2, which is captured.
+    """
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
@@ -43,10 +46,10 @@ class _Terminal(Console):
 
 
 class Live(View):
-    """A view that shows phases as bars and the progress of training as figures.
+    """A view that shows phases as progress bars, and the state of training as a row of numbers.
 
     Args:
-      console: The console to write to; by default that of stderr.
+      console: The console to write to; by default a console for stderr.
       verbose: As for `View`.
     """
 
@@ -78,7 +81,7 @@ class Live(View):
             self._tasks[what] = self._bars.add_task(what, total=total)
         task = self._tasks[what]
         if done < self._bars.tasks[self._bars.task_ids.index(task)].completed:
-            self._bars.reset(task)  # A phase that repeats, such as evaluation.
+            self._bars.reset(task)  # The phase has started again, as evaluation does.
         # Hide the bars of finished phases, except that of training.
         visible = what == _TRAINING or done != total
         self._bars.update(task, completed=done, total=total, visible=visible)
@@ -107,7 +110,7 @@ class Live(View):
 
 
 def _bars(width: int) -> Progress:
-    """Return the progress bars; long names fold, and numbers are never split."""
+    """Return the progress bars; long names wrap, and numbers are never split."""
     whole = Column(no_wrap=True)
     return Progress(
         TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
@@ -119,7 +122,7 @@ def _bars(width: int) -> Progress:
 
 
 def _figures(track: Track, width: int) -> RenderableType:
-    """Return a row of names above a row of values, without empty ones and those that do not fit."""
+    """Return a row of names above a row of values; omit empty values and what does not fit."""
     last, evaluated = track.last, track.evaluated
     if last is None:
         return "" if track.over else sentences.TRACING

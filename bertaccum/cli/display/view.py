@@ -1,9 +1,9 @@
 """Views, which show progress: live on a terminal, as lines or JSON records elsewhere.
 
-A view is a context manager, the `Progress` callback of the library, and a receiver of a run's
-events. Inside the context, only the view writes to stderr; output of TensorFlow and Python's
-warnings is captured. `--verbose` shows it at once; otherwise it is shown before the error if the
-run fails.
+A view is a context manager, a `Progress` callback for the library, and a receiver of a run's
+events. Inside the context, only the view writes to stderr; the output of TensorFlow and Python's
+warnings are captured. With `--verbose` the captured text is shown immediately; otherwise it is
+shown only if the run fails, before the error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertaccum.training.events import Event
 
 
 class View:
-    """The base class of all views, which shows only errors, as for `--quiet`.
+    """The base class of all views. It shows only errors, and is the view for `--quiet`.
 
     Args:
       verbose: Whether to show what libraries write to stderr.
@@ -51,11 +51,11 @@ class View:
         Args:
           what: The name of the phase.
           done: The amount of finished work.
-          total: The amount of all work; None if unknown.
+          total: The total amount of work; None if it is unknown.
         """
 
     def note(self, line: str) -> None:
-        """Show a line for the user."""
+        """Show a message in one line."""
 
     def event(self, event: Event) -> None:
         """Show an event of a run."""
@@ -69,6 +69,6 @@ class View:
         sentences.note(f"error: {message}", self.stderr)
 
     def stop(self) -> str:
-        """Release the terminal and stderr, and return captured text that was not shown yet."""
+        """Release the terminal and stderr, and return captured text that has not been shown yet."""
         capture, self._capture = self._capture, None
         return capture.close() if capture else ""
