@@ -93,7 +93,8 @@ def test_no_rows_left_after_dropping_is_refused(prepared: Any, tmp_path: Path) -
 
 
 def test_one_text_per_class_cannot_be_held_out(prepared: Any) -> None:
-    with pytest.raises(InputError, match=r"too few different texts to hold out any of them as dev.tsv"):
+    message = r"too few different texts to hold out any of them as dev\.tsv"
+    with pytest.raises(InputError, match=message):
         prepared([("yes", "good"), ("no", "bad")] * 10)
 
 
