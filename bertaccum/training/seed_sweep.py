@@ -114,8 +114,8 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
       `runs` (their number), `best_by` (the metric that selected each best checkpoint), and for each
-        metric its `mean`, `spread` (sample standard deviation, 0 for a single run), `least` and
-        `most`. Values that are not finite are left out.
+        metric its `mean`, `std` (sample standard deviation, 0 for a single run), `min` and
+        `max`. Values that are not finite are left out.
     """
     result: dict[str, Any] = {
         "runs": len(summaries),
@@ -128,9 +128,9 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
             continue
         result[name] = {
             "mean": statistics.fmean(values),
-            "spread": statistics.stdev(values) if len(values) > 1 else 0.0,
-            "least": min(values),
-            "most": max(values),
+            "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "min": min(values),
+            "max": max(values),
         }
     write_text(out / "seeds.json", json_text(result))
     return result

@@ -464,8 +464,11 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     common += ["--max-seq-length", 16, "--target-batch", 20]
     planned = run("plan", *common, "--recompute", "none")
     assert (planned.code or 0) == 0
-    assert "always in use: parameters 110 MiB" in planned.out
-    assert re.search(r"7 x 3 x 1 = 20 \* +│ none +│ 709 MiB .* yes", planned.out)
+    static = (
+        "parameters 110 MiB (embeddings 60 MiB), optimizer slots 220 MiB, gradient accumulators"
+    )
+    assert f"always in use: {static} 110 MiB\n" in planned.out
+    assert re.search(r"│ 7 \* +│ 3 +│ none +│ 709 MiB .* yes", planned.out)
     assert "* 20 examples per update: micro-batches of 7 examples, more if" in planned.out
     assert "the whole window fits, but smaller micro-batches are faster" in planned.out
     assert "plan.json: written" in planned.out

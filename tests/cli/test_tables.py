@@ -144,7 +144,7 @@ def comparison(runs: int) -> dict[str, Any]:
 
 def planned() -> SimpleNamespace:
     candidate = {
-        "recompute": "layer", "target_batch": 512, "replicas": 2, "predicted_peak_bytes": 3 * 2**30,
+        "recompute": "layer", "predicted_peak_bytes": 3 * 2**30,
         "measured_peak_bytes": 2.5 * 2**30, "examples_per_second": 123.4, "fits": True,
     }  # fmt: skip
     values = {

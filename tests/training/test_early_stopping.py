@@ -136,7 +136,7 @@ def test_runs_with_several_seeds_can_be_stopped_and_resumed(config: Any) -> None
     losses = [summary["final_loss"] for summary in summaries]
     assert len(set(losses)) == 3
     assert spread["final_loss"]["mean"] == pytest.approx(np.mean(losses))
-    assert spread["final_loss"]["spread"] == pytest.approx(np.std(losses, ddof=1))
+    assert spread["final_loss"]["std"] == pytest.approx(np.std(losses, ddof=1))
     assert json.loads(Path(asked.out, "seeds.json").read_text()) == spread
 
 

@@ -97,9 +97,7 @@ def planned(found: PlanResult, path: str) -> None:
     console = stdout_console()
     for line in plan_heading(values):
         console.print(line)
-    head = (
-        "micro-batch x steps x replicas", "recompute", "predicted", "measured", "examples/s", "fits"
-    )  # fmt: skip
+    head = ("micro-batch", "steps", "recompute", "predicted", "measured", "examples/s", "fits")
     rows = [_candidate(row, values) for row in values["candidates"]]
     show(console, head, rows, least=("predicted", "recompute", "measured"))
     console.print(f"examples/s: measured on {found.timed_on}")
@@ -114,8 +112,8 @@ def planned(found: PlanResult, path: str) -> None:
 def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
     taken = all(row[key] == values[key] for key in ("micro_batch", "recompute"))
     return [
-        f"{row['micro_batch']} x {row['accumulation_steps']} x {row['replicas']}"
-        f" = {row['target_batch']}" + (" *" if taken else ""),
+        f"{row['micro_batch']}" + (" *" if taken else ""),
+        f"{row['accumulation_steps']}",
         row["recompute"],
         format_size(row["predicted_peak_bytes"]),
         known_size(row["measured_peak_bytes"]),
@@ -124,9 +122,21 @@ def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
     ]
 
 
+_STATIC = {
+    "parameters": "parameters",
+    "slots": "optimizer slots",
+    "accumulators": "gradient accumulators",
+}
+
+
 def plan_heading(values: dict[str, Any]) -> list[str]:
     """Return the lines above the table: model, device, static memory and memory per example."""
-    parts = ", ".join(f"{k} {format_size(v)}" for k, v in values["static_bytes"].items() if v)
+    static = {name: format_size(size) for name, size in values["static_bytes"].items() if size}
+    if "embeddings" in static:
+        static["parameters"] += f" (embeddings {static['embeddings']})"
+    parts = ", ".join(
+        f"{label} {static[name]}" for name, label in _STATIC.items() if name in static
+    )
     examples = [
         f"{format_size(v)} per example of {values['longest']} tokens"
         + (" with recomputation" if kind == "layer" else "")
@@ -320,7 +330,7 @@ def spread(found: dict[str, Any]) -> None:
         for name, label in _SPREAD.items()
         if name in found
     ]
-    show(stdout_console(), (head, "mean", "spread", "lowest", "highest"), rows)
+    show(stdout_console(), (head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
 _SPREAD = {
