@@ -38,8 +38,8 @@ def test_auto_selects_the_fastest_supported_precision(
     ("precision", "advice"),
     [
         ("float32", "lower `learning_rate`"),
-        ("mixed_bfloat16", "lower `learning_rate`, or pass `precision` float32"),
-        ("mixed_float16", "lower `learning_rate`, or pass `precision` mixed_bfloat16 or float32"),
+        ("mixed_bfloat16", "lower `learning_rate`, or set `precision` to float32"),
+        ("mixed_float16", "lower `learning_rate`, or set `precision` to mixed_bfloat16 or float32"),
     ],
 )
 def test_only_wider_precisions_are_suggested(precision: str, advice: str) -> None:

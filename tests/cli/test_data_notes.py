@@ -49,7 +49,9 @@ def test_training_texts_in_the_test_set_are_counted() -> None:
 def test_repeated_texts_are_counted() -> None:
     repeated = {"texts": 40, "rows": 92}
     counted = "40 texts occur more than once in the training set (92 rows): "
-    together = "all rows of a text are in one split; --drop-duplicates keeps only the first"
+    together = (
+        "all rows with the same text are in one split; --drop-duplicates keeps only the first"
+    )
     for drop in (None, False):
         assert counted + together in said(drop, repeated=repeated)
     assert counted + "only the first row of each is kept" in said(True, repeated=repeated)
@@ -86,14 +88,14 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
         (
             counted(neg=10, pos=10),
             0,
-            ["dev.tsv has 20 rows; each changes its accuracy by 5%; raise --dev"],
+            ["dev.tsv has only 20 rows, so one row is 5% of its accuracy; raise --dev"],
         ),
         (
             counted(neg=10, pos=10),
             0.1,
             [
-                "test.tsv has 20 rows; each changes its accuracy by 5%; raise --test",
-                "dev.tsv has 20 rows",
+                "test.tsv has only 20 rows, so one row is 5% of its accuracy; raise --test",
+                "dev.tsv has only 20 rows",
             ],
         ),
         (
@@ -104,7 +106,10 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
         (
             counted(a=1, **dict.fromkeys("bcdefgh", 0)),
             0,
-            ["no row of b, c, d, e, f and 2 more, whose", "dev.tsv has 1 row, each 100% of its"],
+            [
+                "dev.tsv has no rows labeled b, c, d, e, f and 2 more: the",
+                "dev.tsv has only 1 row, so",
+            ],
         ),
     ],
 )

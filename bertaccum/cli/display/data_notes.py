@@ -99,7 +99,7 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
         rows = manifest["counts"][split]["rows"]
         if rows < _FEW:
             yield (
-                f"{split}.tsv has {_rows(rows)}; each changes its accuracy by {1 / rows:.0%};"
+                f"{split}.tsv has only {_rows(rows)}, so one row is {1 / rows:.0%} of its accuracy;"
                 f" raise --{split}-fraction"
             )
 
