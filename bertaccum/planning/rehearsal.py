@@ -182,7 +182,7 @@ def _values(
         "model": request.inputs.source.name,
         "parameters": built["parameters"],
         "precision": built["precision"],
-        "device": "a GPU, rehearsed on the CPU" if request.memory_bytes else built["device"],
+        "device": "GPU simulated on the CPU" if request.memory_bytes else built["device"],
         "memory_bytes": round(task.limit_bytes - moved),
         "margin_bytes": round(task.limit_bytes * MARGIN),
         "longest": task.longest,

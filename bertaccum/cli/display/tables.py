@@ -103,7 +103,8 @@ def planned(found: PlanResult, path: str) -> None:
     console.print(f"examples/s: measured on {found.timed_on}")
     kept = ", measured earlier" if found.cached else f", {values['planning_seconds']:.0f} s"
     if found.plan is not None:
-        console.print(f"* {found.plan}: {with_flags(values['why'])}")
+        console.print(f"* {found.plan}")
+        console.print(f"reason: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
             console.print(f"peak of a real update: {format_size(values['peak_memory_bytes'])}")
     console.print(f"{path}: written{kept}", soft_wrap=True)
