@@ -118,7 +118,7 @@ def test_plan_for_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
     assert Simulated.started[0]["environment"] == {"CUDA_VISIBLE_DEVICES": ""}
     _, written = make(device_memory="4GiB")
     assert written["memory_bytes"] == (4096 - 250 - 500) * MIB
-    with pytest.raises(BertAccumError, match="no memory left after the CUDA context"):
+    with pytest.raises(BertAccumError, match="too little memory left after the CUDA context"):
         make(device_memory="500MiB")
 
 
