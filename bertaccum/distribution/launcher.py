@@ -22,7 +22,7 @@ from typing import IO
 
 from bertaccum.errors import ConfigError
 
-# After a worker fails, the others have `FIND_OUT_SECONDS` to find out which one it was. They then
+# After a worker fails, the others have `FIND_OUT_SECONDS` to find out which one failed. They then
 # receive SIGTERM and, `STOP_SECONDS` later, SIGKILL.
 FIND_OUT_SECONDS = 12.0
 STOP_SECONDS = 10.0
@@ -76,7 +76,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
                     process.wait()
     for reader in readers:
         reader.join()
-    if code and not heard and is_file(arguments[0]):  # A `bertaccum` command reports its error.
+    if code and not heard and is_file(arguments[0]):  # Commands report their own errors.
         _say(f"error: the first worker to fail exited with code {code}")
     return code
 
@@ -125,8 +125,7 @@ def _start(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        # In a session of its own, the worker does not receive Ctrl-C twice: the launcher passes it
-        # on.
+        # In a session of its own, the worker does not receive Ctrl-C; the launcher passes it on.
         start_new_session=True,
     )
 

@@ -72,8 +72,8 @@ def largest_share(target_batch: int, replicas: int) -> int:
 def even_micro_batches(target_batch: int) -> list[int]:
     """Return the micro-batch sizes worth trying, in ascending order.
 
-    For each number of micro-steps, the list has the smallest size that suffices. Any other size
-    needs as many micro-steps as a listed one, but more memory.
+    For each number of micro-steps, the list contains the smallest size that suffices. Any other
+    size needs as many micro-steps as a listed one, but more memory.
     """
     return sorted({math.ceil(target_batch / steps) for steps in range(1, target_batch + 1)})
 

@@ -21,10 +21,11 @@ from bertaccum.sizes import format_size
 LEAST_BYTES = 64 * 2**20
 # TensorFlow takes about this much of a CPU's limit before `claim_memory` can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
-# A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then leaves memory for kernels and
-# for the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than `SMALL_GPU_BYTES` is
-# free, else `RESERVE_BYTES`. These amounts (MinSystemMemory in gpu_device.cc) are for GPUs of
-# compute capability 6, such as the GTX 1050 Ti; on newer GPUs, TensorFlow leaves 1050 to 1800 MiB.
+# A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then leaves some memory free for
+# kernels and for the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than
+# `SMALL_GPU_BYTES` remains, else `RESERVE_BYTES`. These amounts (MinSystemMemory in gpu_device.cc)
+# apply to GPUs of compute capability 6, such as the GTX 1050 Ti; on newer GPUs, TensorFlow leaves
+# 1050 to 1800 MiB free.
 CONTEXT_BYTES = 250 * 2**20
 SMALL_GPU_BYTES = 2 * 2**30
 RESERVE_OF_SMALL_BYTES = 225 * 2**20
@@ -119,7 +120,7 @@ def check_limit(limit_bytes: int) -> None:
 
 
 def machine_bytes() -> int:
-    """Return the machine's memory in bytes, or its control group's limit if that is lower."""
+    """Return the machine's memory in bytes, or this process's control group limit if lower."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(_GROUP_LIMIT.read_text()))

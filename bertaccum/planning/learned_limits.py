@@ -42,7 +42,7 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, recompute: st
 
 
 def learned_limits(request: PlanRequest) -> dict[str, int]:
-    """Return, for each kind of recomputation, the smallest size that ran out of memory."""
+    """Return, for each kind of recomputation, the smallest micro-batch that ran out of memory."""
     return read_mapping(limits_file(request)) or {}
 
 

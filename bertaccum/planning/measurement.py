@@ -23,7 +23,7 @@ class MeasurementRequest:
       micro_batches: For each micro-batch, the lengths of its examples in tokens.
       recompute: Recomputation, "none" or "layer".
       accumulate: Whether to use accumulators.
-      thorough: Whether to evaluate and save a checkpoint, too, as a run does between updates.
+      thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
     """
 
     micro_batches: Sequence[Sequence[int]]

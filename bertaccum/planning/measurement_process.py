@@ -75,7 +75,7 @@ class MeasurementProcess:
             self._process.wait(_END_SECONDS)
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
-                with suppress(BrokenPipeError):  # Closing a stream sends what is unsent.
+                with suppress(BrokenPipeError):  # Closing a stream flushes unsent requests.
                     stream.close()
             self._process = None
             self._errors.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Fit the memory of the examples only to peaks that exceed the update's own peak by this factor.
+# Fit the memory of the examples only to peaks that exceed this multiple of the update's own peak.
 _CLEARLY_ABOVE = 1.03
 
 
@@ -34,13 +34,12 @@ class MemoryCost:
     peak = max(update, static + (linear * length + quadratic * length**2) * micro_batch)
 
     The quadratic part comes from attention. The optimizer step has its own peak, after all
-    activations are freed; small micro-batches stay below it.
+    activations are freed; micro-batches that are small enough stay below that peak.
 
     Args:
       update_bytes: Peak of the optimizer step in bytes.
       static_bytes: Memory in bytes that does not grow with the micro-batch.
-      linear: Bytes per token.
-      quadratic: Bytes per squared token of an example.
+      linear, quadratic: Coefficients of `length` and `length**2` in the bytes of an example.
     """
 
     update_bytes: float

@@ -64,7 +64,7 @@ def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, A
         return values
     left = [c for c in values["candidates"] if c["fits"] and not too_large(c)]
     if not left:
-        return values  # Training uses smaller micro-batches if this one fails again.
+        return values  # If memory runs out again, training reduces the size.
     best = max(left, key=lambda c: (c["examples_per_second"] or 0.0, c["micro_batch"]))
     taken = {f.name: best[f.name] for f in dataclasses.fields(BatchPlan)}
     tried = ", ".join(f"{size} (`recompute` {kind})" for kind, size in learned.items())

@@ -240,7 +240,7 @@ def _nothing(
         takes = f"takes at least {format_size(least)}"
     why = (
         f"nothing fits: {many} of {task.longest} tokens {takes};"
-        f" {format_size(usable)} are usable after the safety margin"
+        f" {format_size(usable)} is usable after the safety margin"
     )
     parts = {k: v for k, v in built["static_bytes"].items() if k != "embeddings"}
     situation = Situation(

@@ -47,7 +47,7 @@ class SearchSpace:
       sizes: Allowed micro-batch sizes in ascending order.
       recompute: Allowed kinds of recomputation, the fastest first.
       longest: Length of the longest example in tokens; a micro-batch of such examples must fit.
-      windows: Lengths of the examples of some windows, each in ascending order.
+      windows: For each of some windows, the lengths of its examples in ascending order.
       limit_bytes: Memory of the device in bytes.
       resting_bytes: Memory in use between updates in bytes, including the accumulators.
       accumulator_bytes: Memory in bytes of the accumulators, which a window of a single micro-batch
@@ -215,7 +215,8 @@ class _Search:
         while self._measure(size, longest) and size < self.task.target_batch:
             weight = self.points[-1].peak_bytes / update_bytes
             size = min(2 * size, self.task.target_batch)
-            # In large models, examples add little to the update's memory and take a long time.
+            # In large models, examples add little to the update's memory and take a long time, so
+            # limit the time.
             seconds = _CHEAP_SECONDS if weight > 1.4 else _MOST_SECONDS
             if weight > 2 or size * self.example_seconds > seconds:
                 break

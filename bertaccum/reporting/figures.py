@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FAINT = 0.35
-_LABEL_WIDTH = 110  # characters, in a figure of 10 inches
+_LABEL_WIDTH = 110  # in characters, for a figure 10 inches wide
 _DASH = 6.0  # in line widths
 # Write text as text in SVG, and drop points that make no visible difference.
 STYLE: Any = {

@@ -53,7 +53,8 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
     Args:
       record: The record of the run.
       evaluation: The fields of the `EvalResult` of the best model; None if there is no best model.
-      mistakes: `row`, `text`, `label`, `prediction` and `probability` of misclassified examples.
+      mistakes: `row`, `text`, `label`, `prediction` and `probability` of each misclassified example
+        to show.
 
     Raises:
       InputError: The files of the run are damaged.

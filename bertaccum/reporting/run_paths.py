@@ -15,7 +15,7 @@ LATEST = "latest"
 
 
 def target_of(run: Path) -> Path:
-    """Return the folder that a link such as `runs/latest` points to, or `run` if it is no link."""
+    """Return the folder that a link such as `runs/latest` points to; other paths are unchanged."""
     return run.parent / run.readlink() if run.is_symlink() else run
 
 

@@ -40,10 +40,10 @@ _NAME = re.compile(r"update-(\d+)")
 
 @dataclass
 class Position:
-    """The progress of a run. Together with weights and optimizer, it decides all later updates.
+    """The progress of a run.
 
-    It contains no random state: every random number is derived from the seed and the number of the
-    update.
+    The position, the weights and the optimizer's state determine all later updates. There is no
+    random state: every random number is derived from the seed and the number of the update.
 
     Args:
       run: Mark that identifies the run.
@@ -244,7 +244,7 @@ def state_of(folder: Path, update: int) -> Path:
 
 
 def _best_of(path: Path) -> str | None:
-    """Return the name of the checkpoint that was best when `path` was saved; None if unknown."""
+    """Return the name of the best checkpoint at the time `path` was saved; None if unknown."""
     try:
         best = json.loads(read_text(path / _POSITION))["position"]["best"]
         return best and state_of(path.parent, best["update"]).name

@@ -13,7 +13,7 @@ from bertaccum.planning.batch_plan import BatchPlan
 
 @dataclass(frozen=True)
 class Started:
-    """The start of a run, or its continuation, just before the first update of this process.
+    """The start or continuation of a run, just before the first update of this process.
 
     Args:
       folder: Run folder.
@@ -24,7 +24,7 @@ class Started:
       plan: How windows are split into micro-batches.
       why: Why the planner chose this plan; None if the user set the micro-batch size.
       updates: Number of updates of the whole run.
-      done: Number of updates completed before this process resumed the run.
+      done: Number of updates completed before this process resumed the run; 0 for a new run.
       over: Hint on how to train further if no updates are left; otherwise empty.
       worker: Number of the worker that sends the event.
       pretrained_pooler: Whether the pretrained weights include the pooler.
@@ -61,7 +61,7 @@ class Updated:
 
     Args:
       update: Number of the update, counted from 1.
-      epoch: Number of its epoch, counted from 1.
+      epoch: Number of the epoch, counted from 1.
       loss: Mean loss over the window's examples.
       examples: Number of examples in the window.
       micro_steps: Number of micro-batches in the window, summed over replicas.

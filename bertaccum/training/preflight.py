@@ -1,7 +1,7 @@
 """Checks of the user's files and options that run before TensorFlow is imported.
 
-They report mistakes without a delay, because importing TensorFlow takes seconds. Training repeats
-the checks, because workers may see different files.
+Importing TensorFlow takes seconds, so these checks report mistakes sooner. Training repeats them,
+because workers may see different files.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
 
 # Variables whose names contain one of these strings are exempt from weight decay.
 NO_DECAY = ("bias", "layer_norm")
-# tf_keras adds epsilon to the root of the second moment before bias correction. In the first
-# updates, BERT's own 1e-6 would outweigh small gradients, and training from random weights would
-# stall.
+# tf_keras adds epsilon to the square root of the second moment before bias correction. With BERT's
+# own 1e-6, epsilon would outweigh small gradients in the first updates, and training from random
+# weights would stall.
 _KINDS: dict[str, dict[str, Any]] = {
     ADAMW: {"epsilon": 1e-8, "bias_correction": True},
     BERT_ADAMW: {"epsilon": 1e-6, "bias_correction": False},
@@ -58,7 +58,7 @@ def make_schedule(
     """Return a schedule with linear warm-up from 0 to the peak, then linear decay to 0.
 
     With `bert-adamw`, the decay starts at the first update, as in google-research/bert. When the
-    warm-up ends, the learning rate therefore drops from the peak to the line of the decay.
+    warm-up ends, the learning rate therefore drops from the peak to the decay line.
 
     Args:
       config: Optimizer, peak learning rate and warm-up.

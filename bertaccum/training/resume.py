@@ -91,7 +91,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
 
 
 def _before(began: TrainConfig, name: str) -> Any:
-    """Return the value of an option when the run began, also for a model chosen by default."""
+    """Return the value that an option had when the run began; for a default model, its name."""
     if name == "model" and began.model is None and began.init_checkpoint in PRESETS:
         return began.init_checkpoint
     return _resolved(name, getattr(began, name))

@@ -207,7 +207,7 @@ def _lock(file: IO[str]) -> None:
 
 
 def _unused_name() -> Path:
-    """Return an unused path in `runs/`: the current time, with a number if that name is taken."""
+    """Return an unused path in `runs/`, named after the current time, with a number if needed."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     names = itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2)))
     return next(RUNS / name for name in names if not (RUNS / name).exists())

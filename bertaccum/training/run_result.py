@@ -39,7 +39,7 @@ class SeedsResult:
 
     Args:
       folder: Folder that contains the run folders.
-      finished: Whether all runs finished. If a signal stopped one, the same call continues.
+      finished: Whether all runs finished. If a signal stopped one, repeat the call to continue.
       runs: One result for each seed that was started.
       spread: Mean, standard deviation, minimum and maximum of each metric; None if the runs were
         stopped.
@@ -86,7 +86,7 @@ def collect_seeds(
     events: Iterator[Event],
     callback: Callable[[Event], None] | None,
 ) -> SeedsResult:
-    """Consume the events of several runs, and write statistics of their metrics.
+    """Consume the events of several runs, write statistics of their metrics, and return both.
 
     Args:
       config: Options of the runs; `out` is the folder that contains their run folders.

@@ -95,10 +95,10 @@ def seed_folder(out: Path, seed: int) -> Path:
 
 
 def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a finished run that the options asked for do not prolong, else None.
+    """Return the summary of a finished run that the requested options do not extend, else None.
 
     Raises:
-      ConfigError: The run had options that differ from those asked for.
+      ConfigError: The run was started with other options.
     """
     summary = read_mapping(path.summary)
     if summary is None:

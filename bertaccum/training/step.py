@@ -136,7 +136,7 @@ def accumulate_share(
     share: Share,
     stopped: tf.Variable,
 ) -> dict[str, tf.Tensor]:
-    """Run the micro-steps of a share, without communication, until all are done or `stopped`."""
+    """Run the micro-steps of a share without communication, until they end or `stopped` is set."""
     step, steps = tf.constant(0), tf.size(share.cuts) - 1
     total, losses = tf.constant(0.0), tf.TensorArray(tf.float32, steps, element_shape=[])
     while (step < steps) & ~stopped.read_value():
@@ -181,7 +181,7 @@ def micro_step(
     """Return a micro-batch's contribution to the window's mean loss, and its gradients.
 
     The contribution is the sum of the losses divided by the size of the window. With a loss scale,
-    float16 therefore overflows exactly when it would for the whole window in one step.
+    float16 therefore overflows exactly when it would if the whole window were one micro-batch.
 
     Args:
       task: Task of the model.
@@ -199,8 +199,8 @@ def micro_step(
     return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
 
 
-# Numbers that the replicas sum together with the gradients. A nonzero sum of objections drops the
-# window.
+# Numbers that the replicas sum together with the gradients. If the sum of the objections is not 0,
+# the window is dropped.
 REPORTED = ("objections", "loss", "micro_steps", "padded_tokens")
 
 
@@ -265,8 +265,8 @@ class SharedUpdate:
           shares: One share of the window for each replica of this worker.
 
         Returns:
-          The values that a function of `make_update` returns, and the `REPORTED` numbers summed
-            over workers. `losses` contains one list for each replica of this worker.
+          The values returned by a function that `make_update` built, and the `REPORTED` numbers
+            summed over workers. `losses` contains one list for each replica of this worker.
 
         Raises:
           tf.errors.ResourceExhaustedError: This worker's shares do not fit in memory. Drop the

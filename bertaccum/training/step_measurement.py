@@ -90,7 +90,7 @@ class MeasuredModel:
     def _lengths(
         self, job: dict[str, Any], progress: Callable[..., None]
     ) -> tuple[int, list[list[int]]]:
-        """Return the tokens of the longest example, and of each example in some windows."""
+        """Return the longest example's length in tokens, and all lengths in some windows."""
         target, longest = self.config.target_batch, self.config.max_seq_length
         if not job["tsvs"]:
             return longest, [[longest] * target]

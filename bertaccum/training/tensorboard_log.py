@@ -78,7 +78,7 @@ class TensorBoardLog:
             self._writer.close()
 
     def _text(self, name: str, content: str) -> None:
-        # TensorBoard renders the text as Markdown, which leaves lines with four spaces unchanged.
+        # TensorBoard renders the text as Markdown, which leaves indented lines unchanged.
         indented = "".join(f"    {row}\n" for row in content.splitlines())
         with self._writer.as_default(step=0):
             tf.summary.text(name, indented)

@@ -140,7 +140,7 @@ def _plan_apart(config: TrainConfig, progress: Progress) -> None:
 
 
 def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
-    """Set the memory limit while TensorFlow has not started, then connect the devices."""
+    """Set the memory limit before TensorFlow starts, then connect the devices."""
     limit = size_in_bytes("memory_limit", config.memory_limit)
     announce_limit(limit, config.replicas or 1)
     timeout = timeout_seconds(config.collective_timeout)

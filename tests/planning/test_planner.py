@@ -105,7 +105,7 @@ def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> Non
     assert error.value.exit_code == 1
     message = str(error.value)
     assert message.startswith("nothing fits: one example of 128 tokens takes at least 500 MiB;")
-    assert "490 MiB are usable after the safety margin" in message
+    assert "490 MiB is usable after the safety margin" in message
     assert "use `accumulator_dtype` bfloat16 (about 445 MiB)" in message
     assert "use `model` bert-mini" in message
     # Recomputation was measured for the advice, although the options do not allow it.
