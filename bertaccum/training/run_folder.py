@@ -64,7 +64,9 @@ class RunFolder(RunPaths):
         except OSError as error:
             raise ConfigError(f"`out` {path} is not a valid path ({error.strerror})") from None
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise ConfigError(f"`out` {path} cannot be created in {parent}", "choose another folder")
+            raise ConfigError(
+                f"`out` {path} cannot be created in {parent}", "choose another folder"
+            )
         return path
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
