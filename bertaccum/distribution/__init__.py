@@ -1,1 +1,1 @@
-"""Runs on several devices and several processes, with tf.distribute."""
+"""Training on several devices and in several processes, with tf.distribute."""

@@ -1,10 +1,14 @@
-"""Detecting a description of several workers in the environment. Standard library only."""
+"""Detects whether the environment describes several workers.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
 import os
 
-# srun sets this variable for each task; in the batch script's own shell it has another value.
+# srun sets this variable to the number of tasks. In the shell of the batch script itself, it has
+# another value.
 _SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 
 
@@ -16,7 +20,8 @@ def in_slurm_step() -> bool:
 def describes_workers(strategy: str) -> bool:
     """Return whether `strategy` may make this process one of several workers.
 
-    TF_CONFIG may also describe a single worker, which only TensorFlow can tell for certain.
+    If TF_CONFIG is set, the answer is True, although TF_CONFIG may describe a single worker. Only
+    TensorFlow can tell for certain.
     """
     several = bool(os.environ.get("TF_CONFIG")) or in_slurm_step()
     return several and strategy in ("auto", "multi-worker")

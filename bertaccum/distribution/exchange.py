@@ -1,4 +1,4 @@
-"""Small values that workers exchange besides gradients, each with a single reduction."""
+"""Exchange of small values, other than gradients, between workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertaccum.errors import BertAccumError, InputError, RunError
 
 
 def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
-    """Return the sum of an array over all workers; every worker must call this.
+    """Return the sum of an array over all workers; every worker must call this function.
 
     Args:
       topology: Replicas of the run.
@@ -46,7 +46,7 @@ def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf
 
 
 def exchange(topology: Topology, value: Any) -> list[Any]:
-    """Return the values of all workers, by worker number; every worker must call this.
+    """Return the values of all workers, the chief's first; every worker must call this function.
 
     Args:
       topology: Replicas of the run.
@@ -64,14 +64,14 @@ def exchange(topology: Topology, value: Any) -> list[Any]:
 
 
 def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:
-    """Return a value computed on the chief; every worker must call this.
+    """Return a value computed on the chief; every worker must call this function.
 
     Args:
       topology: Replicas of the run.
-      find: Computes the value, serializable as JSON; called on the chief only.
+      find: Computes the value, which must be serializable as JSON; called only on the chief.
 
     Raises:
-      InputError, RunError: `find` raised an error on the chief; all workers raise it.
+      InputError, RunError: `find` raised an error on the chief. All workers raise it.
     """
     if topology.workers == 1:
         return find()
@@ -89,10 +89,10 @@ def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:
 
 
 def differences(told: list[dict[str, Any]]) -> list[str]:
-    """Return the values in which workers differ from the chief, each as a phrase for an error.
+    """Return a phrase, for an error message, about each value that differs from the chief's.
 
     Args:
-      told: Named values of each worker, the chief's first.
+      told: Values of each worker, keyed by name; the chief's values come first.
     """
     return [
         f"{name} ({value} on worker {worker}, {told[0].get(name)} on worker 0)"

@@ -1,4 +1,4 @@
-"""Launching several workers on this machine as processes that start and end together.
+"""Launches several workers on this machine, as processes that start and end together.
 
 The workers load TensorFlow; the launcher does not.
 """
@@ -22,8 +22,8 @@ from typing import IO
 
 from bertaccum.errors import ConfigError
 
-# After a worker fails, the others get this long to find out which one it was. They then receive
-# SIGTERM, and after `STOP_SECONDS` SIGKILL.
+# After a worker fails, the others have `FIND_OUT_SECONDS` to find out which one failed. They then
+# receive SIGTERM and, `STOP_SECONDS` later, SIGKILL.
 FIND_OUT_SECONDS = 12.0
 STOP_SECONDS = 10.0
 _HOST = "127.0.0.1"
@@ -34,9 +34,9 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 def launch(workers: int, arguments: Sequence[str]) -> int:
     """Run a command as several workers of one run, each with its own TF_CONFIG.
 
-    Each line that a worker writes to stderr appears on the launcher's stderr, after the worker's
-    number. Only the chief's stdout is shown. SIGINT and SIGTERM are passed on to the workers.
-    TensorFlow makes the workers of a strategy ignore SIGTERM, so workers that run a Python file are
+    Each line that a worker writes to stderr appears on the launcher's stderr, preceded by the
+    worker's number. Only the chief's stdout is shown. SIGINT and SIGTERM are passed on to the
+    workers. TensorFlow makes its workers ignore SIGTERM, so workers that run a Python file are
     killed if they do not stop.
 
     Args:
@@ -76,7 +76,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
                     process.wait()
     for reader in readers:
         reader.join()
-    if code and not heard and is_file(arguments[0]):  # bertaccum reports its own errors.
+    if code and not heard and is_file(arguments[0]):  # Commands report their own errors.
         _say(f"error: the first worker to fail exited with code {code}")
     return code
 
@@ -87,7 +87,10 @@ def is_file(command: str) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that no process listens on, all held until the last one is found."""
+    """Return ports on which no process listens.
+
+    All sockets stay open until the last port is found, so that the ports differ.
+    """
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -96,7 +99,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs available to all workers together, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs to divide among the workers, as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [str(number) for number, _ in enumerate(_DRIVER.glob("*"))]
@@ -122,7 +125,7 @@ def _start(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        # The launcher itself passes the terminal's Ctrl-C on to the workers.
+        # In a session of its own, the worker does not receive Ctrl-C; the launcher passes it on.
         start_new_session=True,
     )
 
@@ -140,7 +143,11 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
-    """Pass SIGINT and SIGTERM on to the workers, and yield the list of the signals' times."""
+    """Pass SIGINT and SIGTERM on to the workers.
+
+    Yields:
+      A list to which the time of each signal is appended.
+    """
     heard: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -165,7 +172,7 @@ def _wait(
     Args:
       processes: The workers.
       heard: Times of the signals passed on so far, in seconds of the monotonic clock.
-      patience_seconds: Time after the first signal until workers that still run are killed.
+      patience_seconds: Time between the first signal and killing the workers that still run.
     """
     failed, since, asked = 0, 0.0, False
     while any(process.poll() is None for process in processes):

@@ -1,1 +1,1 @@
-"""Planning: the memory and time of an update, and the micro-batch size that suits the device."""
+"""Planning: the memory and time of an update, and the best micro-batch size for the device."""

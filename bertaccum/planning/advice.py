@@ -1,4 +1,4 @@
-"""Advice when no plan fits: option changes that would fit, with their peak memory."""
+"""Advice when no plan fits: option changes that would help, with their predicted peak memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from bertaccum.sizes import format_size
 
 # Advice never proposes a shorter `max_seq_length` than this.
 _SHORTEST = 16
-# Preset sizes leave out biases, so only a clearly smaller preset counts as smaller.
+# The parameter counts of presets exclude biases, but the model's own count includes them. A preset
+# must therefore be clearly smaller than the model to count as smaller.
 _CLEARLY_SMALLER = 0.9
 
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a model, for scaling its memory.
+    """The size of a model, for estimating its memory.
 
     Args:
       parameters: Number of parameters.
-      activations: Number of layers times hidden size.
+      activations: Number of layers times hidden size; activation memory is proportional to it.
     """
 
     parameters: int
@@ -37,9 +38,9 @@ class Situation:
       longest: Length of the longest example in tokens.
       micro_batch: Smallest micro-batch size that the options allow.
       usable_bytes: Memory that a plan may use, in bytes.
-      bytes_of: Memory of `parameters`, `slots` and `accumulators`, in bytes.
+      bytes_of: Memory in bytes of `parameters`, `slots` (AdamW's moments) and `accumulators`.
       offloaded: Whether the slots are in host memory.
-      halved: Whether the accumulators have a 16-bit type.
+      halved: Whether the accumulators have a 16-bit dtype.
     """
 
     costs: Mapping[str, MemoryCost]
@@ -53,12 +54,12 @@ class Situation:
 
 
 def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> list[str]:
-    """Return option changes that would fit, each with its predicted peak memory.
+    """Return option changes with which the run would fit, each with its predicted peak memory.
 
     Args:
       situation: The run that does not fit.
-      own: Size of its model.
-      presets: Sizes of the presets, by name.
+      own: Size of the run's model.
+      presets: Sizes of the presets, keyed by name.
     """
     s = situation
     proposals: list[tuple[str, float]] = []
@@ -95,7 +96,7 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
 
 
 def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
-    """Return the longest sequence length 2**n or 3 * 2**n that fits, or None."""
+    """Return the longest sequence length of the form 2**n or 3 * 2**n that fits, or None."""
     lengths = sorted({n * 2**k for k in range(3, 9) for n in (2, 3)}, reverse=True)
     fitting = [
         n
@@ -106,7 +107,7 @@ def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
 
 
 def _scaled(cost: MemoryCost, s: Situation, own: Size, other: Size) -> float:
-    """Return the peak memory with a model of another size, in proportion to the sizes."""
+    """Estimate the peak memory with a model of size `other` from that with the run's model."""
     weights = other.parameters / own.parameters
     examples = s.micro_batch * cost.example_bytes(s.longest)
     activations = examples * other.activations / own.activations

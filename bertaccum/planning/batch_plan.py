@@ -1,4 +1,4 @@
-"""Batch arithmetic: how a window of `target_batch` examples becomes micro-batches."""
+"""Batch arithmetic: how a window of `target_batch` examples is split into micro-batches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class BatchPlan:
 
     Args:
       target_batch: Number of examples per update.
-      micro_batch: Number of examples in one forward and backward pass; with `cut` "cost", it may be
-        higher for short examples.
-      accumulation_steps: Number of micro-steps of a replica in a window of the longest examples.
+      micro_batch: Number of examples in one forward and backward pass; with `cut` "cost", there may
+        be more if they are short.
+      accumulation_steps: Number of micro-steps that a replica needs for its share of a window if
+        all examples have the maximum length; with `cut` "cost", a window may take fewer or more.
       replicas: Number of devices that share a window.
       recompute: Recomputation of the encoder layers' activations, "none" or "layer".
-      cut: How windows are split: "count" for equal sizes, "cost" for the fastest split that needs
-        no more memory.
+      cut: How windows are split: "count" into micro-batches of `micro_batch` examples; "cost" in
+        the fastest way that does not need more memory than "count".
     """
 
     target_batch: int
@@ -54,7 +55,7 @@ def make_plan(
     cut: str = "count",
     replicas: int = 1,
 ) -> BatchPlan:
-    """Return a batch plan with its `accumulation_steps` derived.
+    """Return a batch plan, with `accumulation_steps` computed from the other fields.
 
     Args:
       target_batch, micro_batch, recompute, cut, replicas: Arguments of `BatchPlan`.
@@ -64,15 +65,15 @@ def make_plan(
 
 
 def largest_share(target_batch: int, replicas: int) -> int:
-    """Return the largest number of examples of a window that one replica gets."""
+    """Return the largest number of examples of a window that any replica gets."""
     return math.ceil(target_batch / replicas)
 
 
 def even_micro_batches(target_batch: int) -> list[int]:
     """Return the micro-batch sizes worth trying, in ascending order.
 
-    These are the smallest sizes for each number of micro-steps. Any other size needs as many
-    micro-steps as one of them, and more memory.
+    For each number of micro-steps, the list contains the smallest size that suffices. Any other
+    size needs as many micro-steps as a listed one, but more memory.
     """
     return sorted({math.ceil(target_batch / steps) for steps in range(1, target_batch + 1)})
 
@@ -84,7 +85,7 @@ class PlanResult:
     Args:
       values: Content of `plan.json`.
       cached: Whether the measurements came from the cache.
-      timed_on: Which windows the speeds were measured on.
+      timed_on: Description of the windows on which the speeds were measured.
     """
 
     values: dict[str, Any]
@@ -98,26 +99,26 @@ class PlanResult:
 
     @property
     def plan(self) -> BatchPlan | None:
-        """Return the chosen plan; None if nothing fits."""
+        """The chosen plan; None if no plan fits."""
         if self.values["micro_batch"] is None:
             return None
         return BatchPlan(**{f.name: self.values[f.name] for f in dataclasses.fields(BatchPlan)})
 
     def of_whole_window(self, target_batch: int, replicas: int) -> PlanResult:
-        """Return the plan for a whole window, given this plan for one replica's share of it."""
+        """Convert this result, which is for one replica's share, to one for the whole window."""
         values = self.values | {"target_batch": target_batch, "replicas": replicas}
         return dataclasses.replace(self, values=values)
 
     @property
     def why(self) -> str | None:
-        """Return why this plan was chosen, or why none fits; None if the user chose it."""
+        """The reason for the plan, or why no plan fits; None if the user chose the plan."""
         return self.values["why"]
 
     def taken(self) -> BatchPlan:
         """Return the chosen plan.
 
         Raises:
-          RunError: Nothing fits; the error proposes changes that would.
+          RunError: No plan fits; the hint of the error names option changes that would help.
         """
         if self.plan is None:
             raise RunError(str(self.why), "; ".join(self.values["remedies"]))

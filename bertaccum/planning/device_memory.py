@@ -1,8 +1,8 @@
 """The device's memory: setting its limit before TensorFlow starts, and measuring its use.
 
 On a CPU, TensorFlow can use the GPUs' allocator (BFC: best fit with coalescing) with a limit. Any
-machine can therefore stand in for a small GPU: a run that would exceed the GPU's memory fails here
-with the same error.
+machine can therefore simulate a small GPU: a run that would exceed the memory of the GPU fails on
+the CPU with the same error.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from bertaccum import _tf_compat
 from bertaccum.errors import ConfigError
 from bertaccum.sizes import format_size
 
-# TensorFlow itself does not start with less memory.
+# Minimum memory with which TensorFlow starts.
 LEAST_BYTES = 64 * 2**20
-# TensorFlow takes about this much of a CPU's limit before we can reserve the rest.
+# TensorFlow takes about this much of a CPU's limit before `claim_memory` can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
-# A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then reserves memory for kernels
-# and the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than 2 GiB is free, else
-# `RESERVE_BYTES`. That is its rule (MinSystemMemory in gpu_device.cc) for cards of compute
-# capability 6, such as the GTX 1050 Ti; on newer cards it reserves 1050 to 1800 MiB.
+# A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then leaves some memory free for
+# kernels and for the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than
+# `SMALL_GPU_BYTES` remains, else `RESERVE_BYTES`. These amounts (MinSystemMemory in gpu_device.cc)
+# apply to GPUs of compute capability 6, such as the GTX 1050 Ti; on newer GPUs, TensorFlow leaves
+# 1050 to 1800 MiB free.
 CONTEXT_BYTES = 250 * 2**20
 SMALL_GPU_BYTES = 2 * 2**30
 RESERVE_OF_SMALL_BYTES = 225 * 2**20
@@ -41,8 +42,8 @@ def limit_memory(limit_bytes: int | None) -> None:
       limit_bytes: Limit in bytes, rounded down to MiB; None sets no limit.
 
     Raises:
-      ConfigError: The limit is too small, exceeds the machine's memory, or comes after TensorFlow
-        started.
+      ConfigError: The limit is too small, exceeds the machine's memory, or is set after TensorFlow
+        has started.
     """
     announce_limit(limit_bytes)
     claim_memory()
@@ -52,12 +53,11 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
     """Set the memory limit of each device; it takes effect when TensorFlow starts.
 
     Args:
-      limit_bytes: Limit in bytes, as for `limit_memory`, which calls this function and
-        `claim_memory`.
-      devices: Number of virtual devices of the CPU, which share the sum of their limits.
+      limit_bytes: Limit in bytes, rounded down to MiB; None sets no limit.
+      devices: Number of virtual CPU devices; together, they may use `devices` times the limit.
 
     Raises:
-      ConfigError: The limit is too small, or comes after TensorFlow started.
+      ConfigError: The limit is too small, or is set after TensorFlow has started.
     """
     if limit_bytes is None:
         return
@@ -73,7 +73,7 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
 
 
 def claim_memory() -> None:
-    """Start TensorFlow, and reserve the memory of a CPU's limit in one block, as on a GPU.
+    """If a CPU has a limit, start TensorFlow and reserve the memory in one block, as on a GPU.
 
     Raises:
       ConfigError: The machine has less memory than the limit.
@@ -91,7 +91,7 @@ def peak_memory_bytes() -> int | None:
 
 
 def memory_for_tensors(gpu_bytes: int) -> int:
-    """Return the memory in bytes that TensorFlow can allocate on a GPU of this size.
+    """Return the memory in bytes that TensorFlow can allocate on a GPU.
 
     Args:
       gpu_bytes: Memory of the GPU in bytes.
@@ -104,7 +104,7 @@ def memory_for_tensors(gpu_bytes: int) -> int:
     if left < LEAST_BYTES:
         least = LEAST_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
         raise ConfigError(
-            f"a GPU of {format_size(gpu_bytes)} has no memory left after the CUDA context",
+            f"a GPU of {format_size(gpu_bytes)} has too little memory left after the CUDA context",
             f"set `device_memory` to at least {format_size(least)}",
         )
     return left
@@ -120,7 +120,7 @@ def check_limit(limit_bytes: int) -> None:
 
 
 def machine_bytes() -> int:
-    """Return the memory in bytes of the machine, or of this process's control group if less."""
+    """Return the machine's memory in bytes, or this process's control group limit if lower."""
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int(_GROUP_LIMIT.read_text()))
@@ -141,7 +141,8 @@ def used_bytes() -> int:
 def total_bytes(devices: int = 1) -> int | None:
     """Return the memory limit in bytes of the smallest of the first `devices` devices.
 
-    It is None for a CPU without a limit. This starts TensorFlow.
+    For a CPU without a limit, the result is None. On GPUs without a limit, this function starts
+    TensorFlow.
     """
     if _limits or not _gpus():
         return _limits[-1] if _limits else None
@@ -157,7 +158,7 @@ def device_name() -> str:
 
 
 def reset_peak_memory() -> None:
-    """Restart the measurement of the peak memory, from the memory in use now."""
+    """Reset the peak memory to the memory that is in use now."""
     if peak_memory_bytes() is not None:
         tf.config.experimental.reset_memory_stats(_device())
 
@@ -197,7 +198,7 @@ def _limit_cpu(limit_bytes: int) -> None:
 
 
 def _can_have(size_bytes: int) -> bool:
-    """Return whether a block of this size, to the MiB, can be allocated; it is not written to."""
+    """Return whether a block of this size, rounded down to MiB, can be allocated."""
     mib = min(size_bytes // 2**20, 2**31 - 1)
     try:
         tf.raw_ops.Empty(shape=[mib, 2**20], dtype=tf.uint8)

@@ -18,7 +18,8 @@ from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import field_names
 from bertaccum.version import __version__
 
-# Increase this number when the same options would be measured differently or give another plan.
+# Increase this number when a change of the code gives other measurements or plans for the same
+# request.
 _FORMAT = 2
 
 
@@ -41,7 +42,7 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, recompute: st
 
 
 def learned_limits(request: PlanRequest) -> dict[str, int]:
-    """Return the smallest micro-batch size that ran out of memory, by kind of recomputation."""
+    """Return, for each kind of recomputation, the smallest micro-batch that ran out of memory."""
     return read_mapping(limits_file(request)) or {}
 
 
@@ -53,7 +54,7 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
       *ignored: Names of options to leave out.
     """
     names = field_names(StepConfig) - set(ignored)
-    # The other parts of the digest contain the meaning of these options.
+    # Other parts of the digest contain what these options select.
     names -= {"data", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
     parts = [
         _FORMAT,

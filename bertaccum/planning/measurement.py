@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Measurement:
-    """The time of a window in seconds, and its peak memory in bytes."""
+    """The duration of an update in seconds, and its peak memory in bytes."""
 
     seconds: float
     peak_bytes: float
@@ -20,10 +20,10 @@ class MeasurementRequest:
     """One update to run and measure.
 
     Args:
-      micro_batches: Lengths in tokens of the examples of each micro-batch.
+      micro_batches: For each micro-batch, the lengths of its examples in tokens.
       recompute: Recomputation, "none" or "layer".
       accumulate: Whether to use accumulators.
-      thorough: Whether to evaluate and save as well, as a run does between updates.
+      thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
     """
 
     micro_batches: Sequence[Sequence[int]]

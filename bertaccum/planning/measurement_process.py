@@ -42,10 +42,10 @@ class MeasurementProcess:
         self.end()
 
     def build(self, job: dict[str, Any]) -> dict[str, Any] | None:
-        """Build the model and its optimizer, and return their description; None if they do not fit.
+        """Build the model and its optimizer, and return a description; None if they do not fit.
 
         Args:
-          job: Job of `measurement_job`.
+          job: Job returned by `measurement_job`.
 
         Raises:
           BertAccumError: The data or the model cannot be used.
@@ -69,19 +69,19 @@ class MeasurementProcess:
         return None if "out_of_memory" in answer else Measurement(**answer)
 
     def end(self) -> None:
-        """Kill the process without waiting for its current work."""
+        """Kill the process, even if it is working."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(_END_SECONDS)
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
-                with suppress(BrokenPipeError):  # Closing flushes unsent requests.
+                with suppress(BrokenPipeError):  # Closing a stream flushes unsent requests.
                     stream.close()
             self._process = None
             self._errors.close()
 
     def _start(self) -> None:
-        # The file stays open until the process ends.
+        # The file must stay open until the process ends.
         self._errors = tempfile.TemporaryFile(  # noqa: SIM115
             "w+", encoding="utf-8", errors="replace"
         )
@@ -95,7 +95,7 @@ class MeasurementProcess:
         )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request; `out_of_memory` if the system killed the process."""
+        """Send a request and return the answer: `out_of_memory` if the process was killed."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
@@ -116,7 +116,7 @@ class MeasurementProcess:
         self._errors.seek(0)
         written = self._errors.read()
         self.end()
-        if code == -signal.SIGKILL:  # The system does this when it runs out of memory.
+        if code == -signal.SIGKILL:  # The system kills a process when memory runs out.
             return {"out_of_memory": True}
         sys.stderr.write(written)
         reason = (written.strip() or f"exit code {code}").splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Memory of a micro-step as a function of its size, fitted to a few measurements."""
+"""Peak memory as a function of micro-batch size and length, fitted to a few measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# A peak says something about the examples only if it exceeds the update's own peak by this factor.
+# Fit the memory of the examples only to peaks that exceed this multiple of the update's own peak.
 _CLEARLY_ABOVE = 1.03
 
 
@@ -29,18 +29,17 @@ class MemoryPoint:
 
 @dataclass(frozen=True)
 class MemoryCost:
-    """The peak memory as a function of the micro-batch.
+    """The peak memory of an update as a function of its largest micro-batch.
 
     peak = max(update, static + (linear * length + quadratic * length**2) * micro_batch)
 
     The quadratic part comes from attention. The optimizer step has its own peak, after all
-    activations are freed; small micro-batches stay below it.
+    activations are freed; micro-batches that are small enough stay below that peak.
 
     Args:
       update_bytes: Peak of the optimizer step in bytes.
       static_bytes: Memory in bytes that does not grow with the micro-batch.
-      linear: Bytes per token.
-      quadratic: Bytes per squared token of an example.
+      linear, quadratic: Coefficients of `length` and `length**2` in the bytes of an example.
     """
 
     update_bytes: float
@@ -57,7 +56,7 @@ class MemoryCost:
         )
 
     def example_bytes(self, length: int) -> float:
-        """Return the bytes that one more example of `length` tokens takes."""
+        """Return the memory in bytes that each example of `length` tokens takes."""
         return self.linear * length + self.quadratic * length**2
 
     def peak_bytes(self, micro_batch: int, length: int) -> float:
@@ -72,13 +71,13 @@ def fit_cost(
 
     Args:
       update_bytes: Peak of a window whose examples take almost no memory, in bytes.
-      resting_bytes: Memory in use between windows, in bytes: a lower bound of the static bytes.
-      points: Measurements of one or two lengths. A point no higher than the update's peak only
-        bounds the memory of its examples.
+      resting_bytes: Memory in use between updates, in bytes: a lower bound for the static bytes.
+      points: Measurements of examples of one or two lengths. A peak close to `update_bytes` is used
+        only as an upper bound for the memory of the examples.
     """
     above = [p for p in points if p.peak_bytes > _CLEARLY_ABOVE * update_bytes]
     if not above:
-        # The update's peak bounds the memory of the examples.
+        # The update's peak is an upper bound for the memory of the examples.
         tokens = max((p.micro_batch * p.length for p in points), default=1)
         return MemoryCost(update_bytes, resting_bytes, (update_bytes - resting_bytes) / tokens, 0.0)
     longest = max(p.length for p in above)
@@ -87,17 +86,17 @@ def fit_cost(
     if not shorter:
         return MemoryCost(update_bytes, static, slope / longest, 0.0)
     other = max(shorter, key=lambda p: p.peak_bytes)
-    # The bytes per token at both lengths differ by the quadratic part.
+    # The bytes per token at the two lengths differ because of the quadratic part.
     long, short = slope / longest, (other.peak_bytes - static) / other.micro_batch / other.length
     quadratic = max((long - short) / (longest - other.length), 0.0)
     return MemoryCost(update_bytes, static, long - quadratic * longest, quadratic)
 
 
 def _line(points: list[MemoryPoint], least: float) -> tuple[float, float]:
-    """Return static bytes and bytes per example, from the line with the smallest relative errors.
+    """Fit a line with small relative errors, and return static bytes and bytes per example.
 
-    Peaks vary slightly between runs, because the allocator hands out a free block whole unless it
-    is at least twice as large as needed.
+    Peaks vary slightly between runs, because the allocator splits a free block only if the block is
+    at least twice as large as needed.
     """
     sizes = np.array([p.micro_batch for p in points], float)
     peaks = np.array([p.peak_bytes for p in points])

@@ -22,8 +22,8 @@ from bertaccum.settings import size_in_bytes
 def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     """Return the plan for the options, and write it to `config.out`.
 
-    If the default data folder is missing, or the vocabulary has yet to be downloaded, all examples
-    are assumed to have the maximum length.
+    If the default data folder is missing, or the vocabulary has not been downloaded yet, all
+    examples are assumed to have the maximum length.
 
     Args:
       config: Options of the plan.

@@ -1,4 +1,4 @@
-"""The planner's request."""
+"""A request to the planner."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from bertaccum.settings import field_names, size_in_bytes
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A request for the fastest plan, given options, a model and its data.
+    """A request for the fastest plan with given options, model and data.
 
     Args:
       config: Options of the training step.
       inputs: Model and data; without TSVs, all examples are assumed to have the maximum length.
-      memory_bytes: Memory for tensors in bytes on a device that is not present; None for this one.
-      devices: Number of devices of this process; the plan fits the smallest.
+      memory_bytes: Memory for tensors, in bytes, of the GPU to plan for if this machine does not
+        have it; None to plan for this machine's device.
+      devices: Number of devices of this process; the plan must fit the smallest one.
       shared: Whether each window is one replica's share of a larger window.
     """
 
@@ -31,9 +32,9 @@ class PlanRequest:
 
     @functools.cached_property
     def limit_bytes(self) -> int | None:
-        """Return the memory limit in bytes; None if a GPU's whole memory may be used.
+        """The memory limit in bytes; None if a GPU's whole memory may be used.
 
-        A CPU without a limit may use half of the machine's memory for tensors.
+        By default, tensors on a CPU may use half of the machine's memory.
 
         Raises:
           ConfigError: The limit is too small.

@@ -1,6 +1,6 @@
 """The planner: measures plans in a separate process and caches them.
 
-Measurements are stored in the user's cache under a digest of everything that decides them.
+Measurements are stored in the user's cache, keyed by a digest of everything they depend on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
     Args:
       request: Request to the planner.
       progress: Called with the current activity.
-      fresh: Whether to measure again, and forget the sizes that ran out of memory.
+      fresh: Whether to measure again, and forget which sizes ran out of memory.
 
     Raises:
       BertAccumError: The data or the model cannot be used.
@@ -40,7 +40,8 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
     cached = values is not None
     if values is None:
         values = rehearse(request, progress)
-        if values["micro_batch"] is not None:  # Later, more memory may be free.
+        # Do not cache that nothing fits: later, more memory may be free.
+        if values["micro_batch"] is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json_text(values))
     if request.config.micro_batch == AUTO:
@@ -63,7 +64,7 @@ def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, A
         return values
     left = [c for c in values["candidates"] if c["fits"] and not too_large(c)]
     if not left:
-        return values  # Training shrinks the micro-batch if it fails.
+        return values  # If memory runs out again, training reduces the size.
     best = max(left, key=lambda c: (c["examples_per_second"] or 0.0, c["micro_batch"]))
     taken = {f.name: best[f.name] for f in dataclasses.fields(BatchPlan)}
     tried = ", ".join(f"{size} (`recompute` {kind})" for kind, size in learned.items())

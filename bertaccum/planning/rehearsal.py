@@ -1,7 +1,7 @@
 """Measuring plans: training steps run in separate processes, and the chosen plan is verified.
 
-The first process measures with as much memory as possible. The second has only the device's memory,
-and runs a real update of the chosen plan.
+The first process measures with as much memory as possible. The second process has only as much
+memory as the device to plan for, and runs a real update of the chosen plan.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def rehearse(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """
     start, limit = time.perf_counter(), request.limit_bytes
     config, what_if = request.step_config(), request.memory_bytes is not None
-    # On a CPU that stands in for a GPU, offloaded slots would still count against the same limit.
+    # On a CPU that simulates a GPU, offloaded slots would still count against the memory limit, so
+    # keep them on the device and subtract their memory.
     pretended = what_if and config.offload_optimizer
     if pretended:
         config = dataclasses.replace(config, offload_optimizer=False)
@@ -91,13 +92,14 @@ def _prove(
     found: SearchResult,
     pool: int | None,
 ) -> tuple[Candidate, Measurement] | None:
-    """Return the best candidate that fits in a real update, and its measurement; None if none does.
+    """Return the best candidate whose real update fits, and its measurement; None if none does.
 
-    The update may use only half of the margin, so that the plan still fits if memory use varies.
+    The update may use only half of the safety margin, so that the plan still fits if memory use
+    varies.
     """
     best = found.best_first()
     strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
-    # The GPU may have more memory than this machine.
+    # The simulated GPU may have more memory than this machine.
     strict = max(min(strict, pool or strict), device_memory.LEAST_BYTES)
     if not best or not verifier.build(
         measurement_job(request, config, strict, 1 if task.alone(best[0].plan.micro_batch) else 2)
@@ -107,9 +109,10 @@ def _prove(
 
 
 def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
-    """Return the memory for measuring in bytes; None for all of a GPU's.
+    """Return the memory to measure with, in bytes; None for the whole memory of a GPU.
 
-    On a CPU it exceeds the limit, because measured peaks are unreliable close to a limit.
+    On a CPU, the result exceeds the limit if the machine has enough memory, because measured peaks
+    are unreliable close to a limit.
     """
     if limit is None or not on_cpu:
         return limit
@@ -123,7 +126,7 @@ def measurement_job(
     """Return the job that tells a measurement process what to build.
 
     Args:
-      request: Model, classes and data.
+      request: Request to the planner, with model, classes and data.
       config: Options of the training step.
       limit: Memory limit in bytes; None for all of a GPU's memory.
       accumulation_steps: Number of micro-steps; with 1 there are no accumulators.
@@ -237,7 +240,7 @@ def _nothing(
         takes = f"takes at least {format_size(least)}"
     why = (
         f"nothing fits: {many} of {task.longest} tokens {takes};"
-        f" {format_size(usable)} are usable after the safety margin"
+        f" {format_size(usable)} is usable after the safety margin"
     )
     parts = {k: v for k, v in built["static_bytes"].items() if k != "embeddings"}
     situation = Situation(
@@ -245,7 +248,7 @@ def _nothing(
         recompute=task.recompute,
         longest=task.longest,
         micro_batch=size,
-        # A change is no remedy if its peak is close to the one that failed.
+        # Do not propose a change whose predicted peak is close to the peak that failed.
         usable_bytes=usable if least is None else min(usable, 0.97 * least),
         bytes_of=parts | ({"slots": 0} if moved else {}),
         offloaded=request.config.offload_optimizer,
@@ -263,7 +266,7 @@ def _nothing(
 
 
 def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None) -> dict[str, Any]:
-    """Return the result if not even weights, moments and accumulators fit in memory."""
+    """Return the result for weights, moments and accumulators that do not fit in memory."""
     parameters = request.inputs.source.encoder.parameters
     parts = {"parameters": 4, "embeddings": 0, "slots": 8, "accumulators": 4}
     built = {

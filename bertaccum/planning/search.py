@@ -1,4 +1,4 @@
-"""The search for the fastest way to run a window within the memory.
+"""The search for the fastest way to run a window within the device's memory.
 
 This module does not use TensorFlow: a `StepMeasurer` runs the updates and measures them.
 """
@@ -21,18 +21,20 @@ from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 
 # Share of the memory reserved for fragmentation, evaluation and checkpoints.
 MARGIN = 0.04
-# Timings vary, so speeds this close count as equal, and the smaller size is chosen.
+# Timings vary, so speeds above this fraction of the highest one count as equal; of such candidates,
+# the one that needs the least memory is chosen.
 _SAME_SPEED = 0.98
-# Recomputation costs a forward pass, so it pays only if larger micro-batches are faster by this
-# factor.
+# Recomputation costs an extra forward pass, so it is worthwhile only if larger micro-batches are
+# faster than smaller ones by at least this factor.
 _RECOMPUTATION_COSTS = 1.1
-# Memory for summing gradients over replicas (send and receive buffers), relative to their size.
-# Measured with two workers: 2.05 to 2.5, the same for micro-batches of 1, 2 and 4.
+# Memory of the send and receive buffers for summing gradients over replicas, relative to the size
+# of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
+# examples.
 _EXCHANGED = 2.5
-# Longest time for one memory measurement, in seconds: 8 if it is needed, 2 if it only makes the fit
-# more accurate. Single peaks vary by one or two percent.
+# Maximum time for one memory measurement, in seconds: 8 if it is needed, 2 if it only makes the fit
+# more accurate. A single peak is accurate to one or two percent.
 _MOST_SECONDS, _CHEAP_SECONDS = 8.0, 2.0
-# Length of an example that takes almost no memory, so that the peak is that of the update itself.
+# Length in tokens of an example so short that the peak is that of the update itself.
 _SHORT = 8
 
 
@@ -45,13 +47,16 @@ class SearchSpace:
       sizes: Allowed micro-batch sizes in ascending order.
       recompute: Allowed kinds of recomputation, the fastest first.
       longest: Length of the longest example in tokens; a micro-batch of such examples must fit.
-      windows: Lengths of the examples of some windows, each in ascending order.
+      windows: For each of some windows, the lengths of its examples in ascending order.
       limit_bytes: Memory of the device in bytes.
       resting_bytes: Memory in use between updates in bytes, including the accumulators.
-      accumulator_bytes: Memory of the accumulators in bytes; a window of one micro-batch has none.
+      accumulator_bytes: Memory in bytes of the accumulators, which a window of a single micro-batch
+        does not need.
       cut: How windows are split, "cost" or "count".
-      shared: Whether windows are a replica's shares, which always use accumulators.
-      speed_seconds: Approximate time for measuring the speeds of each kind of recomputation.
+      shared: Whether each window is one replica's share of a larger window; shares always use
+        accumulators.
+      speed_seconds: Approximate time in seconds for measuring the speeds of each kind of
+        recomputation.
     """
 
     target_batch: int
@@ -72,20 +77,20 @@ class SearchSpace:
 
     @functools.cached_property
     def typical(self) -> list[int]:
-        """Return the lengths of a window that represents all windows."""
+        """The lengths of the examples of a window that represents all windows."""
         lengths = sorted(itertools.chain.from_iterable(self.windows))
         return lengths[len(self.windows) // 2 :: len(self.windows)]
 
     @property
     def exchange_bytes(self) -> float:
-        """Return the estimated peak while replicas sum their gradients, in bytes; 0 if alone."""
+        """The estimated peak in bytes while replicas sum their gradients; 0 for one replica."""
         if not self.shared:
             return 0.0
         return self.resting_bytes + _EXCHANGED * self.accumulator_bytes
 
     @property
     def usable_bytes(self) -> float:
-        """Return the memory limit minus its margin, in bytes."""
+        """The memory limit minus the safety margin, in bytes."""
         return self.limit_bytes * (1 - MARGIN)
 
 
@@ -95,10 +100,12 @@ class Candidate:
 
     Args:
       plan: Batch plan.
-      predicted_peak_bytes: Peak memory in bytes by the fitted cost, for the longest examples.
+      predicted_peak_bytes: Peak memory in bytes that the fitted cost predicts for the longest
+        examples.
       measured_peak_bytes: Measured peak memory in bytes for the longest examples, or None.
       examples_per_second: Measured speed, or None.
-      fits: Whether the predicted peak is within the memory minus its margin.
+      fits: Whether the predicted peak is within the usable memory, and no measurement of a
+        micro-batch of this size or a smaller one ran out of memory.
     """
 
     plan: BatchPlan
@@ -173,7 +180,10 @@ class _Search:
         return [] if self.cost is None else [self._candidate(size) for size in self.task.sizes]
 
     def nothing_to_gain(self) -> bool:
-        """Return whether a slower kind with less memory cannot improve the result."""
+        """Return whether the search can stop, because no slower kind can improve the result.
+
+        A slower kind of recomputation needs less memory, so it allows larger micro-batches.
+        """
         fitting = self._fitting()
         if not fitting:
             return False
@@ -189,11 +199,11 @@ class _Search:
     # --- Memory ---------------------------------------------------------------------
 
     def _measure_cost(self) -> MemoryCost | None:
-        """Measure peaks of growing micro-batches, and return the fitted memory cost.
+        """Measure the peaks of micro-batches of increasing size, and return the fitted cost.
 
-        The size doubles until the examples take clearly more memory than the update itself, and
-        further while that is quick. The result is None if the update, or a single example, does not
-        fit.
+        The size doubles until the peak is twice that of the update itself, or until the next
+        measurement would take too long. The result is None if the update, or a single example, does
+        not fit in memory.
         """
         short = MeasurementRequest([[_SHORT]], self.recompute)
         self.measurer.run(short)  # The first run traces the function.
@@ -205,12 +215,13 @@ class _Search:
         while self._measure(size, longest) and size < self.task.target_batch:
             weight = self.points[-1].peak_bytes / update_bytes
             size = min(2 * size, self.task.target_batch)
-            # In large models, examples add little to the update's memory and take long.
+            # In large models, examples add little to the update's memory and take a long time, so
+            # limit the time.
             seconds = _CHEAP_SECONDS if weight > 1.4 else _MOST_SECONDS
             if weight > 2 or size * self.example_seconds > seconds:
                 break
         if not self.points:
-            return None  # The update fits without examples, but not with one.
+            return None  # Not even one example fits.
         if longest > 2 * _SHORT:
             self._measure(2 * self.points[-1].micro_batch, longest // 2)
         cost = fit_cost(update_bytes, self.task.resting_bytes, self.points)
@@ -243,13 +254,15 @@ class _Search:
         assert self.cost is not None
         cost = self.cost
         if self.task.alone(size):
-            # `update_bytes` stays the same: the optimizer step holds the gradients instead.
+            # `update_bytes` stays the same: instead of the accumulators, the optimizer step needs
+            # the gradients.
             static = cost.static_bytes - self.task.accumulator_bytes
             cost = dataclasses.replace(cost, static_bytes=static)
         return cost.peak_bytes(size, self.task.longest)
 
     def _fits(self, size: int) -> bool:
-        # Sizes are measured with accumulators, but the whole window runs without them.
+        # Ignore a failed measurement of the whole window: memory is measured with accumulators, but
+        # the whole window runs without them.
         failed = size >= self.too_large and not self.task.alone(size)
         return self._predicted(size) <= self.task.usable_bytes and not failed
 
@@ -273,10 +286,10 @@ class _Search:
                     spent += self._time(size)
 
     def _around_best(self, fitting: list[int]) -> list[int]:
-        """Return sizes near the best one: halfway to its timed neighbors, and the nearest power of
-        two.
+        """Return sizes near the best one: halfway to its neighbors, and a power of two.
 
-        Hardware often computes in blocks whose sizes are powers of two.
+        The neighbors are the nearest sizes already timed. The nearest power of two may be faster,
+        because hardware often computes in blocks of such sizes.
         """
         if not self.rates:
             return []
@@ -298,7 +311,7 @@ class _Search:
         return sorted(self.rates, key=lambda size: self.rates[size], reverse=True)
 
     def _time(self, size: int) -> float:
-        """Time a representative part of a window, and return the seconds it took."""
+        """Time a representative part of a window, and return the time spent, in seconds."""
         lengths = self.task.typical
         # Without accumulators, the window must stay a single micro-batch.
         kind = "count" if self.task.alone(size) else self.task.cut
@@ -320,21 +333,21 @@ class _Search:
 
 
 def _padded(micro_batches: Sequence[Sequence[int]]) -> int:
-    """Return the number of tokens of micro-batches, with padding."""
+    """Return the number of tokens in micro-batches, including padding."""
     return sum(len(lengths) * max(lengths) for lengths in micro_batches)
 
 
 def verified(
     found: SearchResult, measurer: StepMeasurer, task: SearchSpace
 ) -> tuple[Candidate, Measurement] | None:
-    """Return the best candidate that fits in real updates, and its measurement; None if none does.
+    """Return the best candidate whose real update fits, and its measurement; None if none does.
 
-    Candidates that ran out of memory, and those predicted to take as much, no longer count as
-    fitting.
+    Candidates that ran out of memory, and those predicted to need at least as much memory, are
+    marked as not fitting.
 
     Args:
       found: Result of `search`.
-      measurer: A measurer with no more memory than the limit.
+      measurer: Runs the updates, with no more memory than the limit.
       task: Candidates and limits of the search.
     """
     failed = float("inf")

@@ -1,4 +1,4 @@
-"""Records of runs, and the lists, comparisons, model cards and pages made from them.
+"""Records of runs, and the lists, comparisons, model cards and report pages made from them.
 
 This package does not import TensorFlow.
 """

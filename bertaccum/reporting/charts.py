@@ -1,4 +1,4 @@
-"""Curves of a run as SVG elements that use the colours and typeface of the page."""
+"""Curves of a run as SVG elements that use the colors and typeface of the page."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-# Placeholder colours for matplotlib, replaced with the CSS variables of the page.
+# Placeholder colors for matplotlib, which are later replaced with the CSS variables of the page.
 _INK, _ACCENT, _GRID = "#010203", "#040506", "#070809"
 _COLOURS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
-# On a phone 390 pixels wide, a chart is about 340 pixels wide and its text keeps its size.
+# Width and height of a chart. It is drawn about as wide as a phone shows it (340 of 390 pixels), so
+# that its text is not scaled down.
 _INCHES = (4.6, 2.7)
 _PAGE_STYLE = STYLE | {
     "text.color": _INK,
@@ -43,13 +44,13 @@ _PAGE_STYLE = STYLE | {
 
 
 def loss_curve(series: Series, span: int) -> Markup:
-    """Return the loss of every update and its running mean, against examples seen."""
-    label = f"Training loss over {series.total:,} examples, raw and as a mean over {span:,}"
+    """Plot the loss of every update, and the running mean of the loss, against examples seen."""
+    label = f"Training loss over {series.total:,} examples, and its mean over {span:,} examples"
     return _svg("loss", label, series, lambda axes: draw_loss(axes, series, span, Look(_ACCENT)))
 
 
 def learning_rate_curve(series: Series) -> Markup:
-    """Return the learning rate against examples seen."""
+    """Plot the learning rate against examples seen."""
 
     def draw(axes: Axes) -> None:
         axes.plot(series.seen, series.learning_rate, color=_ACCENT, linewidth=1.8)
@@ -59,13 +60,13 @@ def learning_rate_curve(series: Series) -> Markup:
 
 
 def score_curve(series: Series) -> Markup:
-    """Return the dev metric against examples seen."""
+    """Plot the dev metric against examples seen."""
     label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
     return _svg("score", label, series, lambda axes: draw_scores(axes, series, Look(_ACCENT)))
 
 
 def _svg(name: str, label: str, series: Series, draw: Callable[[Axes], None]) -> Markup:
-    """Return an SVG element without external references, and with ids unique on the page."""
+    """Return a plot as an SVG element without external references; its ids begin with `name`."""
     with matplotlib.rc_context(_PAGE_STYLE | {"svg.hashsalt": name}):
         figure = Figure(figsize=_INCHES, layout="constrained")
         axes = figure.subplots()

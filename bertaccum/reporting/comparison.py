@@ -33,15 +33,15 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
       runs: The run folders.
 
     Returns:
-      `smooth` and `equal_mean_examples` (the numbers of examples that the losses and the second
-      noise are averaged over), `best_by` (the metric that selects the best checkpoint in all runs;
-      None if the runs differ, and the figure then shows the accuracy), `runs` (a `row` per run),
-      `differences` (options and inputs that differ: one value per run) and `figures` (the paths
-      of the figures).
+      `smooth` (the number of examples that losses are averaged over), `equal_mean_examples` (the
+      number of examples per mean in `noise_of_equal_means`), `best_by` (the metric that selects the
+      best checkpoint in all runs; if the runs differ, it is None and the figure shows the
+      accuracy), `runs` (one `row` per run), `differences` (the options and inputs that differ, each
+      with one value per run) and `figures` (the paths of the figures).
 
     Raises:
       ConfigError: `out` cannot be written to.
-      InputError: A folder is not a run, its logs are damaged, or no run has an update yet.
+      InputError: A folder contains no run, its logs are damaged, or no run has an update yet.
     """
     records = [read_record(path) for path in runs]
     metric = shared_metric(records)
@@ -65,13 +65,13 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 
 
 def shared_metric(records: Sequence[Record]) -> str | None:
-    """Return the metric by which all runs select their best checkpoint, or None if they differ."""
+    """Return the metric that selects the best checkpoint in all runs; None if the runs differ."""
     found = {record.config.best_by for record in records}
     return found.pop() if len(found) == 1 else None
 
 
 def unique_names(records: Sequence[Record]) -> list[str]:
-    """Return the names of the runs; runs that share a name are given by path."""
+    """Return the names of the runs, or the paths of those that share a name."""
     names = [record.name for record in records]
     paths = [str(record.paths.path) for record in records]
     return [p if names.count(n) > 1 else n for n, p in zip(names, paths, strict=True)]

@@ -18,7 +18,7 @@ class Series:
       examples: The number of examples in each update, int64 [updates].
       loss: The mean loss of each update, float64 [updates]; NaN if it was not finite.
       learning_rate: The learning rate of each update, float64 [updates].
-      evaluated: The examples seen at each evaluation, int64 [evaluations].
+      evaluated: The number of examples seen at each evaluation, int64 [evaluations].
       metric: The metric in `scores`, one of `METRICS`.
       scores: The dev metric, float64 [evaluations]; NaN if an evaluation lacks the metric.
     """
@@ -72,7 +72,7 @@ def read_series(record: Record, metric: str | None = None) -> Series:
 
 
 def _numbers(values: list[float | None]) -> np.ndarray:
-    """Return values as an array, with NaN for null, which stands for non-finite values in JSON."""
+    """Return values as an array, with NaN for None, which replaces non-finite values in JSON."""
     found = np.array([np.nan if value is None else value for value in values], np.float64)
     return np.where(np.isfinite(found), found, np.nan)
 
@@ -87,11 +87,12 @@ def default_span(several: list[Series]) -> int:
 
 
 def smoothed(series: Series, span: int) -> np.ndarray:
-    """Return the centred running mean of the loss over examples, [updates].
+    """Return the centered running mean of the loss, [updates].
 
     Args:
       series: The curves of a run.
-      span: The number of examples around the middle of each update; fewer at both ends.
+      span: The number of examples to average over, around the middle of each update. Near both
+        ends of the run, there are fewer.
 
     Returns:
       The running mean; NaN if no loss in the span is finite.
@@ -106,7 +107,7 @@ def trailing(series: Series, span: int) -> np.ndarray:
     """Return the mean loss over the last `span` examples at each update, [updates].
 
     Every reported "training loss" is such a mean. All examples have the same weight, and a window
-    that is partly in the span counts fully. NaN if no loss in the span is finite.
+    that is partly in the span counts fully. The mean is NaN if no loss in the span is finite.
     """
     first = np.searchsorted(series.seen, series.seen - span, side="right")
     return _means(series, first, np.arange(len(first)) + 1)
@@ -119,7 +120,7 @@ def training_loss(series: Series, span: int) -> float | None:
 
 
 def _means(series: Series, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return the means of loss[first:last] over examples; NaN if no loss in a slice is finite."""
+    """Return the means of loss[first:last], weighted by examples; NaN if no loss is finite."""
     finite = np.isfinite(series.loss)
     weights = np.where(finite, series.examples, 0)
     sums = _between(np.where(finite, series.loss, 0) * weights, first, last)
@@ -130,12 +131,12 @@ def _means(series: Series, first: np.ndarray, last: np.ndarray) -> np.ndarray:
 def noise(series: Series, span: int) -> float | None:
     """Return the standard deviation of the loss around its own running mean.
 
-    The running mean covers `span` examples, not updates, and is centred on the update. Near the
-    ends of the run the span shrinks on both sides, so that a falling loss does not count as noise.
-    A mean of n losses includes the loss of the update itself, which reduces the variance v of
-    independent losses to (1 - 1/n) v. The result corrects for this, so that runs with few and
-    many updates per span can be compared. Updates with fewer than 3 updates in their span, or
-    with a non-finite loss, are ignored.
+    The running mean covers `span` examples, not updates, and is centered on the update. Near the
+    ends of the run, the span shrinks on both sides, so that a falling loss does not count as noise.
+    The mean of n losses includes the loss of the update itself. If the losses are independent with
+    variance v, their deviation from the mean therefore has only the variance (1 - 1/n) v. The
+    result corrects for this, so that runs with few and many updates per span can be compared.
+    Updates with fewer than 3 updates in their span, or with a non-finite loss, are ignored.
 
     Returns:
       The standard deviation, or None if all updates are ignored.
@@ -157,7 +158,7 @@ def noise(series: Series, span: int) -> float | None:
 
 
 def regrouped(series: Series, examples: int) -> Series:
-    """Return the curves with neighbouring losses averaged into means of about `examples` examples.
+    """Return the curves with neighboring losses averaged into means over about `examples` examples.
 
     A mean over 32 examples is less noisy than one over 8 simply because it has more examples. Any
     difference that remains between means of equal size comes from the training itself.
@@ -169,7 +170,7 @@ def regrouped(series: Series, examples: int) -> Series:
     sizes = np.add.reduceat(series.examples, starts)
     loss = np.add.reduceat(series.loss * series.examples, starts) / sizes
     ends = np.append(starts[1:], len(numbers)) - 1
-    # Drop the last mean if the end of the run left it with fewer examples.
+    # Drop the last mean if the run ended before it had enough examples.
     kept = slice(-1 if sizes[-1] < min(examples, sizes.max()) else None)
     return Series(
         updates=series.updates[ends][kept],

@@ -1,4 +1,4 @@
-"""Figures of the curves of runs against examples seen, as PNG and SVG.
+"""Figures, as PNG and SVG, of the curves of runs against examples seen.
 
 Figures are created without pyplot, which keeps global state.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FAINT = 0.35
-_LABEL_WIDTH = 110  # characters, in a figure of 10 inches
+_LABEL_WIDTH = 110  # in characters, for a figure 10 inches wide
 _DASH = 6.0  # in line widths
-# Keep text as text in SVG, and drop points that make no visible difference.
+# Write text as text in SVG, and drop points that make no visible difference.
 STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -41,10 +41,10 @@ class Look:
     """The style in which a run is drawn.
 
     Args:
-      colour: The colour of the lines.
+      colour: The color of the lines.
       label: The label in the legend.
-      position: The 0-based position among the runs whose curves coincide.
-      of: The number of runs whose curves coincide.
+      position: The 0-based position of the run among those whose curves coincide with its own.
+      of: The number of these runs; 1 if no other run's curves coincide.
     """
 
     colour: Any
@@ -54,7 +54,7 @@ class Look:
 
     @property
     def dashes(self) -> Any:
-        """The line style for matplotlib; dashes of coinciding runs fill each other's gaps."""
+        """The line style for matplotlib. The dashes of coinciding runs fill each other's gaps."""
         if self.of == 1:
             return "solid"
         return (-self.position * _DASH, (_DASH, _DASH * (self.of - 1)))
@@ -84,14 +84,14 @@ def comparison(names: Sequence[str], several: Sequence[Series], span: int) -> di
 
 
 def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Figure:
-    """Draw the raw and smoothed loss and a dev metric against examples seen, one colour per run.
+    """Draw the raw and smoothed loss and a dev metric against examples seen, one color per run.
 
     Runs whose curves coincide are drawn with alternating dashes, and the legend says so.
 
     Args:
       names: The names of the runs.
       several: The curves of the runs, all with the same metric.
-      span: The number of examples that a smoothed loss is averaged over.
+      span: The number of examples that the smoothed loss is averaged over.
     """
     looks = _looks(names, several)
     lines = sum(look.label.count("\n") + 1 for look in looks)
@@ -141,14 +141,14 @@ def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:
 
 
 def draw_scores(axes: Axes, series: Series, look: Look) -> None:
-    """Draw a point for each evaluation; of coinciding runs, later ones get smaller points."""
+    """Draw a point for each evaluation; if runs coincide, later ones have smaller points."""
     size = 4 + 3 * (look.of - 1 - look.position)
     points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": look.dashes}
     axes.plot(series.evaluated, series.scores, color=look.colour, **points)
 
 
 def label_examples(axes: Axes) -> None:
-    """Label the x-axis with the examples seen."""
+    """Label the x-axis with the number of examples seen."""
     axes.set_xlabel("examples seen")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -156,21 +156,21 @@ def label_examples(axes: Axes) -> None:
 
 
 def _most_ticks(axes: Axes) -> int:
-    """Return how many labels such as 1,000,000 fit side by side."""
+    """Return how many labels such as 1,000,000 fit side by side below the x-axis."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     return max(int(figure.get_figwidth()), 2)
 
 
 def colours(count: int) -> list[Any]:
-    """Return `count` distinct colours."""
+    """Return `count` distinct colors."""
     if count <= 10:
         return list(matplotlib.colormaps["tab10"].colors)[:count]  # type: ignore[attr-defined]
     return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]
 
 
 def as_bytes(figure: Figure, kind: str) -> bytes:
-    """Return a figure as bytes; without dates, so that equal figures give equal bytes."""
+    """Return a figure as bytes, without a date, so that equal figures give equal bytes."""
     file = io.BytesIO()
     nothing = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
     figure.savefig(file, format=kind, dpi=120, metadata=dict.fromkeys(nothing))

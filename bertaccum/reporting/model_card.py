@@ -1,4 +1,4 @@
-"""The model card of a run in Markdown: its data, recipe and results."""
+"""A run's model card, written in Markdown: the run's data, recipe and results."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def model_card(
 
     Args:
       record: The record of the run.
-      library: The hub's name for the library that loads the files next to the card.
+      library: The hub's name for the library that loads the files beside the card.
       language: The ISO code of the language of the texts, if known.
-      usage: Markdown that shows how to use the files; by default, how to use the run folder.
+      usage: Markdown text on how to use the files; by default, on how to use the run folder.
 
     Raises:
       InputError: The files of the run are damaged.
@@ -57,7 +57,7 @@ def model_card(
             "model-card.md.j2",
             **run_facts.facts(record, series, default_span([series])),
             front_matter=_front_matter(record, library, language),
-            classes=", ".join(run_facts.class_names(record)) or "the classes of its data",
+            classes=", ".join(run_facts.class_names(record)) or "not recorded",
             evaluations=_evaluations(record),
             warnings=_warnings(record),
             recipe=run_facts.options(record.config, deciding=True),

@@ -1,6 +1,7 @@
-"""Rendering of page and card templates with Jinja.
+"""Rendering of the templates of report pages and model cards with Jinja.
 
-HTML is escaped automatically. In Markdown, the filter `text` escapes special characters.
+In HTML, inserted values are escaped automatically. In Markdown, the filter `text` escapes special
+characters.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _environment() -> jinja2.Environment:
 
 
 def as_text(value: str) -> str:
-    """Return text on one line, with special characters of Markdown escaped."""
+    """Return a string on one line, with the special characters of Markdown escaped."""
     return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", " ".join(value.split()))
 
 

@@ -1,4 +1,4 @@
-"""The page of a run: curves, scores, mistakes, plan and recipe in one HTML file.
+"""The report page of a run: curves, scores, mistakes, plan and options in one HTML file.
 
 The page is self-contained; its security policy forbids scripts and network access.
 """
@@ -28,7 +28,11 @@ def write_page(
     mistakes: list[dict[str, Any]],
     path: Path,
 ) -> None:
-    """Write the page that `page` returns to a file.
+    """Write the report page of a run to a file.
+
+    Args:
+      record, evaluation, mistakes: Arguments of `page`.
+      path: The file to write.
 
     Raises:
       ConfigError: The file cannot be written.
@@ -44,12 +48,13 @@ def write_page(
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:
-    """Return the page of a run as HTML.
+    """Return the report page of a run as HTML.
 
     Args:
       record: The record of the run.
       evaluation: The fields of the `EvalResult` of the best model; None if there is no best model.
-      mistakes: `row`, `text`, `label`, `prediction` and `probability` of misclassified examples.
+      mistakes: `row`, `text`, `label`, `prediction` and `probability` of each misclassified example
+        to show.
 
     Raises:
       InputError: The files of the run are damaged.
@@ -82,7 +87,7 @@ def _charts(series: Series, span: int) -> dict[str, Markup]:
     if not len(series.updates):
         return {}
     charts = {
-        f"Training loss: each update's, and the mean over {span:,} examples": loss_curve(
+        f"Training loss of each update, and its mean over {span:,} examples": loss_curve(
             series, span
         ),
         "Learning rate": learning_rate_curve(series),

@@ -1,4 +1,4 @@
-"""Facts about a run that model cards and pages show, without local paths."""
+"""Facts about a run that model cards and report pages show, without local paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
-    """Return the options of a run as text, with only the last part of each path.
+    """Return the options of a run as strings, with only the last part of each path.
 
     Args:
       config: The configuration of the run.
@@ -50,7 +50,7 @@ def data_name(record: Record) -> str:
 
 
 def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
-    """Return the template variables that cards and pages share.
+    """Return the variables that the templates of model cards and report pages share.
 
     Args:
       record: The record of the run.
@@ -71,7 +71,7 @@ def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
 
 
 def _results(record: Record, series: Series, span: int) -> dict[str, str]:
-    """Return the results of a run so far, by name."""
+    """Return the results of a run so far, keyed by name."""
     loss, seconds = training_loss(series, span), trained(record)
     return {
         **_scores(record),
@@ -101,7 +101,7 @@ def trained(record: Record) -> float:
 
 
 def _plan(record: Record) -> dict[str, str]:
-    """Return how windows are cut, and why, by name."""
+    """Return how windows are split into micro-batches, and why, keyed by name."""
     known = record.plan
     shown = {
         "target batch": record.config.target_batch,
@@ -119,7 +119,7 @@ def _plan(record: Record) -> dict[str, str]:
 
 
 def _size(value: Any) -> str | None:
-    """Return an amount of memory as text, or None if the value is not a positive number."""
+    """Return an amount of memory as a string, or None if the value is not a positive number."""
     return format_size(value) if isinstance(value, int | float) and value else None
 
 
@@ -130,7 +130,7 @@ def _versions(record: Record) -> dict[str, str]:
 
 
 def evaluations(record: Record) -> dict[str, dict[str, Any]]:
-    """Return the results of `bertaccum eval` by file name, without damaged files."""
+    """Return the results of `bertaccum eval`, keyed by split or file; skip damaged ones."""
     found = {}
     for path in sorted(record.paths.path.glob("eval-*.json")):
         values = read_mapping(path)
@@ -140,7 +140,7 @@ def evaluations(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def scores(evaluation: dict[str, Any]) -> dict[str, str]:
-    """Return the metrics and the majority baseline of an evaluation, by label."""
+    """Return the metrics and the majority baseline of an evaluation, keyed by label."""
     found = {LABELS[metric]: shown(evaluation, metric) for metric in METRICS}
     return found | {"majority baseline": baseline(evaluation)}
 
@@ -152,7 +152,7 @@ def _is_evaluation(values: dict[str, Any]) -> bool:
 
 
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:
-    """Yield rows of the curves at up to `count` evenly spaced updates, ending with the last one.
+    """Yield table rows for up to `count` evenly spaced updates, ending with the last update.
 
     Yields:
       The examples seen, the update, the training loss (mean over the last `span` examples), the
@@ -173,7 +173,7 @@ def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, st
 
 
 def _digests(record: Record) -> dict[str, str]:
-    """Return the SHA-256 of each input of a run, with the number of rows of a TSV if recorded."""
+    """Return the SHA-256 of each input of a run, and the number of a TSV's rows if recorded."""
     inputs = record.inputs
     rows = inputs.get("rows") or {}
     found = {}
@@ -185,7 +185,7 @@ def _digests(record: Record) -> dict[str, str]:
 
 
 def _truncation(record: Record) -> dict[str, str]:
-    """Return the truncation of texts by `max_seq_length`; empty if an earlier version ran."""
+    """Return how `max_seq_length` truncated the texts; empty for runs of earlier versions."""
     return {
         f"truncation of {name}": str(Truncation(**lengths)).replace("`", "")
         for name, lengths in (record.inputs.get("truncation") or {}).items()
@@ -193,7 +193,7 @@ def _truncation(record: Record) -> dict[str, str]:
 
 
 def class_names(record: Record) -> list[str]:
-    """Return the class names of the best model, else the labels of the data."""
+    """Return the class names of the best model, or the labels of the data if it is missing."""
     try:
         values = json.loads((record.paths.best / "labels.json").read_text(encoding="utf-8"))
         return [str(name) for name in values["names"]]

@@ -39,15 +39,15 @@ def outline(record: Record) -> dict[str, Any]:
 
 
 def details(record: Record) -> dict[str, Any]:
-    """Return the facts about a run that `bertaccum show` shows.
+    """Return the facts about a run that `bertaccum show` prints.
 
     Returns:
-      The keys of `outline`, and `plan` (how windows are cut, and why), `training_loss` (`mean`
-      over the last `examples`, and the loss of the `last_update`), `last_update`, `best` (the
-      evaluation of the best checkpoint), `evaluations` (on dev.tsv during training), `evaluated`
-      (results of `bertaccum eval` by file), `out_of_memory` (events), `summary` (None before the
-      run has finished), `config` (options that the user set) and `resolved` (other options that
-      differ from their defaults).
+      The keys of `outline`, and `plan` (how windows are split, and why), `training_loss` (the
+      `mean` over the last `examples`, and the loss of the `last_update`), `last_update`, `best`
+      (the evaluation of the best checkpoint), `evaluations` (on dev.tsv during training),
+      `evaluated` (the results of `bertaccum eval`, keyed by split or file), `out_of_memory` (the
+      events), `summary` (None before the run has finished), `config` (the options that the user
+      set) and `resolved` (other options that differ from their defaults).
 
     Raises:
       InputError: The files of the run are damaged.
@@ -81,12 +81,12 @@ def _totals(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_and_resolved(record: Record) -> dict[str, dict[str, Any] | None]:
-    """Return the options set by the user, and those resolved to other values than their defaults.
+    """Return the options that the user set, and the others that differ from their defaults.
 
     Returns:
       `config`: the options that the user set. `resolved`: other options that differ from their
-      defaults, such as the planned micro-batch. Earlier versions did not record which options
-      were set; for their runs, `config` has both kinds, and `resolved` is None.
+      defaults, such as the planned micro-batch size. Earlier versions did not record which options
+      were set; for their runs, `config` contains both kinds, and `resolved` is None.
     """
     values = dataclasses.asdict(record.config)
     named = record.inputs.get("named")

@@ -15,7 +15,7 @@ LATEST = "latest"
 
 
 def target_of(run: Path) -> Path:
-    """Return the folder that a link such as `runs/latest` points to now; other paths unchanged."""
+    """Return the folder that a link such as `runs/latest` points to; other paths are unchanged."""
     return run.parent / run.readlink() if run.is_symlink() else run
 
 
@@ -43,7 +43,7 @@ class RunPaths:
         Raises:
           InputError: The run has no best checkpoint.
         """
-        # Resolve links: `runs/latest` points to another run as soon as the next one starts.
+        # Resolve links now: `runs/latest` points to another run as soon as that run starts.
         best = standing(self.path.resolve() / self.best.name)
         if not best.is_dir():
             raise InputError(

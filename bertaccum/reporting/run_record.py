@@ -26,9 +26,9 @@ class Record:
     Args:
       paths: The files of the run.
       config: The configuration of the run.
-      plan: How windows are cut; empty if unknown.
+      plan: The content of plan.json, such as how windows are split; empty if unknown.
       updates: The lines of `metrics.jsonl` for updates.
-      events: The other lines of `metrics.jsonl`: windows that ran out of memory.
+      events: The other lines of `metrics.jsonl`, one for each time that memory ran out.
       evaluations: The lines of `eval.jsonl`.
       summary: The summary of a finished run; None for other runs.
       status: `finished`, `running` or `stopped`.
@@ -45,7 +45,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The name of the run folder, even if the path is a link to it."""
+        """The name of the run folder, even if `paths` names a link to the folder."""
         return self.paths.path.resolve().name
 
     @property
@@ -95,7 +95,7 @@ def read_record(path: Path) -> Record:
 
 
 def find_records(folder: Path = RUNS) -> Iterator[Record | InputError]:
-    """Yield the records of the runs in a folder, oldest first; for a damaged run, its error.
+    """Yield the record of each run in a folder, oldest first, or the error of a damaged run.
 
     Raises:
       InputError: The folder does not exist.
@@ -152,7 +152,7 @@ def undamaged(run: Path) -> Iterator[None]:
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a log up to the first damaged line; empty if there is no log."""
+    """Return the lines of a log up to the first damaged one; empty if there is no log."""
     found = []
     try:
         raw = path.read_bytes()
@@ -164,7 +164,7 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
             if not (line.endswith(b"\n") and isinstance(record["update"], int)):
                 break
         except (ValueError, KeyError, TypeError, RecursionError):
-            break  # A crash can only damage the end of a log.
+            break  # Ignore the rest: a crash damages only the end of a log.
         found.append(record)
     return found
 
@@ -177,5 +177,5 @@ def _locked(path: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return False  # The lock file does not exist or is not readable.
+        return False  # The lock file does not exist or cannot be read.
     return False

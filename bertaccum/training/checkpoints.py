@@ -40,23 +40,23 @@ _NAME = re.compile(r"update-(\d+)")
 
 @dataclass
 class Position:
-    """Progress of a run, which with the weights and the optimizer decides all later updates.
+    """The progress of a run.
 
-    There is no random state: every random number follows from the seed and the number of the
-    update.
+    The position, the weights and the optimizer's state determine all later updates. There is no
+    random state: every random number is derived from the seed and the number of the update.
 
     Args:
       run: Mark that identifies the run.
       update: Number of completed updates.
-      best, last: Best and last of the evaluations that `eval_every` asks for.
+      best, last: Best and last of the evaluations scheduled by `eval_every`.
       loss: Loss of the last update.
       examples: Number of examples trained on.
       seconds: Time spent on updates, in seconds.
-      total_seconds: Time since the first update began, in seconds, without interruptions.
+      total_seconds: Time since the first update began, in seconds, excluding interruptions.
       peak_memory_bytes: Peak memory of the device so far, in bytes; None if the device does not
         report it.
       shrinkings: Number of times the run ran out of memory.
-      nonfinite_in_a_row: Windows skipped since the last applied update.
+      nonfinite_in_a_row: Number of windows skipped since the last applied update.
     """
 
     run: str
@@ -73,10 +73,10 @@ class Position:
 
     @staticmethod
     def of(saved: dict[str, Any]) -> Position:
-        """Return the position among the values that `read_saved` returned.
+        """Return the position contained in the values that `read_saved` returns.
 
         Raises:
-          TypeError, KeyError, AttributeError: The values contain no position.
+          TypeError, KeyError, AttributeError: The values do not describe a position.
         """
         own = {key: value for key, value in saved.items() if key not in _CUT}
         evaluations = {key: own[key] and Evaluated(**own[key]) for key in ("best", "last")}
@@ -84,21 +84,21 @@ class Position:
 
     @property
     def evaluated(self) -> int:
-        """Return the number of the update evaluated last; 0 before the first evaluation."""
+        """The number of the update evaluated last; 0 before the first evaluation."""
         return self.last.update if self.last is not None else 0
 
 
 class Checkpoints:
     """The checkpoints of a run, in `checkpoints/update-N/`.
 
-    A checkpoint appears atomically. It is saved between updates, when the accumulators are empty,
-    so it does not contain them.
+    Each checkpoint is written atomically. It is saved between updates, when the accumulators are
+    empty, so it does not contain them.
 
     Args:
       model: Model whose weights are saved.
-      optimizer: Optimizer whose state is saved; it must be built.
+      optimizer: Optimizer whose state is saved; it must already be built.
       folder: Run folder.
-      keep: Number of checkpoints to keep.
+      keep: Number of latest checkpoints to keep.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Checkpoints:
         self._state = tf.train.Checkpoint(**self._variables)
 
     def save(self, position: Position, batch: BatchPlan) -> None:
-        """Save a checkpoint, then remove the oldest ones.
+        """Save a checkpoint, then remove old checkpoints.
 
         Args:
           position: Position of the run.
@@ -140,7 +140,7 @@ class Checkpoints:
         self._forget()
 
     def _forget(self) -> None:
-        """Remove the oldest checkpoints, except the best ones that a kept checkpoint refers to."""
+        """Remove all but the latest checkpoints and the best ones that these refer to."""
         states = saved_states(self._folder)
         bests = {_best_of(path) for path in states[-self._keep :]}
         for old in states[: -self._keep]:
@@ -148,7 +148,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def share(self, topology: Topology) -> None:
-        """Copy the chief's variables to all workers; every worker must call this."""
+        """Copy the chief's variables to all workers; every worker must call this method."""
         for variable in self._variables.values():
             for part in _components(variable):
                 value = part.numpy()
@@ -184,11 +184,11 @@ def _components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
 
 
 def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
-    """Assign a saved value to a variable in place, in pieces of at most `_PIECE_BYTES`.
+    """Assign a saved value to a variable, one piece of at most `_PIECE_BYTES` bytes at a time.
 
-    A plain assignment would briefly need the variable's memory twice and fragment the allocator.
-    The pieces are not numpy arrays, because TensorFlow crashes when a tensor made from one does not
-    fit.
+    A plain assignment would briefly need twice the variable's memory, and would fragment the
+    allocator's memory. The pieces are not numpy arrays, because TensorFlow crashes when a tensor
+    made from a numpy array does not fit in memory.
     """
     with tf.device("CPU"):
         (value,) = tf.raw_ops.RestoreV2(
@@ -205,17 +205,17 @@ def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
         tf.raw_ops.ResourceScatterUpdate(
             resource=variable.handle, indices=first + tf.range(len(piece)), updates=piece
         )
-    # After a scatter update, TensorFlow copies the variable on every read unless told not to.
+    # After a scatter update, TensorFlow would otherwise copy the variable on every read.
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
 
 @contextmanager
 def _saved(path: Path, states: Path) -> Iterator[Path]:
-    """Yield a folder to write to, which then appears as `path` atomically.
+    """Yield a folder to write to, and rename it to `path` when it is complete.
 
     Args:
       path: Final path of the folder.
-      states: The run's folder of checkpoints; the error says whether it holds one to resume from.
+      states: Folder of the run's checkpoints. The error says whether the run can resume from one.
 
     Raises:
       RunError: The folder cannot be written.
@@ -239,12 +239,12 @@ def saved_states(folder: Path) -> list[Path]:
 
 
 def state_of(folder: Path, update: int) -> Path:
-    """Return the path of the checkpoint of an update; it may not exist."""
+    """Return the path of an update's checkpoint, which may not exist."""
     return folder / f"update-{update}"
 
 
 def _best_of(path: Path) -> str | None:
-    """Return the name of the best checkpoint up to a checkpoint, or None if unknown."""
+    """Return the name of the best checkpoint at the time `path` was saved; None if unknown."""
     try:
         best = json.loads(read_text(path / _POSITION))["position"]["best"]
         return best and state_of(path.parent, best["update"]).name
@@ -253,14 +253,14 @@ def _best_of(path: Path) -> str | None:
 
 
 def read_saved(path: Path, run: str) -> dict[str, Any]:
-    """Read a checkpoint's position and batch plan, after verifying the digests of all its files.
+    """Verify the digests of a checkpoint's files, and return its position and batch plan.
 
     Args:
-      path: The checkpoint's folder.
-      run: Mark of the run that the checkpoint should belong to.
+      path: Folder of the checkpoint.
+      run: Mark of the run to which the checkpoint must belong.
 
     Returns:
-      The fields of its `Position`, with `micro_batch` and `recompute`.
+      The fields of its `Position`, and `micro_batch` and `recompute`, keyed by name.
 
     Raises:
       InputError: The checkpoint is damaged, or belongs to another run.
@@ -298,7 +298,7 @@ def _digest(values: dict[str, Any]) -> str:
 def save_best(
     model: tf_keras.Model, files: ModelFiles, evaluated: Evaluated, folder: RunFolder
 ) -> None:
-    """Replace `best/` with the model's weights, the files needed to use them, and their evaluation.
+    """Write the model's weights, the files needed to use them and their evaluation to `best/`.
 
     Raises:
       RunError: The folder cannot be written; the earlier best model is intact.

@@ -1,4 +1,4 @@
-"""Events of a training run: what its logs record and what the command line shows."""
+"""Events of a training run, which its logs record and the command line shows."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from bertaccum.planning.batch_plan import BatchPlan
 
 @dataclass(frozen=True)
 class Started:
-    """The run folder exists and the first update of this process is next.
+    """The start or continuation of a run, just before the first update of this process.
 
     Args:
       folder: Run folder.
       model: Name of the encoder.
       pretrained: Whether training starts from pretrained weights.
-      parameters: Number of parameters.
+      parameters: Number of the model's parameters.
       train_examples, dev_examples: Number of rows in train.tsv and dev.tsv.
       plan: How windows are split into micro-batches.
-      why: Why the planner chose this plan; None if the user set the micro-batch.
+      why: Why the planner chose this plan; None if the user set the micro-batch size.
       updates: Number of updates of the whole run.
-      done: Number of updates completed before this process resumed the run.
-      over: How to train further, if no updates are left; else empty.
+      done: Number of updates completed before this process resumed the run; 0 for a new run.
+      over: Hint on how to train further if no updates are left; otherwise empty.
       worker: Number of the worker that sends the event.
       pretrained_pooler: Whether the pretrained weights include the pooler.
-      pretrained_run: Name of the run whose best checkpoint provides the weights; None if they come
-        from elsewhere.
-      pretrained_head: Whether the head of that checkpoint is used.
+      pretrained_run: Name of the run whose best checkpoint provides the weights; None if the
+        weights come from elsewhere.
+      pretrained_head: Whether that checkpoint also provides the head.
       best_by: Metric that selects the best checkpoint.
-      truncation: How many texts of train.tsv `max_seq_length` truncates; None if unknown.
+      truncation: Statistics of the texts in train.tsv that `max_seq_length` truncates; None if
+        unknown.
     """
 
     folder: Path
@@ -56,16 +57,16 @@ class Started:
 
 @dataclass(frozen=True)
 class Updated:
-    """One update: a line of `metrics.jsonl`.
+    """An update, recorded as a line of `metrics.jsonl`.
 
     Args:
-      update: Number of the update, from 1.
-      epoch: Number of its epoch, from 1.
+      update: Number of the update, counted from 1.
+      epoch: Number of the epoch, counted from 1.
       loss: Mean loss over the window's examples.
       examples: Number of examples in the window.
-      micro_steps: Number of micro-batches of the window.
-      tokens: Number of tokens in the window, without padding.
-      padded_tokens: Number of tokens in the window, with padding.
+      micro_steps: Number of micro-batches in the window, summed over replicas.
+      tokens: Number of tokens in the window, excluding padding.
+      padded_tokens: Number of tokens in the window, including padding.
       learning_rate: Learning rate of the update.
       grad_norm: Global norm of the mean gradient before clipping.
       seconds: Duration of the update in seconds, including data loading.
@@ -91,18 +92,18 @@ class Updated:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One evaluation on dev.tsv: a line of `eval.jsonl`.
+    """An evaluation on dev.tsv, recorded as a line of `eval.jsonl`.
 
     Logs and checkpoints of earlier versions lack the fields after `best`.
 
     Args:
       update: Number of completed updates.
       accuracy, loss, matthews_correlation, macro_f1: Metrics over dev.tsv.
-      best: Whether no earlier evaluation was better by the metric of `best_by`.
+      best: Whether no earlier evaluation was better by the metric that `best_by` names.
       examples: Number of rows in dev.tsv.
       majority_class: Most frequent class of dev.tsv.
       majority_accuracy: Accuracy of always predicting that class.
-      only_prediction: The class predicted for every example; None if several were predicted.
+      only_prediction: Class predicted for every example; None if several classes were predicted.
     """
 
     update: int
@@ -117,26 +118,26 @@ class Evaluated:
     only_prediction: str | None = None
 
     def is_worse_than(self, other: Evaluated, metric: str) -> bool:
-        """Return whether another evaluation of the same run is better by one of `METRICS`."""
+        """Return whether another evaluation of the run is better by `metric`, one of `METRICS`."""
         return is_worse(getattr(self, metric), getattr(other, metric), metric)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The run has finished; `summary` is the content of `summary.json`."""
+    """The end of a run that has finished; `summary` is the content of `summary.json`."""
 
     summary: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """A window ran out of memory and is repeated in smaller pieces: a line of `metrics.jsonl`.
+    """An update that ran out of memory and is run again, recorded as a line of `metrics.jsonl`.
 
     Args:
-      update: Number of the update, from 1; none of it had been applied.
+      update: Number of the update, counted from 1. The variables had not been changed.
       out_of_memory: Micro-batch size that was too large.
-      micro_batch: Micro-batch size from now on.
-      recompute: Recomputation from now on, `none` or `layer`.
+      micro_batch: Micro-batch size for the repetition and all later updates.
+      recompute: Recomputation for the repetition and all later updates, `none` or `layer`.
     """
 
     update: int
@@ -147,12 +148,12 @@ class OutOfMemory:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A signal stopped the run early, after a checkpoint was saved.
+    """The end of a run that a signal stopped early, after its last checkpoint was saved.
 
     Args:
       update: Number of completed updates.
       signal: Number of the signal.
-      folder: Run folder to resume.
+      folder: Run folder, from which the run can be resumed.
       workers: Number of workers that were stopped.
     """
 

@@ -24,10 +24,10 @@ def build_model(
     """Return the classifier to train, in the configured precision, with its initial weights.
 
     Args:
-      config: Precision, dropout, seed and recomputation.
+      config: Options of the run, including precision, dropout, seed and recomputation.
       source: Dimensions and pretrained weights of the encoder.
       classes: Number of outputs of the head.
-      takes_head: Whether to load the head's weights as well, if `source` is a run.
+      takes_head: Whether to load the weights of the head as well, if `source` is a run.
     """
     tf_keras.utils.set_random_seed(config.seed)
     policy = tf_keras.mixed_precision.global_policy()

@@ -1,4 +1,4 @@
-"""The error for losses and gradients that are not finite: where they occurred, what to change."""
+"""The error for losses and gradients that are not finite; it names the place and a remedy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ class NotFiniteError(RunError):
     """Error raised after too many consecutive updates with a loss or gradient that is not finite.
 
     Args:
-      update: Number of the last of these updates, from 1.
+      update: Number of the last of these updates, counted from 1.
       in_a_row: Number of these updates.
-      rows: Row numbers in the token store, from 0, in the window's order, [examples] int.
-      windows: This worker's shares of the window.
+      rows: Indices in the token store of the last window's examples, sorted by length,
+        [examples] int.
+      windows: This worker's shares of the last window.
       losses: Losses of the micro-batches of each share.
       precision: The run's `precision` option.
     """

@@ -1,7 +1,7 @@
 """Checks of the user's files and options that run before TensorFlow is imported.
 
-Importing TensorFlow takes seconds. Training repeats these checks, because workers may see different
-files.
+Importing TensorFlow takes seconds, so these checks report mistakes sooner. Training repeats them,
+because workers may see different files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_run(config: TrainConfig, progress: Progress) -> None:
       ConfigError, InputError: A file, folder or option cannot be used.
     """
     if describes_workers(config.strategy):
-        return  # A worker that stopped here would leave the others waiting.
+        return  # Do not check in a worker: if it failed now, the other workers would wait for it.
     RunFolder.new_path(config.out)
     _check_inputs(config, progress)
 
@@ -48,15 +48,15 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
       ConfigError, InputError: A file, folder or option cannot be used.
     """
     if config.out is None:
-        raise ConfigError("`seeds` needs `out`", "name a folder to hold the runs")
+        raise ConfigError("`seeds` needs `out`", "name a folder for the runs")
     if RunPaths(Path(config.out)).config.exists():
-        raise ConfigError(f"`out` {config.out} is a run folder", "name another one for `seeds`")
-    dataclasses.replace(config, seed=config.seed + seeds - 1)  # Checks the last seed.
+        raise ConfigError(f"`out` {config.out} is a run folder", "choose another folder")
+    dataclasses.replace(config, seed=config.seed + seeds - 1)  # This checks the last seed.
     _check_inputs(config, progress)
 
 
 def check_resumed(run: Path, strategy: str, progress: Progress) -> None:
-    """Check that the run to resume exists, and that its data and model are still there.
+    """Check that the run to resume exists, and that its data and model still exist.
 
     Args:
       run: Run folder.

@@ -14,10 +14,11 @@ from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
 
-# Variables whose names contain one of these have no weight decay.
+# Variables whose names contain one of these strings are exempt from weight decay.
 NO_DECAY = ("bias", "layer_norm")
-# tf_keras adds epsilon to a second moment that is not bias-corrected. In the first updates BERT's
-# own 1e-6 would outweigh small gradients, and training from random weights would stall.
+# tf_keras adds epsilon to the square root of the second moment before bias correction. With BERT's
+# own 1e-6, epsilon would outweigh small gradients in the first updates, and training from random
+# weights would stall.
 _KINDS: dict[str, dict[str, Any]] = {
     ADAMW: {"epsilon": 1e-8, "bias_correction": True},
     BERT_ADAMW: {"epsilon": 1e-6, "bias_correction": False},
@@ -27,11 +28,11 @@ _KINDS: dict[str, dict[str, Any]] = {
 def make_optimizer(
     config: TrainConfig, updates: int, accumulation_steps: int
 ) -> AccumulatingOptimizer:
-    """Return the AdamW of BERT fine-tuning inside an accumulating optimizer.
+    """Return an accumulating optimizer around the AdamW variant that `config` selects.
 
     Args:
-      config: AdamW variant, learning rate, warm-up, weight decay, clipping and precision.
-      updates: Length of the learning-rate schedule, in updates.
+      config: Options of the run, including learning rate, weight decay, clipping and precision.
+      updates: Length of the learning rate schedule, in updates.
       accumulation_steps: Number of micro-steps in a full window; with 1 there are no accumulators.
     """
     adamw = OffloadedAdamW if config.offload_optimizer else InPlaceAdamW
@@ -56,8 +57,8 @@ def make_schedule(
 ) -> tf_keras.optimizers.schedules.LearningRateSchedule:
     """Return a schedule with linear warm-up from 0 to the peak, then linear decay to 0.
 
-    With `bert-adamw` the decay starts at the first update, as in google-research/bert, so the rate
-    drops from the peak to the decay line when the warm-up ends.
+    With `bert-adamw`, the decay starts at the first update, as in google-research/bert. When the
+    warm-up ends, the learning rate therefore drops from the peak to the decay line.
 
     Args:
       config: Optimizer, peak learning rate and warm-up.

@@ -23,7 +23,7 @@ from bertaccum.training.run_folder import RunFolder
 from bertaccum.version import __version__
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
-# These options decide when a run ends, and all workers must end at the same update.
+# These options decide when a run ends, and all workers must stop after the same update.
 _ENDING = ("max_updates", "patience", "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
 _CUTTING = ("micro_batch", "cut")
@@ -41,7 +41,9 @@ def _absolute(name: str) -> str:
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
-    """Return a configuration with its model, paths and precision resolved, valid in any directory.
+    """Return a copy of a configuration with its model, paths and precision resolved.
+
+    The copy is valid in any working directory.
 
     Args:
       config: Options of a run.
@@ -55,14 +57,14 @@ def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
 
 
 def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
-    """Return the configuration of a run to resume, with the changed options.
+    """Return the configuration of a run to resume, including the options that the user changes.
 
     Args:
       run: Run folder.
-      asked: Options to change; only options that change no update may differ.
+      asked: Options that the user set. Those that affect the updates must have their old values.
 
     Raises:
-      ConfigError: An option would change the updates.
+      ConfigError: An option would change the updates, or `out` is set.
       InputError: The folder contains no run.
     """
     if "out" in asked:
@@ -89,7 +91,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
 
 
 def _before(began: TrainConfig, name: str) -> Any:
-    """Return the value that an option of a run had, including a model left to the default."""
+    """Return the value that an option had when the run began; for a default model, its name."""
     if name == "model" and began.model is None and began.init_checkpoint in PRESETS:
         return began.init_checkpoint
     return _resolved(name, getattr(began, name))
@@ -104,12 +106,15 @@ def _resolved(name: str, value: Any) -> Any:
 
 
 def is_deterministic(wanted: bool | None) -> bool:
-    """Return whether a run is deterministic; by default it is on a CPU."""
+    """Return whether a run is deterministic; by default, only runs on a CPU are."""
     return device_name() == "CPU" if wanted is None else wanted
 
 
 def inputs_of(inputs: RunInputs) -> dict[str, Any]:
-    """Return the inputs besides the configuration that decide a run's updates, files as digests."""
+    """Return the inputs that decide a run's updates, apart from its configuration.
+
+    Files are represented by their digests.
+    """
     vocabulary, weights = "\n".join(inputs.source.vocabulary), inputs.source.telling_file
     return {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
@@ -130,7 +135,7 @@ def read_mark(folder: RunFolder) -> str:
 
 
 def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
-    """Raise InputError if the run's data, vocabulary, model or weights changed since it began."""
+    """Raise InputError if data, vocabulary, model or weights have changed since the run began."""
     now = inputs_of(inputs)
     before = _read_inputs(folder, list(now))
     changed = [name for name, value in now.items() if value != before[name]]

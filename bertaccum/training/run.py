@@ -53,17 +53,17 @@ from bertaccum.version import __version__
 
 
 class Run:
-    """A run in progress: its parts and its position.
+    """A run in progress.
 
     Args:
       task: Task of the model.
       plan: Decisions made before the first update.
-      model: Classifier, built under the topology's strategy.
+      model: Classifier, built in the scope of the topology's strategy.
       stores: Token stores of train.tsv and dev.tsv.
       topology: Replicas of the run.
-      watch: Watch that is told what this worker is doing.
+      watch: Watch to which the run reports the activity of this worker.
       folder: Run folder to write to.
-      stopping: Says whether the run was asked to stop.
+      stopping: Records requests to stop the run.
       progress: Called during evaluations.
     """
 
@@ -111,7 +111,7 @@ class Run:
         self.folder.create(self.config, inputs)
 
     def restore(self, path: Path, position: Position) -> None:
-        """Return to a checkpoint, and to the best model at that time."""
+        """Restore a checkpoint, and the model that was best when the checkpoint was saved."""
         self.folder.rewind(position.update, position.evaluated)
         best = position.best
         if best is not None and best != best_evaluation(self.folder):
@@ -122,7 +122,7 @@ class Run:
         self.checkpoints.restore(path)
 
     def share_state(self, position: Position) -> None:
-        """Copy the chief's restored state to all workers, and take its position."""
+        """Copy the chief's restored state to all workers, and continue from `position`."""
         if self.topology.workers > 1:
             self.checkpoints.share(self.topology)
         self.position = position
@@ -131,7 +131,7 @@ class Run:
         try:
             yield from self._events()
         finally:
-            # Without this, the callback for signals would keep this run's model alive.
+            # Otherwise, the callback for signals would keep this run's model in memory.
             self.stopping.heed(_nothing)
             if self.tensorboard is not None:
                 self.tensorboard.close()
@@ -155,7 +155,7 @@ class Run:
                 yield (last := self._evaluate())
         except StoppedEarlyError:
             self._save()
-            # The signal may have gone to another worker.
+            # Another worker may have received the signal.
             number = self.stopping.requested or signal.SIGTERM
             yield Stopped(self.position.update, number, self.folder.path, self.topology.workers)
             return
@@ -208,8 +208,8 @@ class Run:
         return time.monotonic() - self.saved_at >= seconds
 
     def _save(self) -> None:
-        # An existing checkpoint is not written again. It lacks at most one evaluation, which
-        # resuming repeats.
+        # Do not save a checkpoint of the same update again. The saved one lacks at most one
+        # evaluation, which is repeated when the run is resumed.
         if self.saved == self.position.update or not self.topology.chief:
             return
         self.position.total_seconds = time.perf_counter() - self.started
@@ -286,8 +286,8 @@ class Run:
         found = self.task.scores(logits, store.labels, self.inputs.labels.names)
         evaluated = Evaluated(update=update, best=True, **found)
         before = self.position.best
-        # A small dev.tsv gives many ties; among equals, the longest-trained model is the best
-        # guess.
+        # A small dev.tsv gives many ties; of equally good models, the one trained longest is the
+        # best guess.
         if before is not None and evaluated.is_worse_than(before, self.config.best_by):
             evaluated = dataclasses.replace(evaluated, best=False)
         if not math.isfinite(evaluated.loss):

@@ -24,12 +24,12 @@ from bertaccum.files import json_text, read_mapping
 from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
 
-# Number of attempts to take a lock, and the seconds between them.
+# Number of times to retry a lock, and the seconds between the attempts.
 _LOOKS, _LOOK_SECONDS = 3, 0.1
 
 
 class RunFolder(RunPaths):
-    """The writable folder of one run.
+    """The folder of a run, for writing.
 
     Args:
       path: Path of the folder.
@@ -45,7 +45,7 @@ class RunFolder(RunPaths):
         """Return the path of a new run folder.
 
         Args:
-          out: The `out` option; None for a folder in `runs/` named after the time.
+          out: The `out` option; None for a folder in `runs/` named after the current time.
 
         Raises:
           ConfigError: The path exists, is not valid, or cannot be created.
@@ -56,7 +56,7 @@ class RunFolder(RunPaths):
                 resume = (path / "config.yaml").is_file()
                 raise ConfigError(
                     f"`out` {path} exists",
-                    f"continue it with `resume` {path}, or choose another folder"
+                    f"resume the run with `resume` {path}, or choose another folder"
                     if resume
                     else "choose another folder",
                 )
@@ -64,7 +64,9 @@ class RunFolder(RunPaths):
         except OSError as error:
             raise ConfigError(f"`out` {path} is not a valid path ({error.strerror})") from None
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise ConfigError(f"`out` {path} cannot be created in {parent}", "choose another one")
+            raise ConfigError(
+                f"`out` {path} cannot be created in {parent}", "choose another folder"
+            )
         return path
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
@@ -93,7 +95,7 @@ class RunFolder(RunPaths):
     def locked(self) -> Iterator[None]:
         """Lock the folder, so that no other process can train in it during this context.
 
-        The system releases the lock when this process ends.
+        The operating system releases the lock when this process ends.
 
         Raises:
           InputError: Another process is training in the folder.
@@ -116,8 +118,8 @@ class RunFolder(RunPaths):
     def rewind(self, update: int, evaluated: int) -> None:
         """Undo everything that the run wrote after a checkpoint.
 
-        This removes later log lines, the summary and half-written files, and the best model if no
-        evaluation is left.
+        This removes later log lines, the summary, incomplete files and, if no evaluation is left,
+        the best model.
 
         Args:
           update: Last update to keep in `metrics.jsonl`.
@@ -135,7 +137,7 @@ class RunFolder(RunPaths):
             remove_unfinished(folder)
 
     def sync_logs(self) -> None:
-        """Flush the logs to disk, so that no checkpoint is ahead of them after a crash."""
+        """Flush the logs to disk, so that no checkpoint lacks its log lines after a crash."""
         for path in (self.metrics, self.eval):
             if path.exists():
                 sync(path)
@@ -165,7 +167,7 @@ class RunFolder(RunPaths):
 
 
 class Bystander(RunFolder):
-    """The run folder of a worker that is not the chief: it reads and writes nothing."""
+    """The run folder in a worker that is not the chief; its methods access no files."""
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
         """Do nothing."""
@@ -195,7 +197,8 @@ class Bystander(RunFolder):
 def _lock(file: IO[str]) -> None:
     """Lock a file, or raise BlockingIOError if another process trains in the folder.
 
-    Retries, because a process that only reads the folder also locks the file for a moment.
+    The attempt is repeated, because a process that only reads the folder also locks the file
+    briefly.
     """
     for _ in range(_LOOKS):
         with contextlib.suppress(BlockingIOError):
@@ -206,7 +209,7 @@ def _lock(file: IO[str]) -> None:
 
 
 def _unused_name() -> Path:
-    """Return a folder named after the time, with a number if two runs start in the same second."""
+    """Return an unused path in `runs/`, named after the current time, with a number if needed."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     names = itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2)))
     return next(RUNS / name for name in names if not (RUNS / name).exists())
@@ -224,5 +227,5 @@ def _point_latest_to(path: Path) -> None:
 
 def _yaml(config: TrainConfig) -> str:
     values = {k: v for k, v in dataclasses.asdict(config).items() if v is not None and k != "out"}
-    header = "# The options of this run. To repeat it, pass this file as a configuration file.\n"
+    header = "# Options of this run. To repeat the run, pass this file as a configuration file.\n"
     return header + yaml.safe_dump(values, sort_keys=False)

@@ -34,34 +34,34 @@ class RunPlan:
 
     @property
     def inputs(self) -> RunInputs:
-        """Return the model and the data."""
+        """The model and the data."""
         return self.request.inputs
 
     @property
     def first_batch(self) -> BatchPlan:
-        """Return the initial batch plan; running out of memory replaces it with a smaller one."""
+        """The initial batch plan; if memory runs out, a smaller plan replaces it."""
         return self.batch(int(self.config.micro_batch), self.config.recompute)
 
     def batch(self, micro_batch: int, recompute: str) -> BatchPlan:
-        """Return the batch plan for another micro-batch size or recomputation."""
+        """Return the batch plan for a micro-batch size and a kind of recomputation."""
         config = self.config
         return make_plan(config.target_batch, micro_batch, recompute, config.cut, self.replicas)
 
     @cached_property
     def updates_per_epoch(self) -> int:
-        """Return the number of windows in an epoch."""
+        """The number of windows in an epoch."""
         return updates_per_epoch(self.train_examples, self.config.target_batch)
 
     @cached_property
     def scheduled_updates(self) -> int:
-        """Return the number of updates that the learning-rate schedule covers."""
-        # Rounding first makes 0.1 epochs of 30 updates 3 updates, although 0.1 * 30 is slightly
-        # more than 3.
+        """The number of updates that the learning rate schedule covers."""
+        # Round before `ceil`: in floating point, 1.1 * 50 is slightly more than 55, but 1.1 epochs
+        # of 50 updates are 55 updates.
         return max(math.ceil(round(self.config.epochs * self.updates_per_epoch, 6)), 1)
 
     @property
     def last_update(self) -> int:
-        """Return the number of the run's last update.
+        """The number of the run's last update.
 
         The schedule does not depend on `max_updates`, so stopping early changes no update.
         """
@@ -69,10 +69,10 @@ class RunPlan:
 
     @property
     def updates_between_evaluations(self) -> int:
-        """Return the evaluation interval, in updates."""
+        """The evaluation interval, in updates."""
         return updates_between(self.config.eval_every, self.updates_per_epoch)
 
     @property
     def save_interval(self) -> tuple[int | None, float | None]:
-        """Return the interval between checkpoints, in updates and in seconds; one is None."""
+        """The interval between checkpoints, in updates and in seconds; one of them is None."""
         return save_interval(self.config.save_every)

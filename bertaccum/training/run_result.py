@@ -18,10 +18,11 @@ class RunResult:
     """A run that has finished or was stopped.
 
     Args:
-      folder: Run folder; empty in a worker that stopped before the run began.
-      finished: Whether the run finished; if a signal stopped it, it can be resumed.
+      folder: Run folder; an empty path in a worker that stopped before the run began.
+      finished: Whether the run finished. A run that a signal stopped can be resumed.
       updates: Number of completed updates.
-      best: Evaluation that selected the best checkpoint; None before the first evaluation.
+      best: Evaluation of the best checkpoint; None if a signal stopped the run before this process
+        found one.
       summary: Content of summary.json; None if the run was stopped.
     """
 
@@ -38,7 +39,7 @@ class SeedsResult:
 
     Args:
       folder: Folder that contains the run folders.
-      finished: Whether all runs finished; if a signal stopped one, the same call continues.
+      finished: Whether all runs finished. If a signal stopped one, repeat the call to continue.
       runs: One result for each seed that was started.
       spread: Mean, standard deviation, minimum and maximum of each metric; None if the runs were
         stopped.
@@ -51,7 +52,7 @@ class SeedsResult:
 
 
 def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -> RunResult:
-    """Consume a run's events until it ends, and return its result.
+    """Consume a run's events until the run ends, and return the result.
 
     Args:
       events: Events of the run; those of later runs are not consumed.
@@ -85,7 +86,7 @@ def collect_seeds(
     events: Iterator[Event],
     callback: Callable[[Event], None] | None,
 ) -> SeedsResult:
-    """Consume the events of several runs, and write and return the spread of their metrics.
+    """Consume the events of several runs, write statistics of their metrics, and return both.
 
     Args:
       config: Options of the runs; `out` is the folder that contains their run folders.

@@ -24,7 +24,7 @@ from bertaccum.training.resume import resumed_config
 
 # Raising these options makes a finished run continue.
 _LONGER = ("max_updates", "patience")
-# Fields of the summaries that are averaged.
+# Fields of the summaries that are averaged over the runs.
 _FIGURES = (
     "best_dev_accuracy",
     "best_dev_loss",
@@ -43,9 +43,10 @@ def train_seeds(
     start: Callable[[TrainConfig, dict[str, Any]], Iterator[Event]],
     resume: Callable[[Path, dict[str, Any]], Iterator[Event]],
 ) -> Iterator[Event]:
-    """Train `seeds` runs, with seeds from `config.seed` on, in folders `seed-N` of `config.out`.
+    """Train one run for each of `seeds` consecutive seeds, starting with `config.seed`.
 
-    Repeating the call resumes a stopped run and skips finished ones.
+    The runs are in the folders `seed-N` of `config.out`. Repeating the call resumes a stopped run
+    and skips finished ones.
 
     Args:
       config: Options of the runs; `out` is the folder that contains their run folders.
@@ -55,11 +56,12 @@ def train_seeds(
       resume: Resumes a run, given its folder and the options to change.
 
     Yields:
-      The events of each run, ending with `Finished`; a run that had already finished yields only
-        that.
+      The events of each run, ending with `Finished`. For a run that had already finished, this is
+        the only event.
 
     Raises:
-      ConfigError: Several workers are described, or the folder contains runs with other options.
+      ConfigError: The environment describes several workers, or the folder contains runs with other
+        options.
     """
     assert config.out is not None  # `check_seeds` requires it.
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
@@ -93,10 +95,10 @@ def seed_folder(out: Path, seed: int) -> Path:
 
 
 def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a run that is finished under the options asked for, else None.
+    """Return the summary of a finished run that the requested options do not extend, else None.
 
     Raises:
-      ConfigError: The run used other options.
+      ConfigError: The run was started with other options.
     """
     summary = read_mapping(path.summary)
     if summary is None:
@@ -106,7 +108,7 @@ def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Average the metrics of several runs, and write the result to `seeds.json`.
+    """Compute statistics of the metrics of several runs, and write them to `seeds.json`.
 
     Args:
       out: Folder that contains the run folders.
@@ -124,7 +126,7 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     for name in _FIGURES:
         known = [found for summary in summaries if (found := summary.get(name)) is not None]
         values = [value for value in known if math.isfinite(value)]
-        if not values:  # For example, no run's last loss is finite.
+        if not values:  # For example, if no run's last loss is finite.
             continue
         result[name] = {
             "mean": statistics.fmean(values),

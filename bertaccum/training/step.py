@@ -34,10 +34,10 @@ def make_update(
 
     Args:
       task: Task of the model.
-      model: Model that takes `encoder_inputs`.
+      model: Model that takes the inputs returned by `encoder_inputs`.
       optimizer: Optimizer that accumulates and applies the gradients.
-      seed: Seed of dropout. A mask depends on the seed, the number of the update and the example's
-        position in the window.
+      seed: Seed of dropout. With `dropout_stream` "example", a mask depends on the seed, the number
+        of the update and the example's position in the window.
       accumulate: Whether windows may have several micro-batches; if not, there are no accumulators.
       stopped: Boolean variable in host memory. Once it is True, no further micro-batch starts and
         the update is not applied.
@@ -45,10 +45,11 @@ def make_update(
 
     Returns:
       A function that takes a `Window`, updates the weights and returns a dict. `loss` is the mean
-        over the window, and `losses` each micro-batch's share of it. `grad_norm` is the global norm
-        of the mean gradient before clipping. `learning_rate` is the rate of the update. `finished`
-        is False if the update was stopped; the accumulated sums then remain. `applied` is False if
-        it was stopped, or if it was skipped because a gradient was not finite.
+        loss of the window, and `losses` contains each micro-batch's contribution to it. `grad_norm`
+        is the global norm of the mean gradient before clipping. `learning_rate` is the rate of the
+        update. `finished` is False if the update was stopped; in that case, the accumulated sums
+        remain. `applied` is False if the update was stopped, or skipped because a gradient was not
+        finite.
     """
     if stopped is None:
         with tf.device("CPU"):
@@ -66,7 +67,7 @@ def make_update(
 
 
 def of_update(optimizer: AccumulatingOptimizer) -> dict[str, tf.Tensor]:
-    """Return gradient norm and learning rate of the optimizer's last update."""
+    """Return the gradient norm and the learning rate of the optimizer's last update."""
     return {
         "grad_norm": tf.identity(optimizer.gradient_norm),
         "learning_rate": tf.identity(optimizer.learning_rate),
@@ -74,18 +75,19 @@ def of_update(optimizer: AccumulatingOptimizer) -> dict[str, tf.Tensor]:
 
 
 def in_python(results: dict[str, tf.Tensor]) -> dict[str, Any]:
-    """Return tensors as Python numbers and lists."""
+    """Convert tensors to Python numbers and lists."""
     return {name: value.numpy().tolist() for name, value in results.items()}
 
 
 @dataclass(frozen=True)
 class Share:
-    """A window, or a replica's share of it, as tensors, with its dropout masks.
+    """The tensors of a window, or of a replica's share of a window, with dropout masks.
 
     Args:
       tokens: Token ids, [examples, (length)] int32.
       labels: Labels, [examples] int32.
-      cuts: First example of each micro-batch, and the end, [micro_steps + 1] int32.
+      cuts: Index of each micro-batch's first example, then the number of examples,
+        [micro_steps + 1] int32.
       masks: Dropout masks of these examples.
       window_examples: Number of examples in the whole window, [] int32.
     """
@@ -104,7 +106,7 @@ def open_share(
     dropout_stream: str,
     window: tuple[tf.Tensor, ...],
 ) -> Share:
-    """Return the share described by tensors of `fields`, with dropout masks for the next update."""
+    """Build the share from the tensors of `fields`, with dropout masks for the next update."""
     token_ids, row_splits, labels, cuts, positions, examples = window
     tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
     own_seed = tf.stack([tf.constant(seed, tf.int64), here(optimizer.iterations).read_value()])
@@ -134,11 +136,11 @@ def accumulate_share(
     share: Share,
     stopped: tf.Variable,
 ) -> dict[str, tf.Tensor]:
-    """Run the micro-steps of a share until they are done or stopped, without communication."""
+    """Run the micro-steps of a share without communication, until they end or `stopped` is set."""
     step, steps = tf.constant(0), tf.size(share.cuts) - 1
     total, losses = tf.constant(0.0), tf.TensorArray(tf.float32, steps, element_shape=[])
     while (step < steps) & ~stopped.read_value():
-        # Parallel iterations would hold the activations of several micro-batches at once.
+        # Parallel iterations would keep the activations of several micro-batches in memory.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = share.cuts[step], share.cuts[step + 1]
         tokens, labels = share.tokens[start:end], share.labels[start:end]
@@ -176,10 +178,10 @@ def micro_step(
     labels: tf.Tensor,
     window: tf.Tensor,
 ) -> tuple[tf.Tensor, list[Any]]:
-    """Return a micro-batch's share of the window's mean loss, and its gradients.
+    """Return a micro-batch's contribution to the window's mean loss, and its gradients.
 
-    The loss is divided by the size of the window, so that with a loss scale float16 overflows
-    exactly when the loss of the whole batch would.
+    The contribution is the sum of the losses divided by the size of the window. With a loss scale,
+    float16 therefore overflows exactly when it would if the whole window were one micro-batch.
 
     Args:
       task: Task of the model.
@@ -197,21 +199,21 @@ def micro_step(
     return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
 
 
-# Numbers that the replicas sum together with the gradients. A nonzero sum of objections drops the
-# window.
+# Numbers that the replicas sum together with the gradients. If the sum of the objections is not 0,
+# the window is dropped.
 REPORTED = ("objections", "loss", "micro_steps", "padded_tokens")
 
 
 class SharedUpdate:
-    """Updates that several replicas make together, in two parts.
+    """Updates that several replicas run together, each in two parts.
 
-    `accumulate` is local to each worker. If it runs out of memory, the worker repeats it with
-    smaller micro-batches while the others wait in `apply`, which communicates once.
+    `accumulate` is local to each worker. If a worker runs out of memory, it repeats `accumulate`
+    with smaller micro-batches while the others wait in `apply`, which communicates once.
 
     Args:
       task, model, optimizer, seed, dropout_stream, stopped: Arguments of `make_update`.
-      topology: Replicas; model and optimizer were made under its strategy.
-      watch: Watch that is told what this worker is doing.
+      topology: Replicas of the run; model and optimizer were created in its strategy's scope.
+      watch: Watch to which the update reports the activity of this worker.
     """
 
     def __init__(
@@ -257,14 +259,14 @@ class SharedUpdate:
         self._accumulate, self._apply = accumulate, apply
 
     def __call__(self, shares: list[Window]) -> dict[str, Any]:
-        """Run one update: accumulate this worker's shares, then apply the sum over all workers.
+        """Run one update: accumulate this worker's gradients, then apply the sum of all workers.
 
         Args:
           shares: One share of the window for each replica of this worker.
 
         Returns:
-          The values of `make_update`, and the `REPORTED` numbers summed over workers. `losses`
-            holds one list for each replica of this worker.
+          The values returned by a function that `make_update` built, and the `REPORTED` numbers
+            summed over workers. `losses` contains one list for each replica of this worker.
 
         Raises:
           tf.errors.ResourceExhaustedError: This worker's shares do not fit in memory. Drop the
@@ -298,8 +300,8 @@ class SharedUpdate:
           shares: One share of the window for each replica of this worker.
 
         Returns:
-          For each replica its `loss` (its part of the window's mean), the `losses` of its
-            micro-batches, and `finished`.
+          For each replica, its `loss` (its contribution to the window's mean loss), the `losses`
+            of its micro-batches, and `finished`.
         """
         results = self._accumulate(*(field for share in shares for field in fields(share)))
         parts = {name: self._local(value) for name, value in results.items()}
@@ -309,14 +311,16 @@ class SharedUpdate:
         ]
 
     def apply(self, report: Sequence[float]) -> dict[str, Any]:
-        """Sum the gradients over all replicas and update; drop the window if any worker objects.
+        """Sum the gradients over all replicas and apply them, unless a worker objects.
+
+        If a worker objects, all workers drop the window.
 
         Args:
           report: This worker's `REPORTED` numbers.
 
         Returns:
-          The sums of these numbers over workers by name, `applied`, `grad_norm` and
-            `learning_rate`.
+          The sums of these numbers over workers, and `applied`, `grad_norm` and `learning_rate`,
+            keyed by name.
         """
         results = in_python(self._apply(np.array(report, np.float64)))
         return results | dict(zip(REPORTED, results.pop("total"), strict=True))

@@ -1,7 +1,8 @@
 """Training steps that are measured in a separate process.
 
-`python -m bertaccum.training.step_measurement` reads a job and then requests as lines of JSON, and
-answers each with one line. If this process crashes, the process that asked continues.
+`python -m bertaccum.training.step_measurement` reads a job and then requests, each as a line of
+JSON, and answers each with one line. If this process crashes, the process that started it
+continues.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-# Number of windows whose lengths are reported.
+# Number of windows whose examples' lengths are reported.
 _WINDOWS = 4
 _SEED = 0
 
 
 def main() -> None:
     """Answer requests from stdin until it is closed."""
-    # Output of TensorFlow and other libraries goes to stderr, so that it cannot mix with the
+    # The output of TensorFlow and other libraries goes to stderr, so that it does not mix with the
     # answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -67,11 +68,11 @@ def main() -> None:
 
 
 class MeasuredModel:
-    """A model in training on random tokens; the cost of a step does not depend on the tokens.
+    """A model that trains on random tokens; the cost of a step does not depend on the tokens.
 
     Args:
-      job: Job of `measurement_job`.
-      progress: Called while the data are tokenized.
+      job: Job returned by `measurement_job`.
+      progress: Called while the texts are tokenized.
     """
 
     def __init__(self, job: dict[str, Any], progress: Callable[..., None]) -> None:
@@ -89,7 +90,7 @@ class MeasuredModel:
     def _lengths(
         self, job: dict[str, Any], progress: Callable[..., None]
     ) -> tuple[int, list[list[int]]]:
-        """Return the length of the longest example in tokens, and the lengths of some windows."""
+        """Return the longest example's length in tokens, and all lengths in some windows."""
         target, longest = self.config.target_batch, self.config.max_seq_length
         if not job["tsvs"]:
             return longest, [[longest] * target]
@@ -102,12 +103,12 @@ class MeasuredModel:
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
         rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]
         windows = [sorted(train.lengths(r).tolist()) for r in rows]
-        # A short last window is not typical, so it counts only if it is the only one.
+        # An incomplete last window is not typical, so use it only if there is no other.
         whole = [w for w in windows if len(w) == len(windows[0])]
         return max(store.longest for store in stores), whole
 
     def description(self) -> dict[str, Any]:
-        """Return facts about the model, the device and the data, with memory in bytes."""
+        """Return facts about the model, the device and the data; memory is in bytes."""
         offloaded = self.config.offload_optimizer and device_memory.device_name() != "CPU"
         return {
             "static_bytes": {
@@ -130,7 +131,7 @@ class MeasuredModel:
         }
 
     def run(self, request: MeasurementRequest) -> dict[str, Any]:
-        """Run one update and return its seconds and peak memory, or `out_of_memory`."""
+        """Run one update, and return its duration and peak memory, or `out_of_memory`."""
         window = self._window(request.micro_batches)
         update = self._update(request.recompute, request.accumulate)
         gc.collect()
@@ -147,7 +148,7 @@ class MeasuredModel:
         return {"seconds": seconds, "peak_bytes": device_memory.peak_memory_bytes() or 0}
 
     def _update(self, recompute: str, accumulate: bool) -> Callable[[Window], Any]:
-        """Return the update for a kind of recomputation and accumulation, traced only once."""
+        """Return the update for a kind of recomputation and accumulation; trace each only once."""
         if (recompute, accumulate) not in self.updates:
             encoder = self.model.checkpoint_items["encoder"]
             set_recompute(encoder, recompute == "layer")

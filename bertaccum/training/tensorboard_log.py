@@ -1,7 +1,7 @@
 """TensorBoard event files, in the run folder's `tensorboard/`.
 
-They contain what the logs contain. When a run is resumed, they are rewritten from the logs, so that
-repeated updates appear once.
+They contain values from the logs. When a run is resumed, they are rewritten from the logs, so that
+a repeated update appears only once.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OF_EVALUATIONS = {
     "matthews_correlation": "dev/matthews_correlation",
     "macro_f1": "dev/macro_f1",
 }
-# Longest delay before an event appears in TensorBoard.
+# Maximum delay before an event appears in TensorBoard.
 _FLUSH_MILLISECONDS = 10_000
 
 
 class TensorBoardLog:
-    """Writer of a run's TensorBoard events, starting with those already in the run's logs.
+    """A writer of a run's TensorBoard events, which begins with those already in the logs.
 
     Args:
       folder: Folder to write to; its contents are replaced.
-      record: The run so far.
+      record: Record of the run so far.
 
     Raises:
       RunError: The folder cannot be written.
@@ -58,7 +58,7 @@ class TensorBoardLog:
             self.add(line)
 
     def add(self, line: dict[str, Any]) -> None:
-        """Write a line of `metrics.jsonl` or `eval.jsonl`, if it has anything to plot.
+        """Write a line of `metrics.jsonl` or `eval.jsonl`, if it contains values to plot.
 
         Args:
           line: Fields of the line.
@@ -78,7 +78,7 @@ class TensorBoardLog:
             self._writer.close()
 
     def _text(self, name: str, content: str) -> None:
-        # TensorBoard renders the text as Markdown, which leaves lines with four spaces unchanged.
+        # TensorBoard renders the text as Markdown, which leaves indented lines unchanged.
         indented = "".join(f"    {row}\n" for row in content.splitlines())
         with self._writer.as_default(step=0):
             tf.summary.text(name, indented)

@@ -1,4 +1,4 @@
-"""Starting and resuming runs: options in, events out."""
+"""Starting and resuming runs: these functions take options and yield events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from bertaccum.training.run_folder import Bystander, RunFolder
 from bertaccum.training.run_plan import RunPlan
 from data_prep.tsv import read_tsv
 
-# Maximum number of rows that an error names.
+# Maximum number of rows that an error lists.
 _NAMED_ROWS = 8
 
 
@@ -58,7 +58,7 @@ def train(
     named: dict[str, Any] | None = None,
     task: Task = CLASSIFICATION,
 ) -> Iterator[Event]:
-    """Train a run, and yield its events.
+    """Start a run, and yield its events.
 
     All input errors are raised before the run folder is created. If several workers are started
     again with the same `out`, they resume that run, because a cluster manager restarts a job with
@@ -110,8 +110,8 @@ def resume(
     """Resume a run from its last checkpoint, and yield its events as `train` does.
 
     Args:
-      path: Run folder; among several workers, only the chief reads it.
-      asked: Options to change; only options that change no update are allowed.
+      path: Run folder; with several workers, only the chief reads it.
+      asked: Options that the user set. Those that affect the updates must have their old values.
       progress, stopping, task: Arguments of `train`.
     """
     path = target_of(path)
@@ -131,7 +131,8 @@ def resume(
 def _plan_apart(config: TrainConfig, progress: Progress) -> None:
     """Plan before the workers connect; the cached plan is used once they are connected.
 
-    Planning needs the device for itself, and may take longer than the other workers wait.
+    Planning needs exclusive use of the device, and may take longer than workers wait for each
+    other.
     """
     local, workers = replicas_to_come(config.strategy, config.replicas)
     if workers > 1 and config.micro_batch == AUTO:
@@ -139,13 +140,13 @@ def _plan_apart(config: TrainConfig, progress: Progress) -> None:
 
 
 def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
-    """Set the memory limit, which must happen before TensorFlow starts, and connect the devices."""
+    """Set the memory limit before TensorFlow starts, then connect the devices."""
     limit = size_in_bytes("memory_limit", config.memory_limit)
     announce_limit(limit, config.replicas or 1)
     timeout = timeout_seconds(config.collective_timeout)
     topology = make_topology(config.strategy, config.replicas, timeout)
     claim_memory()
-    # TensorFlow's server replaces the handler of SIGTERM.
+    # TensorFlow's server has replaced the handler for SIGTERM.
     stopping.hear_again()
     return topology
 
@@ -217,8 +218,8 @@ def _go_on(
             learned = {key: saved[key] for key in ("micro_batch", "recompute")}
             kept = {key: value for key, value in learned.items() if key not in asked}
             config = dataclasses.replace(config, **kept)
-        # The reason for the plan was found when the run began, unless the user now changes the
-        # plan.
+        # Keep the plan's values from when the run began, such as the reason for it, unless the
+        # user now sets another micro-batch size.
         earlier = {} if "micro_batch" in asked else folder.read_plan()
         run = _prepare(task, config, topology, watch, folder, stopping, progress, earlier)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
@@ -241,7 +242,7 @@ def _prepare(
     progress: Progress,
     earlier: dict[str, Any] | None = None,
 ) -> Run:
-    """Plan the run, read its data and weights, and return it.
+    """Plan a run, read its data and weights, and return the run.
 
     Args:
       task: Task of the model.
@@ -286,7 +287,10 @@ def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:
 def _plan(
     config: TrainConfig, inputs: RunInputs, local_replicas: int, workers: int, progress: Progress
 ) -> tuple[PlanRequest, PlanResult]:
-    """Return the planner's request and its answer, measured unless the user set the micro-batch."""
+    """Return the request to the planner, and its answer.
+
+    If the user set the micro-batch size, nothing is measured.
+    """
     request, replicas = PlanRequest(config, inputs), local_replicas * workers
     if config.micro_batch != AUTO:
         kind = "none" if config.recompute == AUTO else config.recompute

@@ -29,17 +29,17 @@ from bertaccum.training.step import SharedUpdate, make_update
 
 
 class Updater:
-    """The updates of a run; after running out of memory, it uses smaller micro-batches.
+    """The updates of a run; micro-batches become smaller when memory runs out.
 
-    The attribute `batch` is the current batch plan, and its only copy.
+    The attribute `batch` is the only copy of the current batch plan.
 
     Args:
       task: Task of the model.
       plan: Plan of the run.
-      model: Classifier, built under the topology's strategy.
+      model: Classifier, built in the scope of the topology's strategy.
       store: Token store of train.tsv.
       topology: Replicas of the run.
-      watch: Watch that is told what this worker is doing.
+      watch: Watch to which updates report the activity of this worker.
     """
 
     def __init__(
@@ -56,28 +56,28 @@ class Updater:
         self._topology, self._watch = topology, watch
         self.batch = plan.first_batch
         with self._topology.strategy.scope():
-            # Replicas always accumulate, so that each one can run out of memory and recover by
-            # itself.
+            # Several replicas always accumulate, so that each one can run out of memory and recover
+            # without the others.
             steps = max(self.batch.accumulation_steps, min(self._topology.replicas, 2))
             self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
         self._update = self._make_update()
-        # Rows of the last update, this worker's shares of them, and the shares' losses.
+        # The row numbers of the last window, this worker's shares of the window, and their losses.
         self._last: tuple[np.ndarray, list[Window], list[list[float]]]
 
     def stop(self) -> None:
-        """Stop the current update before its next micro-batch; another thread may call this."""
+        """Stop the current update before its next micro-batch. Any thread may call this method."""
         self._stopped.assign(True)
 
     def run(self, number: int) -> Iterator[OutOfMemory | Updated]:
         """Run one update.
 
         Args:
-          number: Number of the update, from 0.
+          number: Number of the update, counted from 0.
 
         Yields:
-          `OutOfMemory` each time the update ran out of memory, and `Updated` at the end.
+          `OutOfMemory` each time the update runs out of memory, and `Updated` at the end.
 
         Raises:
           StoppedEarlyError: A worker was asked to stop; the update was not applied.
@@ -115,18 +115,18 @@ class Updater:
         )
 
     def not_finite(self, update: int, in_a_row: int) -> NotFiniteError:
-        """Return the error for too many consecutive updates that are not finite.
+        """Return the error for too many consecutive updates whose loss or gradient is not finite.
 
         Args:
-          update: Number of the last update, from 1.
-          in_a_row: Number of consecutive updates that were not finite.
+          update: Number of the last of these updates, counted from 1.
+          in_a_row: Number of these updates.
         """
         rows, windows, losses = self._last
         rows, precision = by_length(self._store, rows), self._config.precision
         return NotFiniteError(update, in_a_row, rows, windows, losses, precision)
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
-        """Return a function that updates from the shares of this worker's replicas."""
+        """Return a function that runs one update, given the shares of this worker's replicas."""
         config, topology = self._config, self._topology
         made_of = self._task, self._model, self.optimizer, config.seed
         if topology.replicas > 1:
@@ -144,7 +144,7 @@ class Updater:
         return update
 
     def _shares(self, rows: np.ndarray) -> list[Window]:
-        """Return the shares of a window's rows for this worker's replicas."""
+        """Return the share of a window that each of this worker's replicas processes."""
         first, replicas = self._topology.first_replica, self._topology.replicas
         own = range(first, first + self._topology.local_replicas)
         size, cut = self.batch.micro_batch, self._cut()
@@ -156,9 +156,9 @@ class Updater:
         return make_cut("count" if alone else self.batch.cut, self._store.longest)
 
     def _shrink(self, update: int) -> OutOfMemory:
-        """Drop the current window and reduce the micro-batch for all later ones.
+        """Drop the current window's sums, and halve the micro-batch size from now on.
 
-        If the micro-batch is already one example, this enables recomputation instead.
+        If the size is already 1, enable recomputation instead.
 
         Raises:
           RunError: No smaller plan exists, or some weights have already been changed.

@@ -105,7 +105,7 @@ def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> Non
     assert error.value.exit_code == 1
     message = str(error.value)
     assert message.startswith("nothing fits: one example of 128 tokens takes at least 500 MiB;")
-    assert "490 MiB are usable after the safety margin" in message
+    assert "490 MiB is usable after the safety margin" in message
     assert "use `accumulator_dtype` bfloat16 (about 445 MiB)" in message
     assert "use `model` bert-mini" in message
     # Recomputation was measured for the advice, although the options do not allow it.
@@ -118,7 +118,7 @@ def test_plan_for_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
     assert Simulated.started[0]["environment"] == {"CUDA_VISIBLE_DEVICES": ""}
     _, written = make(device_memory="4GiB")
     assert written["memory_bytes"] == (4096 - 250 - 500) * MIB
-    with pytest.raises(BertAccumError, match="no memory left after the CUDA context"):
+    with pytest.raises(BertAccumError, match="too little memory left after the CUDA context"):
         make(device_memory="500MiB")
 
 

@@ -140,7 +140,7 @@ def test_usage_can_be_replaced_and_unfinished_runs_get_no_card(run: Path) -> Non
 
 
 def test_card_says_whether_updates_depend_on_the_cut(tmp_path: Path) -> None:
-    same = "The cut does not change the updates"
+    same = "The split does not change the updates"
     first = write_run(tmp_path / "a", [0.5])
     other = write_run(tmp_path / "b", [0.5], dropout_stream="micro-batch")
     assert same in model_card(read_record(first))
