@@ -37,11 +37,11 @@ from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.data.data_folder import read_labels
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.planning.batch_plan import even_micro_batches
+from bertaccum.planning.measured_plan import measurement_job
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
-from bertaccum.planning.rehearsal import measurement_job
 from bertaccum.planning.search import SearchSpace, search
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size

@@ -21,8 +21,8 @@ from bertaccum.data.data_folder import read_inputs, read_labels
 from bertaccum.data.labels import Labels
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
+from bertaccum.planning.measured_plan import measurement_job
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.planning.rehearsal import measurement_job
 from bertaccum.progress import silent
 
 Results = list[dict[str, Any]]

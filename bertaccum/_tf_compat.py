@@ -41,7 +41,8 @@ OVERRIDES: dict[str, type] = {
     "_calculate_mean_and_var": tf_keras.layers.BatchNormalization,
     "_assign_moving_average": tf_keras.layers.BatchNormalization,
     "_fused_batch_norm": tf_keras.layers.BatchNormalization,
-    # `compile` calls it for every optimizer. In Keras, this method adds a LossScaleOptimizer.
+    # `compile` calls it for every optimizer. Under mixed_float16, the method of Keras wraps the
+    # optimizer in a LossScaleOptimizer.
     "_get_optimizer": tf_keras.Model,
 }
 

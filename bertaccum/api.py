@@ -1,8 +1,8 @@
 """The commands as Python functions, such as `bertaccum.train(...)`.
 
 Each function takes the options of its command as keyword arguments, or as a dataclass from
-`bertaccum.config`; names and defaults are those of the command. A function prints nothing, and
-raises a `BertAccumError` where the command would report an error.
+`bertaccum.config`; names and defaults are those of the command. The functions print nothing. They
+raise the errors that the commands report as `BertAccumError`, and a TypeError for wrong arguments.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Config = TypeVar("_Config", bound=Options)
-# Number of misclassified examples on the page of a run.
+# Maximum number of misclassified examples in the report of a run.
 _MISTAKES = 20
 
 
@@ -88,7 +88,7 @@ def prepare(
       options: Fields of `PrepareConfig`.
 
     Returns:
-      The data folder, its manifest, and whether it existed already.
+      The data folder, its manifest, and whether the folder already contained these files.
 
     Raises:
       ConfigError: The folder must not be overwritten, or options contradict each other.
@@ -121,7 +121,7 @@ def plan(
       raises a `RunError` that says what would fit.
 
     Raises:
-      ConfigError, InputError: The data or the model cannot be used.
+      ConfigError, InputError: A file, folder or option cannot be used.
       RunError: The measurement process failed.
     """
     config = _configured(PlanConfig, config, options)
@@ -149,12 +149,14 @@ def train(
         print(result.folder, result.best.accuracy)
 
     Args:
-      config: The options; `options` override it. If it is None, the defaults apply.
-      resume: A run folder to resume. In this case, `options` may change only settings that the
-        updates do not depend on.
+      config: The options; `options` override it. If it is None, the defaults apply or, with
+        `resume`, the options of that run.
+      resume: A run folder to resume. `config` must then be None, and `options` may contain only
+        settings that the updates do not depend on.
       callback: Called with each event of the run (`bertaccum.Updated`, `Evaluated`, …).
       progress: Called with the name of a phase, the amount of finished work and the total.
-      stopping: An object that can request a stop; None never requests one.
+      stopping: A `Stopping` context, which turns SIGINT and SIGTERM into stop requests. If it is
+        None, only an exception stops the run.
       options: Fields of `TrainConfig`.
 
     Returns:
@@ -187,8 +189,7 @@ def train_seeds(
     If the call is interrupted, call the function again with the same arguments to resume.
 
     Args:
-      seeds: The number of runs. The first run has the configured seed, each later run the next
-        higher seed.
+      seeds: The number of runs. The first run uses `seed`, and each later run the next integer.
       config, callback, progress, stopping: As for `train`.
       options: Fields of `TrainConfig`. `out` is the folder that contains all runs.
 
@@ -233,7 +234,7 @@ def training_events(
       finally `Finished` or `Stopped`.
 
     Raises:
-      ConfigError, InputError: As for `train`; raised before the first event.
+      ConfigError, InputError: As for `train`; raised before the first event of a run.
       RunError: As for `train`.
     """
     given: dict[str, Any] = dict(options)
@@ -294,7 +295,8 @@ def evaluate(
       The scores of the model and of each class, and the confusion matrix.
 
     Raises:
-      ConfigError: Options contradict each other.
+      ConfigError: Options contradict each other, or `file` has no column with the given name or
+        number.
       InputError: The run or the table cannot be used.
       RunError: A single example does not fit in memory.
     """
@@ -324,7 +326,7 @@ def export(
       The output folder and its size.
 
     Raises:
-      ConfigError: The folder exists or cannot be created, or safetensors is not installed.
+      ConfigError: The folder is not empty or cannot be created, or safetensors is not installed.
       InputError: The run or its best checkpoint is missing or damaged.
       RunError: The model cannot be written.
     """
@@ -404,6 +406,7 @@ def predict(
     Raises:
       ConfigError: `file` has no column with the given name or number.
       InputError: The run or the texts cannot be used.
+      RunError: A single example does not fit in memory.
     """
     config = _configured(PredictConfig, config, options)
     if texts is None and config.file is None:

@@ -75,7 +75,8 @@ def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
     Args:
       path: The final folder. Its parent folder must exist.
       existing: What to do if `path` exists when the new folder is complete: `replace` it, `keep` it
-        and discard the new folder, or `refuse`, which raises an OSError.
+        and discard the new folder, or `refuse`, which raises an OSError unless `path` is an empty
+        folder.
 
     Raises:
       OSError: The folder cannot be created or renamed.

@@ -1,8 +1,9 @@
-"""The options of all commands: one frozen dataclass per command.
+"""Options of the commands, as frozen dataclasses.
 
 A field's name is the YAML key and, with hyphens, the command-line flag. Its default, help text,
-bounds and help section are defined only in this module.
-This module imports only the standard library, because the command line imports it at start-up.
+bounds and help section are defined only here; `bertaccum.settings` defines those of options that
+several commands share. The command line imports this module at start-up, so the module imports no
+large packages.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ MAX_SEED = 2**32 - 1
 DATA = "Data"
 MODEL = "Model"
 MEMORY = "Batch and memory"
-OPTIMISATION = "Optimisation"
+OPTIMIZATION = "Optimization"
 CHECKPOINTS = "Evaluation and checkpoints"
 DEVICES = "Devices"
 OUTPUT = "Output"
-GROUPS = (DATA, MODEL, MEMORY, OPTIMISATION, CHECKPOINTS, DEVICES, OUTPUT)
+GROUPS = (DATA, MODEL, MEMORY, OPTIMIZATION, CHECKPOINTS, DEVICES, OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class PrepareConfig(Options):
     )
     archive: str | None = setting(
         None,
-        "Downloaded yelp_review_polarity_csv.tgz to read instead of downloading it.",
+        "Existing copy of yelp_review_polarity_csv.tgz to read instead of downloading it.",
         path=True,
     )
     allow_unverified_archive: bool = setting(
@@ -106,7 +107,7 @@ class PrepareConfig(Options):
         "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0 holds"
         " out none.",
         minimum=0,
-        maximum=1,
+        maximum=0.99,
     )
     drop_duplicates: bool | None = setting(
         None,
@@ -159,7 +160,13 @@ class PrepareConfig(Options):
 
 
 def _refuse_above(config: Options, name: str, limit: str) -> None:
-    """Raise ConfigError if the option `name` is above the option `limit`."""
+    """Raise ConfigError if one option has a greater value than the option that limits it.
+
+    Args:
+      config: The options.
+      name: Name of the option to check.
+      limit: Name of the option that limits it.
+    """
     value, most = getattr(config, name), getattr(config, limit)
     if isinstance(value, int) and value > most:
         raise ConfigError(
@@ -235,8 +242,8 @@ class StepConfig(Options):
     )
     micro_batch: int | str = setting(
         AUTO,
-        "Number of examples per forward and backward pass. auto: the fastest size that fits in"
-        " memory, found as `bertaccum plan` does.",
+        "Number of full-length examples per forward and backward pass. auto: the fastest size that"
+        " fits in memory, as `bertaccum plan` finds it.",
         group=MEMORY,
         minimum=1,
         free=True,
@@ -260,9 +267,9 @@ class StepConfig(Options):
     )
     cut: str = setting(
         "cost",
-        "How the examples of an update are split into micro-batches. cost: in the fastest way,"
-        " without exceeding the number of tokens in `micro_batch` examples of maximum length;"
-        " count: `micro_batch` examples each.",
+        "How the examples of an update are split into micro-batches. cost: by length, in the way"
+        " that is fastest; short examples share larger micro-batches. count: into micro-batches of"
+        " `micro_batch` examples.",
         group=MEMORY,
         choices=CUTS,
         free=True,
@@ -289,18 +296,18 @@ class StepConfig(Options):
 
 @dataclass(frozen=True)
 class TrainConfig(StepConfig):
-    """Options of `bertaccum train`: `StepConfig`, the recipe, the devices and the run folder."""
+    """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
 
     epochs: float = setting(
-        3.0, "Number of passes over train.tsv.", group=OPTIMISATION, minimum=0, exclusive=True
+        3.0, "Number of passes over train.tsv.", group=OPTIMIZATION, minimum=0, exclusive=True
     )
     learning_rate: float = setting(
-        2e-5, "Peak learning rate.", group=OPTIMISATION, minimum=0, exclusive=True
+        2e-5, "Peak learning rate.", group=OPTIMIZATION, minimum=0, exclusive=True
     )
     seed: int = setting(
         0,
         "Seed of the initial weights, the data order and dropout.",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         minimum=0,
         maximum=MAX_SEED,
     )
@@ -308,7 +315,7 @@ class TrainConfig(StepConfig):
         None,
         "Maximum number of updates; it does not change the learning rate schedule, which covers"
         " all `epochs`.",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         minimum=1,
         free=True,
     )
@@ -316,20 +323,20 @@ class TrainConfig(StepConfig):
         0.1,
         "Fraction of the updates during which the learning rate rises linearly; linear decay"
         " follows.",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         minimum=0,
         maximum=1,
     )
     weight_decay: float = setting(
         0.01,
         "Weight decay rate; biases and LayerNorm parameters are exempt.",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         minimum=0,
     )
     clip_norm: float = setting(
         1.0,
         "Gradient clipping: maximum global norm of the mean gradient.",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         minimum=0,
         exclusive=True,
     )
@@ -338,27 +345,27 @@ class TrainConfig(StepConfig):
         "Optimizer. adamw: AdamW, with learning rate decay that starts after warm-up; bert-adamw:"
         " AdamW as in google-research/bert, without bias correction and with decay that starts at"
         " the first update.",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         choices=(ADAMW, BERT_ADAMW),
     )
     max_nonfinite: int = setting(
         20,
         "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
         " skipped; mixed_float16 skips some while it finds its loss scale.",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         minimum=1,
         free=True,
     )
     deterministic: bool | None = setting(
         None,
         "Make results bit-identical in every run on the same machine. [default: only on a CPU]",
-        group=OPTIMISATION,
+        group=OPTIMIZATION,
         switch=True,
     )
     eval_every: int | float | None = setting(
         None,
-        "Evaluation interval: a number of updates (200) or a fraction of an epoch (0.25)."
-        " [default: once an epoch]",
+        "Evaluation interval: a number of updates (200) or, with a decimal point, of epochs (0.25)."
+        " [default: once per epoch]",
         group=CHECKPOINTS,
         minimum=1,
         fraction=True,
@@ -432,8 +439,8 @@ class PlanConfig(StepConfig):
 
     device_memory: str | None = setting(
         None,
-        "Memory of the GPU to plan for if this machine does not have it, such as 4GiB. Part of the"
-        " memory is reserved for the CUDA context and workspaces.",
+        "Plan for a GPU with this much memory, such as 4GiB, which need not be in this machine."
+        " Part of the memory is reserved for the CUDA context and workspaces.",
         group=MEMORY,
         check=partial(size_in_bytes, "device_memory"),
     )
@@ -451,7 +458,7 @@ class PlanConfig(StepConfig):
 
 @dataclass(frozen=True)
 class ShowConfig(Options):
-    """Options of `bertaccum show`; base class for the other commands that read a run."""
+    """Options of `bertaccum show`; base class of the options of commands that read one run."""
 
     run: str = setting("runs/latest", "Run folder written by `bertaccum train`.", path=True)
 
@@ -545,6 +552,6 @@ class CompareConfig(Options):
     smooth: int | None = setting(
         None,
         "Number of examples over which the training loss is averaged. [default: a twentieth of the"
-        " longest run, but at least the largest update]",
+        " longest run, but at least the largest target batch]",
         minimum=1,
     )

@@ -32,7 +32,7 @@ def is_worse(value: float, other: float, metric: str) -> bool:
 
 
 def metric_of(evaluation: Evaluation | None, metric: str) -> dict[str, Any] | None:
-    """Return a metric as a dict of `name`, `value` and `update`, or None without an evaluation."""
+    """Return a metric as a dict of `name`, `value` and `update`; None if there is no evaluation."""
     if evaluation is None:
         return None
     return {"name": metric, "value": evaluation.get(metric), "update": evaluation.get("update")}
@@ -50,9 +50,9 @@ def shown(evaluation: Evaluation, metric: str) -> str:
 
 
 def baseline(evaluation: Evaluation) -> str:
-    """Return the accuracy of always predicting the most frequent class, and the name of this class.
+    """Return a text with the accuracy of always predicting the most frequent class, and its name.
 
-    The result is an empty string for evaluations of earlier versions, which lack this baseline.
+    The text is empty for evaluations by earlier versions, which lack this baseline.
     """
     if evaluation.get("majority_accuracy") is None:
         return ""

@@ -101,7 +101,7 @@ class Stopping:
         for number, handler in self._handlers.items():
             # After a request, the process is about to end and ignores further signals.
             signal.signal(number, handler if self.requested is None else signal.SIG_IGN)
-        os.close(self._writer)  # The thread then reads the end of the pipe and returns.
+        os.close(self._writer)  # The thread then reads end-of-file and returns.
         self._thread.join()
         os.close(self._reader)
 

@@ -52,7 +52,10 @@ def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tupl
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of the names and contents of all texts in a folder, in hexadecimal."""
+    """Return the SHA-256, in hexadecimal, of the names and contents of the files of a folder.
+
+    Hidden files, and folders whose name says that their texts have no class, do not count.
+    """
     digest = hashlib.sha256()
     folders, files = _children(folder)
     labelled = [path for path in folders if path.name not in _UNLABELLED]

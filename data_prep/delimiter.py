@@ -26,7 +26,7 @@ def find_delimiter(
     Args:
       lines: The lines of the file with their row numbers. At most 1,000 lines or about a million
         characters are read.
-      names: The names of columns that the user chose; empty if the user gave column numbers.
+      names: The names of the requested columns; empty if they were given as numbers.
       ending: The extension of the file's name, such as `.csv`.
 
     Returns:

@@ -83,7 +83,7 @@ def _copies(rows: Rows, counts: Counter[bytes]) -> list[list[int]]:
 
 
 def _one_row_a_label(rows: Rows, copies: list[int]) -> list[int]:
-    """Return the number in the source of the first row with each label."""
+    """Return, for each label, the row number of the first row that has it."""
     first: dict[int, int] = {}
     for row in copies:
         first.setdefault(rows.codes[row], rows.numbers[row])

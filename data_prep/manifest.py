@@ -29,7 +29,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
         return None
     with open_input(path) as file:
         raw = file.read()
-    remedy = f"choose another folder for {TOOL}, or delete this one"
+    remedy = f"choose another folder for {TOOL}, or delete {folder}"
     try:
         manifest = json.loads(raw)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -157,7 +157,7 @@ def _users_own(config: PrepareConfig, note: Note) -> Source:
     train, test = Path(config.train_file), config.test_file and Path(config.test_file)
     files = train.name if not test else f"{train.name} and {test.name}"
     return Source(
-        description=f"the user's own texts ({files})",
+        description=f"your own texts ({files})",
         train=_part(train, config, note),
         test=_part(test, config, note) if test else None,
     )

@@ -43,7 +43,7 @@ class Reading:
       text_column: Name of the text column, or its number counted from 1.
       label_column: Name or number of the class column. None reads texts without classes.
       delimiter: Character that separates the columns. None detects it.
-      encoding: Python's name of the encoding. None means UTF-8, unless a byte order mark says
+      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
         otherwise.
     """
 
@@ -59,7 +59,7 @@ class Reading:
 
     @property
     def has_usual_columns(self) -> bool:
-        """Return whether no column was chosen, so that the CoLA layout is accepted."""
+        """Whether the columns have their default names; only then is the CoLA layout accepted."""
         return self.text_column == TEXT and self.label_column in (LABEL, None)
 
 
@@ -242,5 +242,5 @@ def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
 def _row(row: int, fields: list[str], picks: _Picks, path: Path) -> Row:
     label = None if picks.label is None else fields[picks.label].strip()
     if label == "":
-        raise InputError("has no label", "add its class or delete the row", path=path, row=row)
+        raise InputError("has no label", "add one or delete the row", path=path, row=row)
     return Row(row, label, fields[picks.text])

@@ -38,11 +38,11 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, s
 
     Args:
       path: The file. A leading byte order mark is skipped.
-      encoding: Python's name of the encoding. None means UTF-8, unless a byte order mark says
+      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
         otherwise.
 
     Yields:
-      (row, line): The row, counted from 1, and the line with its line end.
+      (row, line): The row, counted from 1, and the line with its line ending.
 
     Raises:
       InputError: The file is missing, unreadable, not text, or not in this encoding.
@@ -64,7 +64,7 @@ def _marked(head: bytes) -> str | None:
 
 
 def _decoded(file: BufferedReader, codec: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the row and text of each line.
+    """Yield the number and the text of each line.
 
     The file is read in chunks that end with the byte 0x0A. In UTF-16 this byte can also be half of
     another character, so lines are split after decoding.
@@ -195,7 +195,11 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
         archive, name = _only_member(file, path)
         return io.BufferedReader(cast(io.RawIOBase, archive.open(name)))
     if head.startswith(PARQUET):
-        raise InputError("is a Parquet file, not text", "pass it where a table is read", path=path)
+        raise InputError(
+            "is a Parquet file, not text",
+            "save it as CSV, or as a file with one text per line",
+            path=path,
+        )
     if path.suffix.lower() == ".zip":
         raise InputError("is not a zip archive, despite its name", _AGAIN, path=path)
     return file
@@ -213,10 +217,12 @@ def _only_member(file: IO[bytes], path: Path) -> tuple[zipfile.ZipFile, str]:
         if any(name.startswith(part) for name in names):
             raise InputError(f"is {what}", _TO_CSV, path=path)
     tables = [n for n in names if not n.startswith("__MACOSX/") and Path(n).name[:1] != "."]
-    if len(tables) != 1:
+    if not tables:
+        raise InputError("is a zip archive without any file", path=path)
+    if len(tables) > 1:
         some = ", ".join(tables[:_NAMED_MEMBERS]) + ", ..." * (len(tables) > _NAMED_MEMBERS)
-        held = f" ({some})" if tables else ""
-        raise InputError(f"is a zip archive of {len(tables)} files{held}", _UNPACK, path=path)
+        message = f"is a zip archive of {len(tables)} files ({some})"
+        raise InputError(message, "unpack it and pass one of them", path=path)
     return archive, tables[0]
 
 

@@ -1,4 +1,4 @@
-"""Reads texts to predict: from a table, a folder, or a file with one text per line."""
+"""Reads the texts to classify from a table, a folder, or a file with one text per line."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ def read_tsv(
       note: Called with sentences about the file's format, unless `prepare` wrote it.
 
     Returns:
-      Columns `row` (int, line of the file, counted from 1), `label` (str without surrounding
-      spaces; absent if the file has no labels) and `text` (str, unchanged).
+      A DataFrame with the columns `row` (int, line or record of the file, counted from 1), `label`
+      (str without surrounding spaces; absent if the file has no labels) and `text` (str,
+      unchanged).
 
     Raises:
       ConfigError: An option does not fit the file.

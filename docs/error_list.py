@@ -66,7 +66,7 @@ def _text(node: ast.expr, constants: dict[str, str]) -> str:
         text = _text(node.left, constants) + _text(node.right, constants)
     else:
         return "…"
-    return re.sub("…+", "…", text)
+    return re.sub("…+", "…", text).replace("`…`", "--…")
 
 
 class ErrorList(SphinxDirective):

@@ -42,5 +42,5 @@ def test_real_reviews_from_archive_to_evaluation(
     bertaccum("eval", "--split", "test")
     result = json.loads(Path("runs/latest/eval-test.json").read_text())
     assert result["examples"] == 2248
-    # 73.4 % of the reviews are positive, and random initial weights do not score much more.
+    # 73.4% of the reviews are positive, and random initial weights do not score much more.
     assert result["accuracy"] > 0.82

@@ -237,7 +237,7 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
     [
         (".", "no runs in .; try `bertaccum runs runs`"),
         ("reviews", "no runs in reviews"),
-        ("runs/one", "runs/one is a run: `bertaccum show runs/one`"),
+        ("runs/one", "runs/one is a run folder; try `bertaccum show runs/one`"),
     ],
 )
 def test_runs_in_a_folder_without_runs_suggests_another_folder(

@@ -48,7 +48,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
     @contextmanager
     def scaling(self, factor: tf.Tensor) -> Iterator[None]:
-        """Return a context in which each gradient is multiplied by `factor` when it is applied."""
+        """Return a context in which `apply_gradients` multiplies each gradient by `factor`."""
         self._factor = factor
         try:
             yield
@@ -56,7 +56,10 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             self._factor = None
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Start an update; `update_step` applies the weight decay, one variable at a time."""
+        """Start an update instead of applying weight decay, which `update_step` does.
+
+        Keras calls this method before the first `update_step` of an update.
+        """
         self._last = {}
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
@@ -72,7 +75,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         if _tf_compat.use_weight_decay(self, variable):
             with tf.control_dependencies(before):
                 before = [self._decay(variable, learning_rate)]
-        # Reading a sum that rows were added to copies it, so each sum waits for its turn.
+        # Reading a sum that received IndexedSlices copies it, so each sum waits for its turn.
         with tf.control_dependencies(before), self._where_steps_are_made():
             gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
             if self._factor is not None:
@@ -106,7 +109,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         )
 
     def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return both betas raised to the number of the update, for the bias correction."""
+        """Return both betas, each to the power of the update number, for the bias correction."""
         if not self.bias_correction:
             return tf.zeros([], dtype), tf.zeros([], dtype)
         # tf_keras uses `cast`, which rounds to float32 first; `constant` does not.

@@ -1,9 +1,9 @@
 """Batch normalization with exact moving statistics under gradient accumulation.
 
-Accumulation reproduces only one part of batch normalization on a big batch. The moving
+Accumulation reproduces only one part of batch normalization on a large batch. The moving
 statistics, which inference uses, can be pooled exactly over the micro-batches. The normalization
 of each example by all others in its batch cannot be reproduced: a micro-batch is normalized, and
-its gradient computed, before the rest of its window is read.
+its gradient computed, before the rest of the window is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
 
     Accumulation cannot make training itself equal, because each micro-batch is normalized with
     its own mean and variance. The layer's outputs, their gradients, the weights after an update
-    and the inputs of later layers therefore differ from those of the big batch. The smaller the
+    and the inputs of later layers therefore differ from those of the large batch. The smaller the
     micro-batch, the larger the difference; a micro-batch with one value per channel is
     normalized to zero. For exact training, freeze the layer (`trainable = False`), so that it
     normalizes with its moving statistics, or use group or layer normalization, which normalize
@@ -50,7 +50,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
 
     A siamese network calls a layer several times in a micro-step. In a model changed by
     `accumulate_gradients`, each of these calls has its own window. At the end of the window,
-    the calls update the statistics one after the other, as they do on the big batch. In other
+    the calls update the statistics one after another, as with the large batch. In other
     models the layer cannot tell a second call from a second micro-step. It then warns if a
     function calls it twice, and counts every call as a micro-step.
 

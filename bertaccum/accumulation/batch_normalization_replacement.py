@@ -1,4 +1,4 @@
-"""Replacement of a model's batch normalization layers by `AccumBatchNormalization`."""
+"""Replacement of a model's batch normalization layers with `AccumBatchNormalization`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertaccum.accumulation.model import own_class
 def replace_batch_normalization(
     model: tf_keras.Model, accumulation_steps: int | tf.Variable
 ) -> tf_keras.Model:
-    """Return a copy of a model with `AccumBatchNormalization` for every batch normalization.
+    """Return a copy of a model in which `AccumBatchNormalization` replaces batch normalization.
 
     The copy has the same weights, names, structure and predictions, and so do its nested models.
     It is not compiled. The original model does not change.

@@ -30,7 +30,7 @@ def checked_steps(steps: Any, schedule: bool = False) -> Any:
 
     Args:
       steps: The user's `accumulation_steps`.
-      schedule: Whether a function of the update's number is allowed, too.
+      schedule: Whether a function of the update number is also allowed.
 
     Returns:
       An int, or the unchanged variable or function.
@@ -80,9 +80,9 @@ def check_is_model(model: Any) -> None:
 
 
 def warn_of_batch_normalization(model: tf_keras.Model) -> None:
-    """Warn if the model has trainable batch normalization without accumulated statistics."""
+    """Warn if the model has trainable batch normalization that does not pool its statistics."""
     layers = [layer for layer in model.submodules if isinstance(layer, BATCH_NORMALIZATIONS)]
-    # Users of AccumBatchNormalization, which has `accumulation_steps`, need no warning.
+    # AccumBatchNormalization, which has `accumulation_steps`, needs no warning.
     plain = [layer for layer in layers if not hasattr(layer, "accumulation_steps")]
     names = [layer.name for layer in plain if layer.trainable]
     if names:
@@ -99,7 +99,7 @@ def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:
     """Raise ValueError if the caller is outside the replicas of `strategy`.
 
     Args:
-      strategy: The strategy whose replicas the caller is outside of, or None inside a replica.
+      strategy: The strategy, if the caller is outside of its replicas; None inside a replica.
     """
     if strategy is not None:
         raise ValueError(

@@ -45,7 +45,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
     @property
     def _innermost(self) -> tf_keras.optimizers.Optimizer:
-        """The optimizer that updates the variables, without a loss scale around it."""
+        """The optimizer that updates the variables, without the `LossScaleOptimizer` around it."""
         scaled = isinstance(self.inner, tf_keras.mixed_precision.LossScaleOptimizer)
         return self.inner.inner_optimizer if scaled else self.inner
 

@@ -24,7 +24,7 @@ class LegacyOptimizer(DelegatingOptimizer):
     """A legacy optimizer with the interface that an `AccumulatingOptimizer` calls.
 
     The gradients are already summed over replicas. The legacy optimizer therefore does not sum
-    them, and clips the mean gradient of the whole window for any number of replicas.
+    them, and clips the mean gradient of the whole window with any number of replicas.
 
     Args:
       optimizer: An instance of `tf_keras.optimizers.legacy.Optimizer`.
@@ -47,7 +47,7 @@ class LegacyOptimizer(DelegatingOptimizer):
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], name: str | None = None, **kwargs: Any
     ) -> tf.Variable:
-        """Update the variables; `kwargs` are ignored, as the gradients are already summed."""
+        """Update the variables; `kwargs` are ignored, because the gradients are already summed."""
         self.inner.apply_gradients(list(grads_and_vars), name)
         return self.iterations
 
@@ -63,7 +63,7 @@ class LegacyOptimizer(DelegatingOptimizer):
         return self._own_variables()
 
     def get_config(self) -> dict[str, Any]:
-        """Return the legacy optimizer's config, with arguments that it omits.
+        """Return the legacy optimizer's config, with the arguments that its own method omits.
 
         AdamWeightDecay, for example, omits the weights that it excludes from weight decay, and
         would decay them after loading.

@@ -2,7 +2,7 @@
 
 In float16 the loss is multiplied by a scale before its gradients are computed; an overflow lowers
 the scale. With an inner `LossScaleOptimizer`, gradients stay scaled until the window is complete.
-An outer one handles each micro-step, and learns of overflows from `report_overflow`.
+An outer one handles each micro-step, and is told of overflows by `report_overflow`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LossScaleOptimizer: Any = tf_keras.mixed_precision.LossScaleOptimizer
 
 
 def is_scaled(optimizer: tf_keras.optimizers.Optimizer) -> bool:
-    """Return whether an inner optimizer has a loss scale."""
+    """Return whether the inner optimizer is a `LossScaleOptimizer`."""
     return isinstance(optimizer, LossScaleOptimizer)
 
 
@@ -77,7 +77,8 @@ def report_overflow(
       skipped: The number of skipped windows; updated here.
 
     Returns:
-      The pairs. If any replica overflowed, a gradient is NaN on all replicas.
+      The pairs. If any replica overflowed, one gradient is NaN on all replicas, so that the outer
+      optimizer skips the update.
     """
     now = _overflow_anywhere([g for g, _ in pairs if g is not None])
     before = tf.identity(overflowed)
@@ -88,7 +89,7 @@ def report_overflow(
 
 
 def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
-    """Return whether any gradient is not finite on any replica; all replicas get the same."""
+    """Return whether any gradient on any replica is not finite; the result is the same on all."""
     flags = [tf.reduce_all(tf.math.is_finite(values_of(g))) for g in gradients]
     bad = 1.0 - tf.cast(tf.reduce_all(flags), tf.float32)
     if replicas_in_sync() > 1:
@@ -105,7 +106,7 @@ def _take_back_update(iterations: tf.Variable, when: tf.Tensor) -> None:
 
 
 def _poisoned(pairs: list[Any], overflowed: tf.Tensor) -> list[Any]:
-    """Return the pairs, with a last gradient of NaN if `overflowed` is true."""
+    """Return the pairs; if `overflowed` is true, the last gradient is NaN."""
     last = [g for g, _ in pairs if g is not None][-1]
     poison = tf.where(overflowed, float("nan"), 0.0)
     return [(_plus(g, poison) if g is last else g, v) for g, v in pairs]

@@ -46,13 +46,13 @@ class _MeasuredLoss(_Mixin):
     _divided_by: tuple[Hashable, tf.Tensor | None] | None = None
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the loss's values, and note the divisor that `Loss.__call__` will use."""
+        """Return the values of the loss, and note the divisor that `Loss.__call__` will use."""
         losses = super().call(y_true, y_pred)
         self._divided_by = _divisor(losses, y_pred)
         return losses
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Return the loss's mean, and report its divisor to the current micro-batch, if any."""
+        """Return the mean loss, and report its divisor to the current micro-batch, if any."""
         value = super().__call__(y_true, y_pred, sample_weight)
         # A symbolic tensor must not outlive its graph.
         divided_by, self._divided_by = self._divided_by, None

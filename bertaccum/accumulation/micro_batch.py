@@ -24,11 +24,11 @@ from bertaccum.accumulation.replicas import replicas_in_sync
 
 @dataclass
 class LossPart:
-    """Losses of outputs that share a divisor, other than that of the total loss.
+    """Losses whose outputs share a divisor that differs from that of the total loss.
 
     Attributes:
       size: The divisor of the losses on this replica, a scalar.
-      losses: Pairs of a loss's value and of its term in the total loss.
+      losses: Pairs of the value of a loss and its term in the total loss.
     """
 
     size: tf.Tensor

@@ -1,4 +1,6 @@
-"""Models that accumulate gradients in `fit`, aware of micro-batch sizes and epoch ends."""
+"""Models that accumulate gradients in `fit`, weighted by the size of each micro-batch.
+
+They also know where an epoch ends, and apply the partial window there."""
 
 from __future__ import annotations
 
@@ -40,13 +42,13 @@ def accumulate_gradients(
 
     Each micro-batch is weighted by the divisor of its loss: the number of examples, or the number
     of unmasked positions if the output or the loss has a mask. Every update therefore equals that
-    of its window as one batch, for batches of any sizes. An `AccumulatingOptimizer` alone cannot
-    guarantee this, because Keras does not pass the divisor to it. Regularization losses count
-    once per update.
+    of its window as one batch, whatever the sizes of the micro-batches. An `AccumulatingOptimizer`
+    alone cannot guarantee this, because Keras does not pass the divisor to it. Regularization
+    losses count once per update.
 
     Args:
       model: A functional, Sequential or subclassed model. It is changed in place and becomes an
-        `AccumulatingModel`, too. If it is compiled, its optimizer is wrapped.
+        `AccumulatingModel` as well. If it is compiled, its optimizer is wrapped.
       accumulation_steps: Number of micro-steps in a window; see `AccumulatingOptimizer`.
       on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
         it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` also drops
@@ -92,7 +94,7 @@ class AccumulatingModel(_Mixin):
     _accumulation: _Settings
 
     def train_step(self, data: Any) -> Any:
-        """Run the model's own `train_step`, with gradients weighted by the loss's divisor."""
+        """Run the model's own `train_step`, with gradients weighted by the divisor of the loss."""
         with micro_batch.micro_batch(_length(data)) as present:
             results = super().train_step(data)
         self._check_step(present)
@@ -130,7 +132,7 @@ class AccumulatingModel(_Mixin):
         return super().compute_loss(x, y, y_pred, sample_weight)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Fit as `Model.fit` does, and treat partial windows as `on_partial` says."""
+        """Call `Model.fit`, and treat partial windows as `on_partial` says."""
         names = list(inspect.signature(super().fit).parameters)
         position = names.index("callbacks") if "callbacks" in names else len(args)
         if position < len(args):
@@ -239,7 +241,11 @@ _tf_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
 
 
 class _EpochEnd(tf_keras.callbacks.Callback):
-    """A callback that starts a window with `fit`, and ends it before an epoch's validation."""
+    """A callback that ends the window of each epoch before validation.
+
+    When `fit` begins, it drops the partial window of an interrupted `fit`. `on_partial` decides
+    about both.
+    """
 
     def __init__(self, model: AccumulatingModel) -> None:
         super().__init__()

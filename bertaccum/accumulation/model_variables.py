@@ -23,9 +23,9 @@ class ModelVariables:
       variables: All trainable variables.
 
     Attributes:
-      variables: The same variables, in order.
-      together: Sets of positions of variables that had gradients in the same micro-step. The
-        optimizer adds to them.
+      variables: The same variables, in the given order.
+      together: The sets of variables that had gradients in the same micro-step, as positions in
+        `variables`. The optimizer adds new sets.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ModelVariables:
             ) from None
 
     def in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
-        """Return one gradient or None for each variable, in order."""
+        """Return a gradient or None for each variable, in the order of `variables`."""
         gradients: list[Gradient] = [None] * len(self.variables)
         for gradient, variable in grads_and_vars:
             if gradient is not None:

@@ -51,7 +51,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         `LossScaleOptimizer`, gradients of the scaled loss are accumulated and unscaled once per
         window, and a window that overflows lowers the scale once.
       accumulation_steps: Number of micro-steps in a window for `apply_gradients`: an integer, a
-        variable, or a function of the update's number. A change takes effect at the next
+        variable, or a function of the update number. A change takes effect at the next
         window. `accumulate` and `apply` ignore it.
       reduction: Reduction of the window's gradients: `mean`, `sum`, or `running_mean`, which
         computes the mean but stores it, instead of the sum, in the accumulators.
@@ -156,7 +156,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     # --- Explicit use ---------------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return the loss to differentiate, scaled if the inner optimizer has a loss scale."""
+        """Return the loss to differentiate; it is scaled if the inner optimizer scales losses."""
         return loss_scaling.scaled_loss(self.inner, loss)
 
     def accumulate(self, grads_and_vars: GradsAndVars, weight: Any = 1.0) -> None:
@@ -217,8 +217,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def avoid_copies(self) -> None:
         """Avoid copies of the accumulators of embeddings in `apply`.
 
-        TensorFlow copies a variable when it is read after rows were added to it, as to the sum of
-        an embedding's gradients. For BERT-Small's word embeddings the copy took 3 % of an update.
+        TensorFlow copies a variable that received IndexedSlices, such as the gradients of an
+        embedding, when the variable is read. The copy of BERT-Small's word embeddings took 3% of
+        an update.
         Call this before `apply`, in the same function, unless XLA compiles the function.
         """
         if not self._nothing:
@@ -336,13 +337,13 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
     ) -> list[tuple[Gradient, tf.Variable]]:
-        """Return (gradient, variable) pairs, of the scaled loss if the loss scale is inside.
+        """Return (gradient, variable) pairs; the loss is scaled if the inner optimizer does so.
 
-        With a loss scale, inside or outside, the loss is divided by the number of micro-steps
-        (rounded up to a power of two) before it is differentiated, and its gradients are
-        multiplied by it afterwards. Otherwise a micro-batch's gradients would be
+        With an inner or outer `LossScaleOptimizer`, the loss is divided by the number of
+        micro-steps (rounded up to a power of two) before it is differentiated, and its gradients
+        are multiplied by it afterwards. Otherwise a micro-batch's gradients would be
         `accumulation_steps` times its share of the window's gradients, and could overflow float16
-        in windows that do not overflow as one big batch.
+        in windows that do not overflow as one large batch.
         """
         scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
         parts = self._power_of_two() if scaled else 1.0
@@ -361,7 +362,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
 
     def _power_of_two(self) -> tf.Tensor:
-        """Return the window's micro-steps rounded up to a power of two, an exact factor."""
+        """Return the number of micro-steps, rounded up to a power of two, which divides exactly."""
         exponent = tf.math.ceil(tf.math.log(tf.cast(self._steps(), tf.float32)) / math.log(2))
         return tf.pow(2.0, exponent)
 

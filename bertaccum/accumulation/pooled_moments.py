@@ -40,7 +40,7 @@ class PooledMoments(_tf_compat.AutoTrackable):
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """All variables by their names in the .keras format."""
+        """All variables, keyed by their names in the .keras format."""
         return {n: getattr(self, n) for n in ("calls", "length", "count", "mean", "variance")}
 
     def add(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:

@@ -56,7 +56,7 @@ def first(value: Any) -> Any:
 def strategy_outside_replicas(variable: tf.Variable | None) -> tf.distribute.Strategy | None:
     """Return a variable's strategy if the caller is outside of its replicas, otherwise None.
 
-    Code outside of `strategy.scope()` is outside of all replicas, too. There, only the variable
+    Code outside of `strategy.scope()` is also outside of all replicas. There, only the variable
     refers to its strategy.
     """
     present = tf.distribute.get_strategy()

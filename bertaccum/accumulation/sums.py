@@ -48,7 +48,7 @@ class GradientSums(tf.Module):
             tf.VariableAggregation.ONLY_FIRST_REPLICA,
             f"{prefix}touched",
         )
-        # Positions of the accumulators that rows were added to.
+        # Positions of the accumulators that received IndexedSlices.
         self._scattered: set[int] = set()
         # Constant folding would turn a constant zero into a second copy of every accumulator.
         self._zero = summed(tf.zeros([]), f"{prefix}zero")
@@ -95,7 +95,7 @@ class GradientSums(tf.Module):
         ], weight
 
     def avoid_copies(self) -> None:
-        """Let the accumulators that rows were added to be read without a copy."""
+        """Allow reading the accumulators that received IndexedSlices without a copy."""
         for position in self._scattered:
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
 
@@ -115,7 +115,7 @@ class GradientSums(tf.Module):
         zero = tf.cast(self._zero, total.dtype)
         if not scattered:
             return total.assign(tf.broadcast_to(zero, total.shape), read_value=False)
-        # An accumulator that rows were added to supports updates in place.
+        # An accumulator that received IndexedSlices supports updates in place.
         rows = tf.range(total.shape[0])
         return tf.raw_ops.ResourceScatterUpdate(resource=total.handle, indices=rows, updates=zero)
 
@@ -129,7 +129,7 @@ class WindowState:
       overflowed: Whether an outer `LossScaleOptimizer` found an overflow in this window, a bool
         scalar.
       sums: Summed gradients of the loss; None until they are needed.
-      parts: Summed gradients of the parts of the loss that have separate divisors.
+      parts: Summed gradients of the parts of the loss that have their own divisors.
 
     Args:
       make_sums: A function that creates a `GradientSums` from a prefix.

@@ -1,7 +1,7 @@
 """Transforms of the mean gradient before the inner optimizer receives it.
 
-A transform maps a list of (gradient, variable) pairs to such a list. These two are Keras objects,
-so that a model can be saved together with an optimizer that uses them.
+A transform maps a list of (gradient, variable) pairs to another such list. Both transforms here are
+Keras objects, so that a model can be saved together with an optimizer that uses them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The steps of a window's update: reduce, divide, transform, check and hand over.
+"""The steps of an update: reduce the sums over replicas, divide, transform, check and apply.
 
 `AccumulatingOptimizer._update` calls these functions in this order. Only `hand_over` changes
 variables, by calling the inner optimizer.
@@ -47,10 +47,10 @@ def reduced(groups: Groups, used: Sequence[int], report: Any) -> tuple[Groups, A
 
 
 def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
-    """Divide summed gradients by their weight, unless the reduction is `sum`.
+    """Return the sums and the factor that turns them into means, unless the reduction is `sum`.
 
     Returns:
-      One sum for each variable, and the factor that makes the mean of it, a float64 scalar. The
+      One sum for each variable, and the factor that turns it into the mean, a float64 scalar. The
       means themselves are not computed, because they take as much memory as the model.
     """
     weights = [tf.ones_like(w) if reduction == "sum" else w for _, w in groups]
@@ -67,11 +67,11 @@ def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
 def transformed(
     pairs: MeanGradients, factor: Any, transform: GradientTransform | None, takes_scaled_sum: bool
 ) -> tuple[MeanGradients, tf.Tensor, tf.Tensor]:
-    """Return the inner optimizer's gradients, after `transform` was applied to the mean.
+    """Return the gradients for the inner optimizer: the mean, with `transform` applied.
 
     Args:
       pairs: (summed gradient, variable) pairs.
-      factor: Factor that makes the mean of a sum, a float64 scalar.
+      factor: Factor that turns a sum into the mean, a float64 scalar.
       transform: Transform of the mean gradients, or None.
       takes_scaled_sum: Whether the inner optimizer multiplies by a factor itself; see
         `contracts.py`.
@@ -160,10 +160,10 @@ def hand_over(
 
 
 def _global_norm(gradients: list[Any]) -> tf.Tensor:
-    """Return the global norm, a float64 scalar, of tensors of any dtypes, read one at a time."""
+    """Return the global norm, a float64 scalar, of tensors of any dtype, which are read in turn."""
     squares: list[tf.Tensor] = []
     for gradient in gradients:
-        # Reading a variable that rows were added to copies it, so read one at a time.
+        # Reading a variable that received IndexedSlices copies it, so read one at a time.
         with tf.control_dependencies(squares[-1:]):
             squares.append(tf.cast(2 * tf.nn.l2_loss(_widened(gradient)), tf.float64))
     return tf.sqrt(tf.add_n(squares))

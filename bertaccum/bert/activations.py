@@ -24,15 +24,16 @@ def gelu(given: tf.Tensor) -> _WithGradient:
 
     BERT was pretrained with this approximation. The values equal those of
     `tf.nn.gelu(x, approximate=True)`, whose gradient keeps every intermediate result in memory;
-    this one keeps only the derivative. Inputs of lower precision are computed in float32.
+    this one keeps only the derivative. Lower-precision inputs are converted to float32 for the
+    computation.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
     Args:
-      given: Tensor x of any shape and float type.
+      given: Tensor x of any shape and float dtype.
 
     Returns:
-      A tensor with the shape and type of x.
+      A tensor with the shape and dtype of x.
     """
     x = _precise(given)
     inner = x * (_LINEAR + _CUBIC * tf.square(x))
@@ -49,16 +50,16 @@ def gelu(given: tf.Tensor) -> _WithGradient:
 def gelu_erf(given: tf.Tensor) -> _WithGradient:
     """Apply the exact Gaussian error linear unit: x times the normal CDF at x.
 
-    Hugging Face's configurations call it `gelu`. Like `gelu` here, it keeps only the derivative
-    in memory and computes inputs of lower precision in float32.
+    Hugging Face's configurations call it `gelu`. Like `gelu`, this function keeps only the
+    derivative in memory and computes lower-precision inputs in float32.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
     Args:
-      given: Tensor x of any shape and float type.
+      given: Tensor x of any shape and float dtype.
 
     Returns:
-      A tensor with the shape and type of x.
+      A tensor with the shape and dtype of x.
     """
     x = _precise(given)
     below = 0.5 + 0.5 * tf.math.erf(x * _ROOT_HALF)

@@ -33,15 +33,15 @@ def attention(
 
     Args:
       query: Floats [batch, queries, heads, size].
-      key: Floats [batch, keys, heads, size] of the same type.
-      value: Floats [batch, keys, heads, size] of the same type.
-      bias: Floats [batch, 1, 1, keys] of the same type, added to the scores.
-      keep: Booleans [batch, heads, queries, keys], false for weights that dropout drops. None
-        keeps all weights.
+      key: Floats [batch, keys, heads, size] of the same dtype.
+      value: Floats [batch, keys, heads, size] of the same dtype.
+      bias: Floats [batch, 1, 1, keys] of the same dtype, added to the scores.
+      keep: Booleans [batch, heads, queries, keys], false for the attention weights that dropout
+        drops. None keeps all of them.
       scale: Factor that multiplies the kept weights.
 
     Returns:
-      Floats [batch, queries, heads, size] of the same type.
+      Floats [batch, queries, heads, size] of the same dtype.
     """
     shrink = 1 / math.sqrt(query.shape[-1])
 
@@ -82,8 +82,8 @@ def _turned(x: tf.Tensor) -> tf.Tensor:
 class SelfAttention(tf_keras.layers.Layer):
     """A multi-head attention layer in which tokens attend to the tokens of their example.
 
-    It has the weights of Keras' `MultiHeadAttention`. The attributes that hold them have the same
-    names too, because checkpoints identify weights by these names.
+    It has the same weights as Keras' `MultiHeadAttention`, in attributes of the same names, because
+    checkpoints identify weights by these names.
 
     Args:
       hidden_size: Width of inputs and outputs, a multiple of `num_heads`.
@@ -129,13 +129,13 @@ class SelfAttention(tf_keras.layers.Layer):
 
         Args:
           queries: Floats [batch, queries, hidden].
-          tokens: Floats [batch, length, hidden] of the same type.
+          tokens: Floats [batch, length, hidden] of the same dtype.
           mask: Numbers [batch, 1 or queries, length], 0 for padding. All queries of an example
             must have the same mask.
           training: Whether to apply dropout to the attention weights.
 
         Returns:
-          Floats [batch, queries, hidden] of the same type.
+          Floats [batch, queries, hidden] of the same dtype.
         """
         query = self._query_dense(queries)  # [batch, queries, heads, size]
         key, value = self._key_dense(tokens), self._value_dense(tokens)
@@ -145,6 +145,6 @@ class SelfAttention(tf_keras.layers.Layer):
             shape = tf.stack([batch, heads, length, tf.shape(key)[1]])
             keep, scale = self._dropout_layer.keep(shape, 4)
         padding = 1 - tf.cast(mask[:, tf.newaxis, :1], query.dtype)
-        # With half of the lowest number, adding a score cannot overflow and the weight is still 0.
+        # With half of the lowest number, adding a score cannot overflow, and the weight is 0.
         bias = padding * (float(query.dtype.min) / 2)
         return self._output_dense(self._attention(query, key, value, bias, keep, scale))

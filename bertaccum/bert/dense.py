@@ -22,11 +22,11 @@ def dense(
 
     Args:
       rows: Floats [rows, inputs].
-      kernel: Floats [inputs, outputs] of the same type.
-      bias: Floats [outputs] of the same type.
+      kernel: Floats [inputs, outputs] of the same dtype.
+      bias: Floats [outputs] of the same dtype.
 
     Returns:
-      Floats [rows, outputs] of the same type. `tf.custom_gradient` hides the gradient function
+      Floats [rows, outputs] of the same dtype. `tf.custom_gradient` hides the gradient function
       from callers.
     """
 
@@ -44,8 +44,8 @@ def dense(
 class Projection(tf_keras.layers.Layer):
     """A dense layer that maps the last axes of its input to any number of axes.
 
-    It has the weights of an `EinsumDense` layer: a kernel [*input axes, *output axes] and a bias
-    [*output axes].
+    It has the same weights as an `EinsumDense` layer: a kernel [*input axes, *output axes] and a
+    bias [*output axes].
 
     Args:
       output_shape: Sizes of the output axes.
@@ -77,9 +77,13 @@ class Projection(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the product [batch, ..., *output axes] of `inputs` [batch, ..., *input axes]."""
+        """Multiply `inputs` [batch, ..., *input axes] by the kernel and add the bias.
+
+        Returns:
+          Floats [batch, ..., *output axes].
+        """
         batch_axes, width = inputs.shape.rank - self._input_axes, prod(self._outer)
-        # Keras casts the variables to the compute type when they are read.
+        # Keras casts the variables to the compute dtype when they are read.
         kernel = tf.reshape(self.kernel, [-1, width])
         rows = tf.reshape(inputs, [-1, kernel.shape[0]])
         outputs = self._dense(rows, kernel, tf.reshape(self.bias, [width]))

@@ -87,7 +87,7 @@ def _folder_of(preset: str) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip in Google's format into `folder`, which appears complete or not at all.
+    """Unpack a zip file in Google's format; `folder` appears only when it is complete.
 
     Only the four known files are extracted, by their base names, so no path in the zip can write
     outside of `folder`.
@@ -130,15 +130,15 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
     except (OSError, requests.RequestException) as error:
         raise InputError(
             f"cannot download {url} ({_cause(error)})",
-            "try again (the download resumes where it stopped), name a folder or zip with"
-            " `init_checkpoint`, or start from random weights with `init_checkpoint` none and,"
-            " if the data folder has no vocab.txt, `vocab` FILE",
+            "try again (the download resumes where it stopped), pass a folder or zip file with"
+            " `init_checkpoint`, or start from random weights with `init_checkpoint` none (and with"
+            " `vocab` if the data folder has no vocab.txt)",
         ) from None
     return part
 
 
 def _cause(error: Exception) -> str:
-    """Return the system's error message, which requests and urllib3 wrap several times."""
+    """Return the original error's message; requests and urllib3 wrap it in other exceptions."""
     found: Any = error
     while found.args and isinstance(found.args[0], Exception):
         found = found.args[0]
@@ -151,7 +151,7 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
     with requests.get(url, headers=wanted, stream=True, timeout=_TIMEOUT_SECONDS) as response:
         if response.status_code == requests.codes.range_not_satisfiable:
             if response.headers.get("Content-Range", "").endswith(f"/{done}"):
-                return None  # An earlier attempt got the whole file.
+                return None  # An earlier attempt downloaded the whole file.
             part.unlink()
             return _fetch(url, part, progress)
         response.raise_for_status()

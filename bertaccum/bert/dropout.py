@@ -1,8 +1,8 @@
-"""Dropout with one mask per example, independent of how a window is cut into micro-batches.
+"""Dropout with one mask per example, independent of how a window is split into micro-batches.
 
 For each update, a pool of mask rows is drawn from the seed. The row for an example's token at a
 site of the model depends only on the seed and the example's position in the window. The masks
-therefore stay the same if a window is cut differently, padded to another length, run again after
+therefore stay the same if a window is split differently, padded to another length, run again after
 running out of memory, or recomputed. Looking up rows is also faster than drawing them.
 """
 
@@ -30,7 +30,7 @@ class Masks:
     """The masks of one update.
 
     Args:
-      seed: Integers [2] from which everything else is drawn.
+      seed: Integers [2] from which the pools and offsets are drawn.
       pools: Booleans [rows, width] for each rate, true for values to keep.
       positions: Positions of the examples in the window, [examples] int32.
       examples: Offset of each example into the rows, [examples] int32.
@@ -94,7 +94,7 @@ class ExampleDropout(tf_keras.layers.Dropout):
         return _dropped(inputs, keep, scale)
 
     def keep(self, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor | None, float]:
-        """Return the mask and the scale of kept values, for code that applies them itself.
+        """Return the mask and the scale of the kept values, for callers that apply them themselves.
 
         Args:
           shape: Shape [examples, ..., width] of the values, as a tensor [rank] int32.
@@ -117,7 +117,10 @@ class ExampleDropout(tf_keras.layers.Dropout):
         return keep, 1 / (1 - round(self.rate * _LEVELS) / _LEVELS)
 
     def _rows(self, masks: Masks, shape: tf.Tensor, rank: int) -> tf.Tensor:
-        """Return the pool's row for each token, [examples, ...] int32: a sum of random offsets."""
+        """Return the index of each token's row in the pool, [examples, ...] int32.
+
+        It is a sum of random offsets, one per axis.
+        """
         own = tf.random.experimental.stateless_fold_in(masks.seed, self.site)
         # Drawing the maximum number of offsets makes them independent of the padding.
         offsets = tf.random.stateless_uniform([rank, self.width], own, 0, _ROWS, tf.int32)
@@ -140,7 +143,8 @@ def draw_masks(
       model: Model whose dropout layers are `ExampleDropout`.
       seed: Integers [2].
       examples: Number of examples in the window.
-      positions: Positions of the examples computed here, [share] int32; None for all.
+      positions: Positions in the window of the examples that this replica processes, [share]
+        int32; None for all.
       stream: "example" or "micro-batch", as in `Masks`.
 
     Returns:

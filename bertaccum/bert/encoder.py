@@ -1,4 +1,4 @@
-"""BERT's encoder: the scaffold of tf-models with our embeddings and transformer layers."""
+"""BERT's encoder: tf-models' `EncoderScaffold` with our embeddings and transformer layers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, A
     """Return the encoder's inputs for single texts, with every token in segment 0.
 
     Args:
-      token_ids: Token ids [batch, length] int32.
+      token_ids: Token IDs [batch, length] int32.
       padding_mask: Mask [batch, length] int32, 1 for tokens and 0 for padding.
     """
     return {
@@ -144,7 +144,7 @@ class _Embeddings:
         """Return embeddings [batch, length, hidden] and attention mask [batch, length, length].
 
         Args:
-          inputs: Word ids, padding mask and segment ids, each [batch, length] int32.
+          inputs: Word IDs, padding mask and segment IDs, each [batch, length] int32.
         """
         word_ids, padding_mask, segment_ids = inputs
         config, width = self._config, self._config.hidden_size
@@ -173,8 +173,8 @@ class _Embeddings:
 class WordEmbedding(tf_keras.layers.Layer):
     """An embedding layer with the weights and outputs of tf-models' `OnDeviceEmbedding`.
 
-    A lookup directly in a variable marks the variable as sparse: from then on, TensorFlow copies
-    all of it, the largest variable of BERT, for every dense read and every optimizer step.
+    A lookup directly in a variable marks the variable as sparse. From then on, TensorFlow copies
+    the whole variable, the largest one in BERT, for every dense read and every optimizer step.
     Reading the variable first and looking up rows in the result copies nothing. The gradient
     still contains only the rows in use (IndexedSlices).
 

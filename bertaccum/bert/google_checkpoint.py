@@ -30,8 +30,8 @@ def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) 
       checkpoint: Prefix of the checkpoint's files, such as `…/bert_model.ckpt`.
 
     Raises:
-      InputError: The files cannot be read, or a variable of the encoder is missing or has another
-        shape.
+      InputError: The files cannot be read, or a variable of the encoder is missing or has a
+        different shape.
     """
     try:
         reader = tf.train.load_checkpoint(str(checkpoint))

@@ -74,10 +74,10 @@ def is_huggingface(folder: Path) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder has its configuration, weights and the tokenizer of an uncased model.
+    """Check that a folder contains a configuration, weights and an uncased tokenizer.
 
     Raises:
-      InputError: A file is missing, or the tokenizer cleans text in another way.
+      InputError: A file is missing, or the tokenizer does not clean text as BERT's uncased one.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
@@ -124,7 +124,7 @@ def _today(name: str) -> str:
 
 
 def has_pooler(names: Container[str]) -> bool:
-    """Return whether names that `held_names` returned include a pooler's."""
+    """Return whether the names that `held_names` returned include a weight of a pooler."""
     return any(f"{POOLER}{part}" in names for part in ("weight", "bias"))
 
 
@@ -134,8 +134,8 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
     Missing keys have the values of BERT-Base, as in transformers.
 
     Raises:
-      InputError: The file is missing or damaged, or describes another architecture or a BERT that
-        computes something else.
+      InputError: The file is missing or damaged, or describes a model other than BERT as
+        published.
     """
     values = read_object(path)
     named = values.get("model_type", "bert")  # Early files have no model_type.
@@ -159,7 +159,9 @@ def _our_activation(values: dict[str, Any], path: Path) -> str:
         if named in theirs:
             return ours
     known = ", ".join(name for theirs in _ACTIVATIONS.values() for name in theirs)
-    raise InputError(f"hidden_act is {named!r}", f"use a model with one of {known}", path=path)
+    raise InputError(
+        f"hidden_act is {named!r}", f"use a model whose hidden_act is one of {known}", path=path
+    )
 
 
 def _is_close(value: Any, other: Any) -> bool:
@@ -216,9 +218,9 @@ def write_description(
     Args:
       folder: Existing folder to write to.
       encoder: Dimensions of the encoder.
-      vocabulary: Entries of the vocabulary, in order of their ids.
-      names: Names of the classes, in order of their numbers.
-      max_seq_length: Number of tokens that texts are truncated to.
+      vocabulary: Entries of the vocabulary, in the order of their IDs.
+      names: Names of the classes, in the order of their numbers.
+      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
       dropout: Dropout rate that the model was trained with.
     """
     config = {

@@ -58,8 +58,8 @@ def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
     Tensors that the encoder does not have (`cls.…`, `classifier.…`) are ignored.
 
     Raises:
-      InputError: The file cannot be read, or any other variable of the encoder is missing or has
-        another shape or type.
+      InputError: The file cannot be read, or any other variable of the encoder is missing or has a
+        different shape or dtype.
     """
     with open_weights(path) as weights:
         held = held_names(weights)

@@ -1,4 +1,4 @@
-"""Layer normalization with a closed-form gradient: fewer passes, and less memory."""
+"""Layer normalization with a closed-form gradient, which takes fewer passes and less memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
 
     Args:
       x: Floats [..., width].
-      scale: Floats [width] of the same type.
-      offset: Floats [width] of the same type.
+      scale: Floats [width] of the same dtype.
+      offset: Floats [width] of the same dtype.
       epsilon: Number added to the variance.
 
     Returns:
-      Floats [..., width] of the same type.
+      Floats [..., width] of the same dtype.
     """
 
     @tf.custom_gradient
@@ -75,7 +75,7 @@ class LayerNorm(tf_keras.layers.LayerNormalization):
         self._normalize = normalize
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return `inputs` [..., width], normalized in at least float32, in the compute type."""
+        """Normalize `inputs` [..., width] in at least float32; return them in the compute dtype."""
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         scale, offset = (tf.cast(v, x.dtype) for v in (self.gamma, self.beta))
         return tf.cast(self._normalize(x, scale, offset, self.epsilon), self.compute_dtype)

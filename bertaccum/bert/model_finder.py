@@ -118,8 +118,8 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
         return folder
     raise InputError(
         "there is no such checkpoint",
-        "set `init_checkpoint` to a folder, a zip, a run, none, or one of"
-        f" {', '.join(PRESET_CONFIGS)}",
+        "set `init_checkpoint` to a folder, a zip file, a run folder, or one of the names"
+        f" {NO_CHECKPOINT}, {', '.join(PRESET_CONFIGS)}",
         path=path,
     )
 
@@ -206,7 +206,7 @@ def _own_encoder(folder: Path) -> EncoderConfig:
 def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
-    # Pretrained weights need the vocabulary of the pretraining: its ids select the embeddings.
+    # Pretrained weights need the vocabulary of the pretraining: its IDs select the embeddings.
     home = Path(config.data) if folder is None else folder
     if (home / WORDS).is_file():
         return home / WORDS

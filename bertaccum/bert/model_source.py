@@ -18,7 +18,7 @@ class ModelSource:
     Args:
       name: Name of the model in reports.
       encoder: Dimensions of the encoder.
-      vocabulary: Entries of the vocabulary, in order of their ids.
+      vocabulary: Entries of the vocabulary, in the order of their IDs.
       checkpoint: Prefix of the pretrained weights, or their `model.safetensors`; None for random
         weights.
       has_pooler: Whether the pretrained weights include a pooler.

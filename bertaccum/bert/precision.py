@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bertaccum.settings import AUTO
 
-# GPUs support bfloat16, which needs no loss scale, from this compute capability on.
+# GPUs of this compute capability or higher support bfloat16, which needs no loss scaling.
 _BFLOAT16 = (8, 0)
 
 

@@ -1,8 +1,8 @@
-"""A tokenizer with exactly the token ids of the one that BERT was pretrained with.
+"""A tokenizer that returns exactly the same token IDs as BERT's original tokenizer.
 
-The lower-casing of tensorflow-text is a compatibility case fold: it turns `…` into three periods
-and changes `™`, ligatures and `ß`. This module therefore runs the original steps one by one as
-TensorFlow ops, before the fast WordPiece op.
+tensorflow-text lowercases by case folding with compatibility mappings, which also turns `…` into
+three periods and changes `™`, ligatures and `ß`. This module therefore runs each step of the
+original tokenizer as TensorFlow ops, before the fast WordPiece op.
 
 Source: google-research/bert `tokenization.py`, class BasicTokenizer.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-# The original maps a word of more than 200 characters to [UNK]. The WordPiece op counts bytes, so
-# `normalize` replaces such a word by one that exceeds the op's limit in any script.
+# The original tokenizer maps a word of more than 200 characters to [UNK]. The WordPiece op counts
+# bytes, so `normalize` replaces such a word with one that exceeds the op's limit in any script.
 _MAX_WORD_BYTES = 4 * 200
 _LONG_WORD = r"[^ ]{201,}"
 # Characters that are words by themselves: ASCII symbols, Unicode punctuation, CJK ideographs.
@@ -24,7 +24,7 @@ _WORD_OF_ITS_OWN = (
 
 
 def normalize(texts: tf.Tensor) -> tf.Tensor:
-    """Clean and lower-case texts, strip accents and separate words, as the original does.
+    """Clean and lowercase texts, strip accents and separate words, as the original tokenizer does.
 
     Args:
       texts: Strings [batch]; invalid UTF-8 is dropped.
@@ -43,11 +43,12 @@ def normalize(texts: tf.Tensor) -> tf.Tensor:
 
 
 class Tokenizer:
-    """A tokenizer that returns `[CLS] … [SEP]` rows of at most `max_seq_length` ids.
+    """A tokenizer that returns rows `[CLS] … [SEP]` of at most `max_seq_length` IDs.
 
     Args:
-      vocabulary: Entries of the vocabulary, in order of their ids.
-      max_seq_length: Number of tokens that texts are truncated to, with [CLS] and [SEP].
+      vocabulary: Entries of the vocabulary, in the order of their IDs.
+      max_seq_length: Maximum number of tokens per text, including [CLS] and [SEP]; longer texts are
+        truncated.
     """
 
     def __init__(self, vocabulary: list[str], max_seq_length: int) -> None:
@@ -61,15 +62,15 @@ class Tokenizer:
         self.max_seq_length = max_seq_length
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Return ids [batch, (length)] of strings [batch], whole and without special tokens."""
+        """Return all IDs [batch, (length)] of strings [batch], without special tokens."""
         return self._wordpiece.tokenize(normalize(texts))
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Return ids [batch, (length)] of strings [batch], truncated, with [CLS] and [SEP]."""
+        """Return the IDs [batch, (length)] of strings [batch], truncated, with [CLS] and [SEP]."""
         return self.with_lengths(texts)[0]
 
     def with_lengths(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Return the same ids, and each text's number of ids before truncation, [batch] int32."""
+        """Return the same IDs, and each text's number of IDs before truncation, [batch] int32."""
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
         cut = pieces[:, : self.max_seq_length - 2]

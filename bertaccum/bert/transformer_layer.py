@@ -21,10 +21,10 @@ EPSILON = 1e-12
 class TransformerLayer(tf_keras.layers.Layer):
     """A transformer layer that `EncoderScaffold` accepts as `hidden_cls`.
 
-    It has the weights of tf-models' `TransformerEncoderBlock`. The attributes that hold them have
-    the same names too, because checkpoints identify weights by these names.
+    It has the same weights as tf-models' `TransformerEncoderBlock`, in attributes of the same
+    names, because checkpoints identify weights by these names.
 
-    The attribute `recompute` may be changed; a `tf.function` reads it when it is traced.
+    The attribute `recompute` may be changed; a `tf.function` reads it while it is traced.
 
     Args:
       hidden_size: Width of inputs and outputs, a multiple of `num_attention_heads`.

@@ -12,7 +12,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the vocabulary in a file with one entry per line, in order of the ids.
+    """Return the vocabulary in a file with one entry per line, in the order of the IDs.
 
     Raises:
       InputError: The file is missing, is not UTF-8, repeats an entry or lacks a special token.
@@ -28,7 +28,7 @@ def check_vocabulary(vocabulary: list[str], path: Path) -> None:
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise InputError(
-            f"has no {' '.join(missing)}", "use the vocab.txt of a BERT model", path=path
+            f"has no {', '.join(missing)}", "use the vocab.txt of a BERT model", path=path
         )
     first_row: dict[str, int] = {}
     for row, entry in enumerate(vocabulary, start=1):
@@ -49,7 +49,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
       size: Maximum number of entries.
 
     Returns:
-      The entries, starting with the special tokens, so that `[PAD]` has id 0.
+      The entries, starting with the special tokens, so that `[PAD]` has ID 0.
     """
     import tensorflow as tf
     from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset

@@ -1,4 +1,4 @@
-"""Options from a YAML file. Its keys are the names of flags; flags override the file."""
+"""Options from a YAML file. Its keys are the names of options; flags override the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
         is_eager=True,
         expose_value=False,
         callback=functools.partial(_use_config_file, others=others),
-        help="YAML file that sets any of these options; flags override it.",
+        help="YAML file with values for options; flags override it.",
     )
 
 

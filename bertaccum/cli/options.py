@@ -91,8 +91,10 @@ class Number(click.ParamType):
 
     @property
     def range(self) -> str:
-        """The range of valid numbers, such as `1<=x<=9`."""
+        """The range of valid numbers, such as `1<=x<=9`; empty if it depends on the unit."""
         known = self._field.metadata
+        if known["fraction"]:
+            return ""
         sign = "<" if known["exclusive"] else "<="
         if known["maximum"] is not None:
             return f"{known['minimum']}{sign}x{sign}{known['maximum']}"
@@ -121,7 +123,9 @@ class FieldOption(GroupedOption):
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
-        return extra | {"range": self.type.range} if isinstance(self.type, Number) else extra
+        if isinstance(self.type, Number) and self.type.range:
+            extra |= {"range": self.type.range}
+        return extra
 
 
 def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -219,7 +223,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         cls=GroupedOption,
         group=OUTPUT,
         is_flag=True,
-        help="Show TensorFlow's log and Python's warnings as they occur, not only on failure.",
+        help="Show TensorFlow's log and Python's warnings as they occur.",
     )
     @click.option(
         "--log-format",
@@ -238,7 +242,8 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="Minimum time between progress lines if stderr is not a terminal.",
+        help="Minimum time between progress lines or records; a terminal shows live progress"
+        " instead of lines.",
     )
     @click.pass_context
     @functools.wraps(command)

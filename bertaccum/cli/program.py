@@ -39,7 +39,7 @@ _FIRST_COMMANDS = ("prepare", "train", "eval", "predict")
 
 
 class Program(click.Group):
-    """The group of all commands. Its help lists the commands of a first session first."""
+    """The group of all commands. Its help starts with the commands of a first session."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         others = [name for name in self.list_commands(ctx) if name not in _FIRST_COMMANDS]
@@ -61,8 +61,8 @@ class Program(click.Group):
 def cli(ctx: click.Context) -> None:
     """Fine-tune BERT at the recommended batch size on a small GPU.
 
-    Every update uses exactly --target-batch examples. They are split into micro-batches that fit
-    in memory, and the gradients of these are accumulated.
+    Each update uses --target-batch examples (the last one of an epoch may use fewer). They are
+    split into micro-batches that fit in memory, and the gradients are accumulated exactly.
 
     \b
       bertaccum prepare

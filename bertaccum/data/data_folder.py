@@ -30,7 +30,7 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
-    """Return the TSVs in `data`, or none if it is the default folder and does not exist yet.
+    """Return the TSVs in `data`; none if `data` is the default folder and does not exist yet.
 
     Raises:
       InputError: A TSV is missing in a folder that exists or is not the default.
@@ -71,7 +71,7 @@ def read_inputs(
       source: Model to start from.
       labels: Classes.
       tsvs: Paths of train.tsv and dev.tsv, or none.
-      max_seq_length: Number of tokens that texts are truncated to.
+      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
 
     Raises:
       InputError: A TSV cannot be read.

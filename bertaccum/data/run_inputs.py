@@ -19,7 +19,7 @@ class RunInputs:
       labels: Classes.
       tsvs: Paths of train.tsv and dev.tsv; empty if the data have not been prepared yet.
       tsv_digests: SHA-256 of each TSV.
-      store_digests: Name of each TSV's token store.
+      store_digests: Digest of each TSV's token store, which is its name.
     """
 
     source: ModelSource
@@ -30,5 +30,5 @@ class RunInputs:
 
     @property
     def takes_head(self) -> bool:
-        """Return whether the pretrained weights include a head for exactly these classes."""
+        """Whether the pretrained weights include a head for exactly these classes."""
         return self.source.labels == dataclasses.asdict(self.labels)

@@ -27,7 +27,7 @@ class TokenStore:
     """Tokenized examples, memory-mapped.
 
     Args:
-      token_ids: Token ids of all examples in sequence, with [CLS] and [SEP], [tokens] int32.
+      token_ids: Token IDs of all examples, concatenated, with [CLS] and [SEP], [tokens] int32.
       offsets: Start of each example, and the end of the last one, [examples + 1] int64.
       labels: Class numbers, [examples] int32.
       truncation: Statistics of the truncation; None if the texts do not come from a TSV.
@@ -61,7 +61,7 @@ def store_digest(
       contents: SHA-256 of the TSV.
       labels: Classes.
       vocabulary: Vocabulary of the tokenizer.
-      max_seq_length: Number of tokens that the tokenizer truncates texts to.
+      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
     """
     table = [contents, is_prepared(tsv)]
     key = json.dumps([_FORMAT, table, labels.values, max_seq_length, vocabulary])

@@ -42,8 +42,8 @@ def open_store(
       tsv: Path of the TSV.
       labels: Classes.
       vocabulary: Vocabulary of the tokenizer.
-      max_seq_length: Number of tokens that texts are truncated to.
-      progress: Called with the current activity, the texts done and the total.
+      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
+      progress: Called with the current activity, the number of texts done and the total.
       digest: Name of the store; None to compute it with `store_digest`.
 
     Raises:
@@ -62,7 +62,7 @@ def open_store(
 
 
 def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
-    """Return a token store of unlabelled texts, in memory; its labels are all 0."""
+    """Return an in-memory token store of unlabeled texts, with all labels 0."""
     tokens = tokenizer(tf.constant(texts, tf.string))
     return TokenStore(
         token_ids=tokens.flat_values.numpy(),
@@ -74,7 +74,7 @@ def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
 def store_of_table(
     table: pd.DataFrame, path: Path, labels: Labels, tokenizer: Tokenizer, note: Note
 ) -> TokenStore:
-    """Return a token store of a user's table, in memory.
+    """Return an in-memory token store of a user's table.
 
     Args:
       table: Table that `read_tsv` returned.

@@ -1,4 +1,4 @@
-"""Statistics of the texts that are longer than a model reads."""
+"""Statistics of the texts that are longer than the model's maximum length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Truncation:
     """The lengths of a TSV's texts before truncation, in tokens with [CLS] and [SEP].
 
     Args:
-      max_seq_length: Number of tokens that longer texts are truncated to.
+      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
       texts: Number of texts in the TSV.
       longer: Number of texts that are truncated.
       median: Median length.
@@ -25,7 +25,7 @@ class Truncation:
 
     def __str__(self) -> str:
         percent = round(100 * self.longer / self.texts)
-        share = f"{percent} % of the texts are" if percent else "less than 1 % of the texts are"
+        share = f"{percent}% of the texts are" if percent else "less than 1% of the texts are"
         return (
             f"{share if self.longer else 'no text is'} longer than `max_seq_length`"
             f" {self.max_seq_length} (median {self.median:,}, longest {self.longest:,} tokens)"

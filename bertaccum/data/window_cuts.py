@@ -1,4 +1,4 @@
-"""Cuts of windows into micro-batches, either of equal size or at the lowest cost.
+"""Splitting of windows into micro-batches, either of equal size or at the lowest cost.
 
 Every example is padded to the longest of its micro-batch, so short examples should not share a
 micro-batch with long ones. However, each micro-step also has a fixed cost.
@@ -31,16 +31,16 @@ def make_cut(kind: str, longest: int) -> Cut:
 
 
 def cut_by_count(lengths: np.ndarray, micro_batch: int) -> np.ndarray:
-    """Cut a window into micro-batches of `micro_batch` examples each; see `Cut`."""
+    """Split a window into micro-batches of `micro_batch` examples each; see `Cut`."""
     return np.append(np.arange(0, len(lengths), micro_batch), len(lengths))
 
 
 def cut_by_cost(lengths: np.ndarray, micro_batch: int, longest: int) -> np.ndarray:
-    """Cut a window at the lowest cost, in no more memory than `cut_by_count` needs; see `Cut`.
+    """Split a window at the lowest cost, with no more memory than `cut_by_count` needs; see `Cut`.
 
     Args:
       lengths: Number of tokens of each example [examples], in ascending order.
-      micro_batch: Number of examples of length `longest` that fit into memory.
+      micro_batch: Number of examples of length `longest` that fit in memory.
       longest: Largest number of tokens of an example. A micro-batch gets at most
         `micro_batch * longest` tokens, including padding. Since the memory of attention is
         quadratic in the length, micro-batches of shorter examples need less memory.

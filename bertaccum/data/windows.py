@@ -20,10 +20,10 @@ from bertaccum.data.window_cuts import Cut, cut_by_count
 
 @dataclass(frozen=True)
 class Window:
-    """The examples of one update, or a replica's share of them, cut into micro-batches.
+    """The examples of one update, or a replica's share of them, split into micro-batches.
 
     Args:
-      token_ids: Token ids of the examples in sequence, shortest example first, [tokens] int32.
+      token_ids: Token IDs of the examples, concatenated, shortest example first, [tokens] int32.
       row_splits: Start of each example's tokens, and the end, [examples + 1] int64.
       labels: Class numbers, [examples] int32.
       cuts: First example of each micro-batch, and the end, [micro_steps + 1] int32.
@@ -49,17 +49,17 @@ class Window:
 
     @property
     def positions(self) -> np.ndarray:
-        """Return the positions of the examples in the whole window, [examples] int32."""
+        """The positions of the examples in the whole window, [examples] int32."""
         return np.arange(self.examples, dtype=np.int32) if self.share is None else self.share
 
     @property
     def window_examples(self) -> int:
-        """Return the number of examples in the whole window, over all replicas."""
+        """The number of examples in the whole window, over all replicas."""
         return self.examples if self.whole is None else self.whole
 
     @property
     def padded_tokens(self) -> int:
-        """Return the number of tokens, with each micro-batch padded to its last example."""
+        """The number of tokens, including padding to the last example of each micro-batch."""
         lengths = np.diff(self.row_splits)
         return int((np.diff(self.cuts) * lengths[self.cuts[1:] - 1]).sum())
 
@@ -76,7 +76,7 @@ def permutation(seed: int, epoch: int, examples: int) -> np.ndarray:
 
 
 def updates_per_epoch(examples: int, target_batch: int) -> int:
-    """Return the number of windows in an epoch; the last may be short and is weighted exactly."""
+    """Return the number of windows in an epoch; the last one may have fewer examples."""
     return math.ceil(examples / target_batch)
 
 
@@ -107,16 +107,15 @@ def make_window(
     replica: int = 0,
     replicas: int = 1,
 ) -> Window:
-    """Return a window, sorted by length so that each micro-batch is padded to its own longest.
+    """Return a window, sorted by length so that its micro-batches need little padding.
 
-    The order within a window does not change its update, so sorting saves most of the padding at
-    no loss of exactness.
+    The order within a window does not change the update, so sorting does not affect exactness.
 
     Args:
       store: Token store with the examples.
       rows: Rows of the window's examples in the store.
       micro_batch: Micro-batch size that is passed to `cut`.
-      cut: Function that cuts the sorted examples; see `Cut`.
+      cut: Function that splits the sorted examples; see `Cut`.
       replica: Number of the replica whose share to return.
       replicas: Number of replicas that share the window.
     """

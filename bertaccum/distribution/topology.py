@@ -211,7 +211,7 @@ def _multi_worker(
         return known
     if _gpus() and count != len(_gpus()):
         raise ConfigError(
-            f"`replicas` {replicas} does not go with `strategy` multi-worker on GPUs",
+            f"`replicas` {replicas} cannot be used with `strategy` multi-worker on GPUs",
             "omit `replicas`; each worker uses all GPUs that it can see",
         )
     _devices(count)

@@ -1,4 +1,4 @@
-"""Evaluation of a run's best model on a labelled TSV."""
+"""Evaluation of a run's best model on a labeled TSV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from data_prep.tsv import read_tsv
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of a run's best model for a labelled TSV.
+    """The predictions of a run's best model for a labeled TSV.
 
     Args:
       run: Name of the run.
@@ -54,13 +54,13 @@ class Predictions:
 def predictions(
     config: EvalConfig, tsv: Path, progress: Progress, note: Note = unheard
 ) -> Predictions:
-    """Return the predictions of a run's best model for a labelled TSV.
+    """Return the predictions of a run's best model for a labeled TSV.
 
     Args:
       config: Options, among them the run.
       tsv: Path that `evaluated_table` returned.
       progress: Called with the current activity, the number of examples done and the total.
-      note: Called with a sentence on how `config.file` is read.
+      note: Called with a sentence about how `config.file` is read.
 
     Raises:
       InputError: The run does not exist, or the TSV is unusable or lacks known labels.

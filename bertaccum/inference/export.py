@@ -98,7 +98,7 @@ def write_huggingface(
 
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
-    """Yield a folder to write to, which then appears as `path`, complete or not at all.
+    """Yield a folder to write to, and rename it to `path` when it is complete.
 
     Raises:
       RunError: The folder cannot be written.
@@ -126,7 +126,7 @@ def save_serving(
     Args:
       model: Classifier of `encoder_inputs`.
       tokenizer: Tokenizer that the model was trained with.
-      names: Names of the classes, in order of their numbers.
+      names: Names of the classes, in the order of their numbers.
       folder: Folder to write to.
     """
     # Save only the weights of the model: Keras would also save functions of each layer.

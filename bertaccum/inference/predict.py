@@ -1,4 +1,4 @@
-"""Prediction of texts as they arrive."""
+"""Classification of texts as they arrive."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _TOGETHER = 2048
 
 
 def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]:
-    """Predict texts with a run's best model.
+    """Classify texts with a run's best model.
 
-    The texts may come from a pipe: those that have arrived are predicted while more are read.
+    The texts may come from a pipe: texts that have arrived are classified while more are read.
 
     Args:
       config: Options, among them the run.

@@ -1,4 +1,4 @@
-"""Prediction of whole token stores on all replicas, in batches that fit into memory."""
+"""Prediction of whole token stores on all replicas, in batches that fit in memory."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Predictor:
     Args:
       task: Task of the model.
       model: Model to predict with; its weights may change between calls.
-      batch: Number of examples that each replica computes at once.
-      topology: Replicas that share the work; None for the present replica only.
+      batch: Number of examples in a forward pass of each replica.
+      topology: Replicas that share the work; None if there is only one.
       watch: Records whether this worker is predicting or waiting for the others.
     """
 
@@ -59,7 +59,7 @@ class Predictor:
         """Return the logits [examples, classes] float32 in the store's order.
 
         All workers must call this method. Batches do not depend on the topology, so unless memory
-        runs out, the logits are the same on any topology to the last bit.
+        runs out, the logits are bit-identical on any topology.
 
         Args:
           store: Token store to predict.
@@ -68,7 +68,7 @@ class Predictor:
 
         Raises:
           StoppedEarlyError: A worker was asked to stop.
-          RunError: A single example does not fit into memory.
+          RunError: A single example does not fit in memory.
         """
         batches = batches_by_length(store, self._batch)
         first, replicas = self._topology.first_replica, self._topology.replicas
@@ -88,7 +88,7 @@ class Predictor:
     def _own(
         self, store: TokenStore, batches: list[np.ndarray]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield rows and logits of this worker's batches, one per replica, in pieces that fit."""
+        """Yield the rows and logits of this worker's batches, split so that they fit in memory."""
         size = self._topology.local_replicas
         while batches:
             pieces = [piece for rows in batches for piece in _cut(rows, self._fitting)]

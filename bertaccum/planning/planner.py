@@ -14,8 +14,8 @@ from bertaccum.cache import cache_folder
 from bertaccum.files import json_text, read_mapping
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult
 from bertaccum.planning.learned_limits import limits_file, request_digest
+from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.planning.rehearsal import rehearse
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO
 
@@ -39,7 +39,7 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
     values = read_mapping(path)
     cached = values is not None
     if values is None:
-        values = rehearse(request, progress)
+        values = measure_plan(request, progress)
         # Do not cache that nothing fits: later, more memory may be free.
         if values["micro_batch"] is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ def coincide(one: Series, other: Series) -> bool:
 
 
 def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarray) -> bool:
-    """Return whether two curves agree everywhere within 0.5 % of their range."""
+    """Return whether two curves agree everywhere within 0.5% of their range."""
     if not np.array_equal(x, other_x):
         return False
     finite = y[np.isfinite(y)]

@@ -111,8 +111,8 @@ def _candidate(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]:
     chosen = all(row.get(key) == plan.get(key) for key in ("micro_batch", "recompute"))
     speed = row.get("examples_per_second")
     return {
-        "micro-batch x steps": f"{row.get('micro_batch')} x {row.get('accumulation_steps')}"
-        + " *" * chosen,
+        "micro-batch": f"{row.get('micro_batch')}{' *' * chosen}",
+        "steps": f"{row.get('accumulation_steps')}",
         "recompute": str(row.get("recompute")),
         "predicted": format_size(row.get("predicted_peak_bytes") or 0),
         "measured": known_size(row.get("measured_peak_bytes")),

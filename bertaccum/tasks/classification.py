@@ -26,7 +26,7 @@ def build_classifier(
       dropout: Dropout rate of the pooled output.
 
     Returns:
-      A model that maps `encoder_inputs` to logits [batch, classes].
+      A model that maps the result of `encoder_inputs` to logits [batch, classes].
     """
     head = ClassificationHead(config, classes, dropout)
     # BertClassifier's own dropout layer does not use our masks, so the head applies both dropouts.
@@ -37,7 +37,7 @@ class ClassificationHead(tf_keras.layers.Layer):
     """A layer that maps the pooled output to logits, with dropout and a dense layer.
 
     It applies dropout twice, as tf-models does: once in `BertClassifier` and once in its
-    `ClassificationHead`. It has the weights of the latter, under the same names.
+    `ClassificationHead`. It has the same weights as the latter, under the same names.
 
     Args:
       config: Dimensions of the encoder.
@@ -130,7 +130,7 @@ def scores(logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str
 def classification_report(
     logits: np.ndarray, labels: np.ndarray, names: list[str]
 ) -> dict[str, Any]:
-    """Return `scores` with scores per class and the confusion matrix, in plain numbers.
+    """Return the items of `scores`, scores per class, and the confusion matrix, as Python numbers.
 
     Args:
       logits: Logits [examples, classes].
@@ -163,7 +163,7 @@ def classification_report(
 
 
 class Classification:
-    """A `Task` that assigns one class to each text, with softmax cross-entropy."""
+    """A `Task` that assigns one class to each text, trained with softmax cross-entropy."""
 
     def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
         """Return the logits that `classify` computes."""

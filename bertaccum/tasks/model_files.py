@@ -24,7 +24,7 @@ class ModelFiles:
 
     Args:
       encoder: Dimensions of the encoder.
-      vocabulary: Entries of the vocabulary, in order of their ids.
+      vocabulary: Entries of the vocabulary, in the order of their IDs.
       labels: Classes.
     """
 

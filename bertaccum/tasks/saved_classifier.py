@@ -21,7 +21,7 @@ def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles]:
       best: Folder of the checkpoint, which `RunPaths.best_checkpoint` returned.
 
     Returns:
-      A model that is ready to predict, and its dimensions, vocabulary and classes.
+      The model with its weights, and its dimensions, vocabulary and classes.
 
     Raises:
       InputError: The files are damaged.

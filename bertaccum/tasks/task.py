@@ -1,4 +1,4 @@
-"""The interface of a task."""
+"""The interface that a fine-tuning task, such as classification, implements."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class Task(Protocol):
         """Return the loss [batch] of each example, given `labels` [batch] int32."""
 
     def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-        """Return the fields of `Evaluated`, except `update` and `best`, by name."""
+        """Return the fields of `Evaluated` except `update` and `best`, keyed by name."""

@@ -226,8 +226,8 @@ def _saved(path: Path, states: Path) -> Iterator[Path]:
     except (OSError, InputError, tf.errors.OpError) as error:
         raise RunError(
             f"cannot be saved ({reason(error)})",
-            "free disk space or fix the permissions, then run again with `resume`; "
-            + ("earlier checkpoints are intact" if saved_states(states) else "the run starts over"),
+            "free disk space or fix the permissions, then run again with `resume`"
+            + ("; earlier checkpoints are intact" if saved_states(states) else " to start over"),
             path=path,
         ) from None
 

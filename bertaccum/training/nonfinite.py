@@ -41,8 +41,9 @@ class NotFiniteError(RunError):
                 rows = rows[window.positions[window.cuts[bad[0]] : window.cuts[bad[0] + 1]]]
                 break
         self.rows = rows
+        often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
         super().__init__(
-            f"the {what} in update {update} is not finite, for {in_a_row} updates in a row",
+            f"the {what} in update {update} is not finite{often}",
             remedy(precision),
         )
 

@@ -88,26 +88,26 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
         (
             counted(neg=10, pos=10),
             0,
-            ["dev.tsv has only 20 rows, so one row is 5% of its accuracy; raise --dev"],
+            ["dev.tsv has only 20 rows, so each row changes the accuracy by 5%; raise --dev"],
         ),
         (
             counted(neg=10, pos=10),
             0.1,
             [
-                "test.tsv has only 20 rows, so one row is 5% of its accuracy; raise --test",
+                "test.tsv has only 20 rows, so each row changes the accuracy by 5%; raise --test",
                 "dev.tsv has only 20 rows",
             ],
         ),
         (
             counted(neg=90, neutral=0, pos=0),
             0,
-            ["dev.tsv has no rows labeled neutral, pos: the few such rows are in train.tsv; raise"],
+            ["dev.tsv has no rows labeled neutral, pos, because all of the few texts with this"],
         ),
         (
             counted(a=1, **dict.fromkeys("bcdefgh", 0)),
             0,
             [
-                "dev.tsv has no rows labeled b, c, d, e, f and 2 more: the",
+                "dev.tsv has no rows labeled b, c, d, e, f and 2 more, because all",
                 "dev.tsv has only 1 row, so",
             ],
         ),
@@ -130,4 +130,7 @@ def test_small_splits_and_absent_classes_are_noted(
 def test_class_found_only_in_the_test_set_is_named() -> None:
     counts = {"train": counted(a=50, b=0), "dev": counted(a=40, b=0)}
     lines = notes({"counts": counts, "options": {}})
-    assert lines == ["note: train.tsv has no rows labeled b: all their texts are in the test set"]
+    assert lines == [
+        "note: train.tsv has no rows labeled b, because all texts with this label are also in the"
+        " test set"
+    ]

@@ -52,7 +52,7 @@ def test_train_help_lists_the_main_option_of_each_group_first() -> None:
         "Data": "--data",
         "Model": "--model",
         "Batch and memory": "--target-batch",
-        "Optimisation": "--epochs",
+        "Optimization": "--epochs",
         "Evaluation and checkpoints": "--resume",
         "Devices": "--strategy",
         "Output": "--out",

@@ -68,9 +68,9 @@ def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
     ("longer", "said"),
     [
         (0, "no text is longer than `max_seq_length` 128 (median 210, longest 2,400 tokens)"),
-        (4, "less than 1 % of the texts are longer than `max_seq_length` 128 (median 210, "),
-        (630, "63 % of the texts are longer than `max_seq_length` 128 (median 210, longest 2,4"),
-        (1000, "100 % of the texts are longer"),
+        (4, "less than 1% of the texts are longer than `max_seq_length` 128 (median 210, "),
+        (630, "63% of the texts are longer than `max_seq_length` 128 (median 210, longest 2,4"),
+        (1000, "100% of the texts are longer"),
     ],
 )
 def test_truncation_is_described_in_a_sentence(longer: int, said: str) -> None:

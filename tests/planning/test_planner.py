@@ -17,13 +17,14 @@ from simulated import Simulated
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
+from bertaccum.planning import measured_plan
 from bertaccum.planning import plan_for_options as plans
-from bertaccum.planning import rehearsal
-from bertaccum.planning.batch_plan import PlanResult
+from bertaccum.planning.batch_plan import PlanResult, make_plan
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.planning.plan_for_options import plan_for_options
+from bertaccum.planning.search import Candidate, SearchResult
 from bertaccum.progress import silent
 
 MIB = 2**20
@@ -36,7 +37,7 @@ def make(
     """Return a function that plans with simulated processes and returns the plan and its file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(rehearsal, "MeasurementProcess", Simulated)
+    monkeypatch.setattr(measured_plan, "MeasurementProcess", Simulated)
     Simulated.started = []
 
     def call(**options: Any) -> tuple[PlanResult, dict[str, Any]]:
@@ -120,6 +121,37 @@ def test_plan_for_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
     assert written["memory_bytes"] == (4096 - 250 - 500) * MIB
     with pytest.raises(BertAccumError, match="too little memory left after the CUDA context"):
         make(device_memory="500MiB")
+
+
+@pytest.mark.parametrize(
+    ("rates", "reason"),
+    [
+        # Micro-batches of a window of 6; the planner chose 2.
+        ({1: 9.0, 2: 10.0}, "the fastest of the 2 candidates that fit: 10.0 examples/s"),
+        (
+            {2: 10.0, 3: 10.1},
+            "of the fastest candidates that fit, it needs the least memory: 10.0 examples/s",
+        ),
+        (
+            {2: 10.0, 6: 9.0},
+            "the whole window fits, but smaller micro-batches are faster: 10.0 examples/s instead"
+            " of 9.0",
+        ),
+        (
+            {2: 10.0, 6: 10.1},
+            "the whole window fits, but smaller micro-batches need less memory: 10.0 examples/s"
+            " instead of 10.1",
+        ),
+    ],
+)
+def test_reason_never_calls_a_slower_candidate_the_fastest(
+    rates: dict[int, float], reason: str
+) -> None:
+    found = [
+        Candidate(make_plan(6, size), 0.0, None, rates.get(size), fits=size in rates)
+        for size in (1, 2, 3, 6)
+    ]
+    assert measured_plan._why(found[1], SearchResult(found), shared=False) == reason
 
 
 def test_offloaded_slots_of_a_gpu_that_is_not_present(
@@ -240,7 +272,7 @@ def test_stderr_of_a_failed_measurement_process_is_shown(
 def test_real_steps_take_the_predicted_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BERT-Tiny in 150 MiB: the plan is verified, and its prediction is right within 3 %."""
+    """BERT-Tiny in 150 MiB: the plan is verified, and its prediction is right within 3%."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     config = PlanConfig(
@@ -265,7 +297,7 @@ def test_real_steps_take_the_predicted_memory(
     larger = [c for c in values["candidates"] if not c["fits"]]
     assert larger
     # The cached plan needs no measurement process.
-    monkeypatch.setattr(rehearsal, "MeasurementProcess", None)
+    monkeypatch.setattr(measured_plan, "MeasurementProcess", None)
     assert plan_for_options(
         dataclasses.replace(config, out=str(tmp_path / "again.json")), silent
     ).cached

@@ -58,7 +58,7 @@ def test_card_describes_data_recipe_and_results(run: Path) -> None:
         "| examples seen | 160 |",
         "| peak memory | 99 MiB |",
         f"| train.tsv | 1,200 rows, SHA-256 {'t' * 64} |",
-        "| truncation of train.tsv | 38 % of the texts are longer than max\\_seq\\_length 8"
+        "| truncation of train.tsv | 38% of the texts are longer than max\\_seq\\_length 8"
         " (median 8, longest 10 tokens) |",
         "| target\\_batch | 4 |",
         "| seed | 7 |",

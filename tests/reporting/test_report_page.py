@@ -85,11 +85,11 @@ def test_page_is_complete_and_self_contained(run: Path) -> None:
     outline = Outline(page(read_record(run), EVALUATION, MISTAKES))
     for text in (
         *("r & d", "bert-tiny on reviews, finished", "0.8000 (update 25)", "99 MiB"),
-        *("<good>", "0.6667", HOSTILE, "0.9877", "12", "2 x 2 *", "4 x 2", "7.2", "3 MiB"),
+        *("<good>", "0.6667", HOSTILE, "0.9877", "12", "2 *", "4", "7.2", "3 MiB"),
         *("learning_rate", "2e-05", "tf_keras", "2.20.1", "12.5 s", "Learning rate"),
         f"1,200 rows, SHA-256 {'t' * 64}",
         "truncation of train.tsv",
-        "38 % of the texts are longer than max_seq_length 8 (median 8, longest 10 tokens)",
+        "38% of the texts are longer than max_seq_length 8 (median 8, longest 10 tokens)",
     ):
         assert text in outline.texts, text
     names = [name for name, _ in outline.elements]

@@ -463,7 +463,7 @@ def test_error_without_any_checkpoint_says_the_run_starts_over(
     run_config = config("run")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_text", full)
-        with pytest.raises(RunError, match=r"run again with `resume`; the run starts over$"):
+        with pytest.raises(RunError, match=r"run again with `resume` to start over$"):
             list(train(run_config, silent))
     list(resume(Path(str(run_config.out)), {}, silent))
     assert result(str(run_config.out)) == whole
@@ -480,7 +480,7 @@ def test_consecutive_nonfinite_updates_stop_training(
     run_config = config("run", max_nonfinite=2, cut="count")
     message = (
         r"the loss of micro-batch [23] of 3 in update 2 is not finite \(train.tsv, rows"
-        r" (\d+(?:, \d+)*)\), for 2 updates in a row; lower `learning_rate`$"
+        r" (\d+(?:, \d+)*)\), as in each of the last 2 updates; lower `learning_rate`$"
     )
     with pytest.raises(RunError, match=message) as error:
         list(train(run_config, silent, task=ChangedLogits(changed)))

@@ -55,7 +55,7 @@ def test_update_does_not_copy_the_gradients(kind: str) -> None:
         assert transient < (0.75 if kind == "loss scale" else 0.5) * parameters
         if kind == "float32":
             # A loop over 12 micro-steps takes no more memory than 12 windows of one. The timing of
-            # two threads moves each peak by up to 3 %, so the largest of 12 peaks is compared.
+            # two threads moves each peak by up to 3%, so the largest of 12 peaks is compared.
             one, many = (
                 MeasurementRequest([[64] * 4], "none"),
                 MeasurementRequest([[64] * 4] * 12, "none"),

@@ -13,7 +13,11 @@ from bertaccum.errors import ConfigError
 
 @command(context_settings={"ignore_unknown_options": True})
 @click.option(
-    "--workers", type=click.IntRange(min=2), required=True, help="Number of worker processes."
+    "--workers",
+    type=click.IntRange(min=2),
+    metavar="INTEGER",
+    required=True,
+    help="Number of worker processes.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def launch(workers: int, command: tuple[str, ...]) -> None:
@@ -22,7 +26,7 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
     COMMAND is train with its options, or your own Python file. Each worker is a process of its own;
     the workers communicate over free ports of the loopback interface. Each line on stderr begins
     with the worker's number; on stdout, only the output of worker 0 appears. If a worker fails, all
-    are stopped; run the same command again to resume from the last checkpoint.
+    are stopped. A train command that is run again resumes from the last checkpoint.
 
     In each worker, TF_CONFIG contains the worker's number and the addresses of all workers. A
     MultiWorkerMirroredStrategy in your own Python file reads it.

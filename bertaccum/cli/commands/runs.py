@@ -18,7 +18,7 @@ from bertaccum.reporting.run_paths import RunPaths
 @click.argument("folder", type=click.Path(), default="runs")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each run.")
 def runs(folder: str, as_json: bool) -> None:
-    """List the runs in a folder with their status and best dev metric.
+    """List the runs in a folder with their status and best dev score.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def runs(folder: str, as_json: bool) -> None:
 def _none_in(folder: Path) -> str:
     """Return the message for a folder without runs; it names a subfolder with runs, if any."""
     if RunPaths(folder).config.is_file():
-        return f"{folder} is a run: `bertaccum show {folder}`"
+        return f"{folder} is a run folder; try `bertaccum show {folder}`"
     below = RunPaths(folder / "*/*").config.relative_to(folder)
     near = min((path.parent.parent for path in folder.glob(str(below))), default=None)
     return f"no runs in {folder}" + (f"; try `bertaccum runs {near}`" if near else "")

@@ -14,7 +14,7 @@ from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give
-from bertaccum.config import CHECKPOINTS, OPTIMISATION, TrainConfig
+from bertaccum.config import CHECKPOINTS, OPTIMIZATION, TrainConfig
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     group=CHECKPOINTS,
     type=click.Path(),
     metavar="RUN",
-    help="Run folder to resume from its last checkpoint, with the options of that run.",
+    help="Resume this run from its last checkpoint, with the same options.",
 )
 @options(TrainConfig)
 @click.option(
     "--seeds",
     cls=GroupedOption,
-    group=OPTIMISATION,
+    group=OPTIMIZATION,
     type=click.IntRange(min=1),
-    help="Number of runs, each with its own seed and its own folder in --out; prints means and"
-    " standard deviations.",
+    metavar="INTEGER",
+    help="Number of runs, each with its own seed and its own folder in --out. Their means and"
+    " standard deviations are printed.",
 )
 @json_option
 @shown

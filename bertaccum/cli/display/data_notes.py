@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-# If a split has fewer examples, each of them changes the accuracy by more than 3 %.
+# If a split has fewer examples, each of them changes the accuracy by more than 3%.
 _FEW = 30
 _NAMED_CLASSES = 5
 
@@ -14,7 +14,7 @@ def notes(manifest: dict[str, Any]) -> list[str]:
     """Return one line for each problem in the data that a user should know about.
 
     Args:
-      manifest: The manifest of the data folder. Manifests of earlier versions lack `findings`.
+      manifest: The manifest of the data folder. Those written by earlier versions lack `findings`.
     """
     found = manifest.get("findings")
     lines = [] if found is None else [*_duplicates(found, manifest["options"]), *_oddities(found)]
@@ -83,13 +83,16 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on classes that have no row in a split."""
     counts = {name: split["classes"] for name, split in manifest["counts"].items()}
     if lost := [name for name, count in counts["train"].items() if not count]:
-        yield f"train.tsv has no rows labeled {_listed(lost)}: all their texts are in the test set"
+        yield (
+            f"train.tsv has no rows labeled {_listed(lost)}, because all texts with this label are"
+            " also in the test set"
+        )
     for split in _held_out(manifest):
         rare = [name for name, count in counts[split].items() if not count and name not in lost]
         if rare:
             yield (
-                f"{split}.tsv has no rows labeled {_listed(rare)}: the few such rows are in"
-                f" train.tsv; raise --{split}-fraction or add texts"
+                f"{split}.tsv has no rows labeled {_listed(rare)}, because all of the few texts"
+                f" with this label are in train.tsv; raise --{split}-fraction or add texts"
             )
 
 
@@ -99,8 +102,8 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
         rows = manifest["counts"][split]["rows"]
         if rows < _FEW:
             yield (
-                f"{split}.tsv has only {_rows(rows)}, so one row is {1 / rows:.0%} of its accuracy;"
-                f" raise --{split}-fraction"
+                f"{split}.tsv has only {_rows(rows)}, so each row changes the accuracy by"
+                f" {1 / rows:.0%}; raise --{split}-fraction"
             )
 
 

@@ -49,7 +49,7 @@ class Lines(View):
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         now = time.monotonic()
-        # A phase that repeats, such as evaluation, starts from a lower amount each time.
+        # When a phase such as evaluation repeats, its amount drops back to the start.
         if done <= self._done.get(what, done):
             self._first[what] = now, done
         self._done[what] = done

@@ -36,7 +36,7 @@ class Mean:
 
 
 class Track:
-    """The current numbers of a run, such as its loss and speed.
+    """The current statistics of a run, such as its loss and speed.
 
     Attributes:
       loss: The smoothed training loss.
@@ -87,8 +87,8 @@ class Track:
 def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Track | None:
     """Update the track with an event, and report the event if the user must see it immediately.
 
-    A `Started` event begins a new track. A worker that is not the chief gets no `Started` event,
-    so its track stays None.
+    A `Started` event begins a new track. The view of a worker other than the chief
+    receives no `Started` event, so its track stays None.
 
     Returns:
       The track.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bertaccum.planning.batch_plan import PlanResult
     from data_prep.preparation import PrepareResult
 
-# Maximum number of rows of a table of classes, or of pairs of classes, on a terminal.
+# On a terminal, a table of classes or of pairs of classes has at most this many rows.
 _MOST_ROWS = 20
 
 
@@ -54,7 +54,7 @@ def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
     head = ("class", "precision", "recall", "F1", "examples")
     show(console, head, rows, least=("precision", "recall"))
     if left_out:
-        console.print(f"… {left_out:,} more classes with a higher F1; --json has all")
+        console.print(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
 
 
 def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> None:
@@ -77,7 +77,7 @@ def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> N
         show(console, ("label", "predicted", "examples"), first)
     left_out = len(mistakes) - len(first)
     more = f"… {left_out:,} more; " if left_out else ""
-    console.print(f"{more}--json has the confusion matrix")
+    console.print(f"{more}--json prints the confusion matrix")
 
 
 def _scores(values: dict[str, Any]) -> dict[str, str]:
@@ -99,15 +99,18 @@ def planned(found: PlanResult, path: str) -> None:
         console.print(line)
     head = ("micro-batch", "steps", "recompute", "predicted", "measured", "examples/s", "fits")
     rows = [_candidate(row, values) for row in values["candidates"]]
-    show(console, head, rows, least=("predicted", "recompute", "measured"))
+    show(console, head, rows, least=("predicted", "steps", "recompute", "measured"))
     console.print(f"examples/s: measured on {found.timed_on}")
-    kept = ", measured earlier" if found.cached else f", {values['planning_seconds']:.0f} s"
+    took = f"{values['planning_seconds']:.0f} s"
+    origin = "from cached measurements" if found.cached else f"after {took} of measurements"
     if found.plan is not None:
         console.print(f"* {found.plan}")
         console.print(f"reason: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
-            console.print(f"peak of a real update: {format_size(values['peak_memory_bytes'])}")
-    console.print(f"{path}: written{kept}", soft_wrap=True)
+            console.print(
+                f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}"
+            )
+    console.print(f"{path}: written {origin}", soft_wrap=True)
 
 
 def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
@@ -181,7 +184,7 @@ def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[
     cells = [[label, *(f"{number:,}" for number in numbers)] for label, numbers in rows]
     show(console, ["class", *counts], cells)
     if (left_out := len(found) - _MOST_ROWS) > 0:
-        console.print(f"… {left_out:,} more classes with fewer rows; --json has all")
+        console.print(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
 
 
 def runs(outlines: list[dict[str, Any]]) -> None:
@@ -190,12 +193,13 @@ def runs(outlines: list[dict[str, Any]]) -> None:
     metrics = {row["best_by"] for row in outlines}
     mixed = len(metrics) != 1
     metric = f"best dev {'metric' if mixed else LABELS[metrics.pop()]}"
-    head = ("run", "status", "model", "batch", "updates", metric, "at", "time")
+    batches = ("target batch", "micro-batch")
+    head = ("run", "status", "model", *batches, "updates", metric, "best update", "time")
     rows = [_outline(row, mixed) for row in outlines]
     if is_limited(console):
         names = _below_common_folder(console, [row[0] for row in rows])
         rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
-    show(console, head, rows, least=("at", "time", "model", "batch", "updates", "status"))
+    show(console, head, rows, least=("best update", "time", "model", *batches, "updates", "status"))
 
 
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
@@ -211,7 +215,8 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
         row["run"],
         row["status"],
         row["model"],
-        f"{row['target_batch']} by {row['micro_batch']}",
+        f"{row['target_batch']}",
+        f"{row['micro_batch']}",
         f"{row['updates']:,}",
         "" if best is None else f"{shown(best, 'value')}{named}",
         "" if best is None else f"{best['update']:,}",
@@ -222,16 +227,17 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
 def run(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum show`."""
     console = stdout_console()
-    last, summary = found["last_update"], found["summary"]
+    last, summary, why = found["last_update"], found["summary"], found["plan"]["why"]
     facts = {
         "run": f"{found['run']}, {found['status']}",
         "model": found["model"],
-        "batch": f"{found['target_batch']} by {found['micro_batch']} ({found['plan']['why']})",
+        "target batch": f"{found['target_batch']}",
+        "micro-batch": f"{found['micro_batch']}" + (f" ({why})" if why else ""),
         "updates": f"{found['updates']:,}",
         "training loss": _training_loss(found["training_loss"]),
         "time": duration(found["seconds"]),
         "speed": f"{summary['examples_per_second']:.1f} examples/s" if summary else "",
-        "memory": known_size((summary or last or {}).get("peak_memory_bytes")),
+        "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
         "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
     }
     if found["best"]:
@@ -325,7 +331,7 @@ def _remark(row: dict[str, Any]) -> str:
 
 def spread(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
-    head = f"{found['runs']} runs, best checkpoints by dev {LABELS[found['best_by']]}"
+    head = f"{found['runs']} runs; checkpoints selected by dev {LABELS[found['best_by']]}"
     rows = [
         [label, *(f"{v:.4f}" for v in found[name].values())]
         for name, label in _SPREAD.items()
@@ -354,7 +360,7 @@ def compared(values: dict[str, Any]) -> None:
     show_side_by_side(console, ["run", *names], rows)
     console.print(
         f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
-        " deviation of the loss around its running mean over the same number"
+        f" deviation of the loss around its running mean over {values['smooth']:,} examples"
     )
     if values["differences"]:
         differing = [_differing(console, *of) for of in values["differences"].items()]
@@ -388,7 +394,6 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         return "" if row[name] is None else format(row[name], form)
 
     cut = [row[name] for name in ("micro_batch", "accumulation_steps", "replicas")]
-    several = (cut[2] or 1) > 1
     size, metric, best = values["equal_mean_examples"], values["best_by"], row["best_metric"]
     score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
     if metric is None and best is not None:
@@ -402,7 +407,8 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         "status": row["status"],
         "model": row["model"],
         "target batch": f"{row['target_batch']:,}",
-        "micro-batch x steps": " x ".join(str(part or "?") for part in cut[: 2 + several]),
+        "micro-batch x steps": " x ".join(str(part or "?") for part in cut[:2]),
+        "replicas": f"{cut[2]}" if (cut[2] or 1) > 1 else "",
         "updates": f"{row['updates']:,}",
         "examples seen": f"{row['examples']:,}",
         "training loss": number("training_loss"),

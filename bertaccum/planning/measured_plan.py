@@ -35,7 +35,7 @@ from bertaccum.sizes import format_size
 _MIB = 2**20
 
 
-def rehearse(request: PlanRequest, progress: Progress) -> dict[str, Any]:
+def measure_plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """Measure the candidates, choose a plan and verify it.
 
     Args:
@@ -215,14 +215,17 @@ def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
     whole = [c for c in found.candidates if c.plan.accumulation_steps == 1 and c.fits]
     if chosen.plan.accumulation_steps == 1:
         return "the whole window fits: no accumulation is needed"
-    speed = f"{chosen.examples_per_second:.1f} examples/s"
-    if whole and whole[0].examples_per_second and not shared:
+    speed = f"{rate(chosen):.1f} examples/s"
+    if whole and rate(whole[0]) and not shared:
+        better = "are faster" if rate(chosen) > rate(whole[0]) else "need less memory"
         return (
-            f"the whole window fits, but smaller micro-batches are faster: {speed}"
-            f" instead of {whole[0].examples_per_second:.1f}"
+            f"the whole window fits, but smaller micro-batches {better}: {speed}"
+            f" instead of {rate(whole[0]):.1f}"
         )
-    fitting = sum(c.fits for c in found.candidates)
-    return f"the fastest of the {fitting} candidates that fit: {speed}"
+    fitting = [c for c in found.candidates if c.fits]
+    if any(rate(c) > rate(chosen) for c in fitting):
+        return f"of the fastest candidates that fit, it needs the least memory: {speed}"
+    return f"the fastest of the {len(fitting)} candidates that fit: {speed}"
 
 
 def _nothing(
