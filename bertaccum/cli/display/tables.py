@@ -102,7 +102,7 @@ def planned(found: PlanResult, path: str) -> None:
     show(console, head, rows, least=("predicted", "steps", "recompute", "measured"))
     console.print(f"examples/s: measured on {found.timed_on}")
     took = f"{values['planning_seconds']:.0f} s"
-    origin = "from cached measurements" if found.cached else f"after {took} of measurements"
+    console.print(f"measurements: {'from the cache' if found.cached else took}")
     if found.plan is not None:
         console.print(f"* {found.plan}")
         console.print(f"reason: {with_flags(values['why'])}")
@@ -110,7 +110,7 @@ def planned(found: PlanResult, path: str) -> None:
             console.print(
                 f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}"
             )
-    console.print(f"{path}: written {origin}", soft_wrap=True)
+    console.print(f"{path}: written", soft_wrap=True)
 
 
 def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
