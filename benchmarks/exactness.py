@@ -1,4 +1,4 @@
-"""Measures how far accumulation is from one big batch, with every tf_keras optimizer.
+"""Measures how far accumulation is from one large batch, with every tf_keras optimizer.
 
     python benchmarks/exactness.py --out build/exactness           # about 10 minutes on 2 cores
     python benchmarks/exactness.py --out build/exactness --peers   # about 35 minutes, 6 GB on disk

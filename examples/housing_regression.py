@@ -6,7 +6,7 @@ The program trains a small Keras model four times, from the same weights and wit
 of examples: in batches of 32; in four accumulated micro-batches of 8; in batches of 8; and in
 4 x 8 with the `train_op` of a tf.estimator program. This `train_op` applies its first update
 after a single micro-batch, but divides it by 4. The 405 rows form 12 windows of 32 and one of
-21 = 8 + 8 + 5, which is exact, too. Output (40 epochs, 20 s on two cores, float32):
+21 = 8 + 8 + 5, which is also exact. Output (40 epochs, 20 s on two cores, float32):
 
                                     held-out         weight difference
                            updates      RMSE      update 1     largest
@@ -16,7 +16,7 @@ after a single micro-batch, but divides it by 4. The 405 rows form 12 windows of
     4 x 8, old train_op        510     3.178         6e-03       4e-01
     4 x 8 accumulated matches one batch of 32: equal to 1e-06 after every update
 
-The figure shows the RMSE and the weight difference to one batch of 32 after every update. For
+The figure shows, after every update, the RMSE and the weight difference from one batch of 32. For
 SEED 0 to 4, the RMSE of the old train_op ends 0.02 to 0.10 above that of one batch, and the
 weights of 4 x 8 accumulated differ by at most 3e-07. This difference is rounding, which grows to
 7e-07 after 150 epochs; in float64 it is 3e-16 after 40 epochs.

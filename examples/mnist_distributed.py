@@ -18,9 +18,9 @@ has to be divided by the number of workers or micro-steps. Output on two cores, 
    3             2 x 100 x 1     1500 0.35090        0.9067     131   38, 38           1.1e-07
    4              2 x 50 x 2     1500 0.35090        0.9067     146   16, 16           1.3e-07
 
-`peak MiB` is the peak memory of each worker, and `weight difference` the largest difference of
-any weight to run 1 after any update. Two workers are slower here, because with such a small model
-and two cores they mostly wait for each other.
+`peak MiB` is the peak memory of each worker, and `weight difference` the largest difference between
+a weight and the same weight in run 1, after any update. Two workers are slower here, because with
+such a small model and two cores they mostly wait for each other.
 """
 
 from __future__ import annotations

@@ -138,14 +138,14 @@ def special_cases() -> list[Case]:
         Case("partial window (2 of 4)", examples=56),
         Case("60 of 64 examples", examples=60, micro=(8, 8, 8, 8), epochs=4),
         # In Keras 3, sparse Adam squares the gradients of a repeated token before it sums them, so
-        # even its big batch is wrong. SGD squares nothing.
+        # even its large batch is wrong. SGD squares nothing.
         Case("embedding gradients, Adam", model="embedding"),
         Case("embedding gradients, SGD", model="embedding", optimizer="SGD"),
         Case("regularisers", model="regularised"),
         Case("sample weights", sample_weights=True),
         *scaled,
         # The mean gradient of a micro-batch may overflow although that of its window does not.
-        Case("mixed_float16, nothing injected", mixed=True, epochs=3),
+        Case("mixed_float16, no overflow", mixed=True, epochs=3),
         *mixed,
         *narrow,
         *placed,

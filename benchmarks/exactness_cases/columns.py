@@ -31,7 +31,7 @@ class Column:
       framework: Module of this package that runs the training.
       training: Name in the TRAININGS of that module.
       dtype: Type of the model.
-      legacy: Training to use instead if the first crashes, compared with `legacy big batch`.
+      legacy: Training to use instead if the first crashes, compared with `legacy large batch`.
       reference: Training that the weights are compared with.
     """
 
@@ -40,13 +40,13 @@ class Column:
     training: str
     dtype: str = "float32"
     legacy: str = ""
-    reference: str = "big batch"
+    reference: str = "large batch"
 
     def references(self, case: Case) -> list[str]:
         """Return the names of the trainings on one device that this column is compared with."""
         names = [self.reference]
-        names += ["legacy big batch"] if self.legacy else []
-        return names + (["float32 big batch"] if self.controls and case.mixed else [])
+        names += ["legacy large batch"] if self.legacy else []
+        return names + (["float32 large batch"] if self.controls and case.mixed else [])
 
     @property
     def controls(self) -> bool:
@@ -78,12 +78,12 @@ PEERS = [
         legacy="legacy optimizer",
     ),
     Column("gradient-accumulator 0.5.2 model", "with_gradient_accumulator", "model"),
-    Column("Hugging Face Trainer 5.23.0", "with_trainer", "trainer"),
+    Column("Hugging Face Trainer (transformers 5.23.0)", "with_trainer", "trainer"),
     Column(
-        "Hugging Face Trainer 5.23.0, label smoothing",
+        "Hugging Face Trainer (transformers 5.23.0), label smoothing",
         "with_trainer",
         "smoothed trainer",
-        reference="smoothed big batch",
+        reference="smoothed large batch",
     ),
     Column("Hugging Face Accelerate 1.15.0", "with_accelerate", "accelerate"),
 ]

@@ -44,13 +44,17 @@ def cell(trained: Trained, column: Column, cases: list[Case], number: int) -> di
 
     note: dict[str, Any] = {}
     result, reference = of(column.training), of(column.reference)
-    if column.legacy and "error" in result and of(column.legacy) != {"not_supported": "not there"}:
-        result, reference = of(column.legacy), of("legacy big batch")
+    if (
+        column.legacy
+        and "error" in result
+        and of(column.legacy) != {"not_supported": "not available"}
+    ):
+        result, reference = of(column.legacy), of("legacy large batch")
         note |= {"note": "legacy optimizer: the new one crashed"}
     outcome = compared(result, reference, case.bound(column.dtype))
     if column.controls and case.mixed:
-        exact = of("float32 big batch")["weights"]
-        of_both = {"accumulated": result["weights"], "big batch": reference["weights"]}
+        exact = of("float32 large batch")["weights"]
+        of_both = {"accumulated": result["weights"], "large batch": reference["weights"]}
         note["to_float32"] = {k: relative_difference(v, exact) for k, v in of_both.items()}
     return place | outcome | note
 
@@ -74,7 +78,7 @@ def compared(result: Result, reference: Result, bound: float | None) -> dict[str
     if not np.isfinite(difference):
         return {"outcome": "not finite", "within": False}
     if not moved > MOVED:
-        return {"outcome": "the big batch did not move", "within": False}
+        return {"outcome": "the large batch did not move", "within": False}
     return {
         "outcome": "trained",
         "difference": difference,

@@ -15,41 +15,42 @@ TITLE = """\
 Written by `python benchmarks/exactness.py`; `--peers` adds the other packages, and
 `--only "Hugging Face"` measures only those on PyTorch."""
 NOTES = """\
-Each cell is the largest relative difference of a weight from the big batch in the same framework,
-after at least eight updates. The first six rows show the worst of the eleven optimizers of
-tf_keras; the other rows use Adam. The other packages are measured in float32. **Bold** marks a
-crash, or a difference above 1e-12 in float64 or 1e-6 in float32. Narrow accumulators have no bound.
+Each cell is the largest relative difference between a weight after accumulation and the same weight
+after training with large batches in the same framework, after at least eight updates. The first six
+rows show the largest difference among the eleven optimizers of tf_keras; the other rows use Adam.
+The other packages are measured in float32. **Bold** marks a crash, or a difference above 1e-12 in
+float64 or 1e-6 in float32. There is no bound for accumulators in bfloat16 and float16.
 
 - bertaccum optimizer: `AccumulatingOptimizer` in `fit`. If micro-batches or windows differ in size
   (ragged, partial, 60 of 64), a training loop calls its `accumulate` and `apply`.
 - bertaccum model: `accumulate_gradients`.
 - mixed_float16: gradients are rounded to float16, once per micro-batch with accumulation and once
-  per window with the big batch. The second table compares both with a big batch in float32. A
-  difference of 1e-2 or more means that only one of the two dropped a window."""
+  per window with the large batch. The second table compares both with a large batch in float32. A
+  difference of 1e-2 or more means that only one of the two skipped a window."""
 PEER_NOTES = """\
-- Keras 3: `gradient_accumulation_steps`. With embeddings and Adam, the error is in its big batch:
+- Keras 3: `gradient_accumulation_steps`. With embeddings and Adam, the error is in its large batch:
   sparse Adam squares the gradients of a repeated token before it sums them.
 - gradient-accumulator optimizer: wraps legacy optimizers, as it requires. It crashes with new ones,
   and AdamW, Adafactor and Lion exist only as new ones. Between updates it calls the optimizer with
   zero gradients, which changes every optimizer that keeps moments, such as Adam in most rows.
 - gradient-accumulator model: wraps a model with a new optimizer. Its documentation limits it to one
   device.
-- Hugging Face: a small `BertForSequenceClassification`. The big batch is trained by Trainer or, for
-  Accelerate, by a plain PyTorch loop. PyTorch has no Ftrl and no Lion ("not there"). Overflows and
+- Hugging Face: a small `BertForSequenceClassification`. Trainer or, for Accelerate, a plain PyTorch
+  loop trains with the large batch. PyTorch has no Ftrl and no Lion ("not available"). Overflows and
   several replicas need a GPU, and a Trainer run can be stopped only between updates.
 - Hugging Face Trainer: `gradient_accumulation_steps`. Trainer expects the model to divide the loss
-  by the window, but this model divides by the micro-batch, so the gradient is the sum of the means.
-  This affects clipping and every optimizer that is sensitive to the scale of gradients. With label
-  smoothing Trainer itself divides correctly.
+  by the number of examples in the window, but this model divides by the number in the micro-batch.
+  The gradient is then the sum of the means. This affects clipping and every optimizer that is
+  sensitive to the scale of gradients. With label smoothing, Trainer itself divides correctly.
 - Hugging Face Accelerate: the loop of its guide, `with accelerator.accumulate(model)`. It takes the
   mean of the micro-batches' means, and divides a shorter last window by the full number of steps.
-  The 1e-06 of global clipping with RMSprop is rounding."""
+  The 1e-06 of global clipping with RMSprop is a rounding error."""
 
 
 def summary(cells: list[Cell]) -> str:
     """Return a table with a row for each kind of case and a column for each method."""
     columns = unique(c["column"] for c in cells)
-    lines = header(["", *columns])
+    lines = header(["case", *columns])
     for row in unique(c["row"] for c in cells):
         chosen = [[c for c in cells if (c["row"], c["column"]) == (row, n)] for n in columns]
         lines.append(line([row, *map(worst, chosen)]))
@@ -59,7 +60,7 @@ def summary(cells: list[Cell]) -> str:
 def grid(cells: list[Cell]) -> str:
     """Return a table with a row for each case."""
     columns = unique(c["column"] for c in cells)
-    lines = header(["", "", *columns])
+    lines = header(["case", "detail", *columns])
     for row, detail in unique((c["row"], c["detail"]) for c in cells):
         chosen = [c for c in cells if (c["row"], c["detail"]) == (row, detail)]
         lines.append(line([row, detail, *map(text, chosen)]))
@@ -67,9 +68,13 @@ def grid(cells: list[Cell]) -> str:
 
 
 def controls(cells: list[Cell]) -> str:
-    """Return a table of mixed precision: differences from the big batch and from one in float32."""
-    titles = ["", "", "", "accumulated to big batch", "accumulated to float32 big batch"]
-    lines = header([*titles, "big batch to float32 big batch"])
+    """Return a table of mixed precision: differences from large batches in both precisions."""
+    compared = [
+        "accumulated and large batch, both in mixed_float16",
+        "accumulated in mixed_float16, large batch in float32",
+        "large batch in mixed_float16 and in float32",
+    ]
+    lines = header(["case", "detail", "method", *compared])
     for c in cells:
         if "to_float32" in c:
             values = map(short, [c["difference"], *c["to_float32"].values()])
@@ -83,7 +88,7 @@ def worst(cells: list[Cell]) -> str:
         return text(cells[0])
     trained = [c for c in cells if "difference" in c]
     others = Counter(c["outcome"] for c in cells if "difference" not in c)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in others.items())
+    counts = ", ".join(f"{count} x {outcome}" for outcome, count in others.items())
     if not trained:
         failed = any(c["within"] is False for c in cells)
         return "—" if set(others) == {NOT_APPLICABLE} else f"**{counts}**" if failed else counts

@@ -78,7 +78,7 @@ def make_optimizer(case: Case, model: torch.nn.Module) -> tuple[Any, Any]:
     """Return the case's optimizer and its schedule, which takes one step per update."""
     kind = getattr(torch.optim, NAMES.get(case.optimizer, case.optimizer), None)
     if kind is None:
-        raise NotSupportedError("not there")
+        raise NotSupportedError("not available")
     decay = {key: case.options[key] for key in {"weight_decay"} & case.options.keys()}
     optimizer = kind(trainable(model), lr=LEARNING_RATES[case.optimizer], **decay)
     rate = 0.7 if case.schedule else 1.0

@@ -54,7 +54,7 @@ def make_optimizer(keras: Any, case: Case, legacy: bool = False, **more: Any) ->
     if case.schedule:
         rate = keras.optimizers.schedules.ExponentialDecay(rate, 2, 0.7)
     if not hasattr(optimizers, case.optimizer):
-        raise NotSupportedError("not there")
+        raise NotSupportedError("not available")
     try:
         return getattr(optimizers, case.optimizer)(rate, **case.options, **more)
     except (TypeError, ValueError) as error:
@@ -71,7 +71,7 @@ def compiled(model: Any, optimizer: Any) -> Any:
     return model
 
 
-def big_batch(keras: Any, case: Case, legacy: bool = False) -> Any:
+def large_batch(keras: Any, case: Case, legacy: bool = False) -> Any:
     """Train with plain `fit` and the whole window as the batch: the reference of all columns."""
     optimizer = make_optimizer(keras, case, legacy)
     if case.loss_scale:

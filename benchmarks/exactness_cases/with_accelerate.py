@@ -19,7 +19,7 @@ from exactness_cases import torch_training
 from exactness_cases.cases import STOP_AFTER, Case, NotSupportedError
 
 
-def big_batch(case: Case) -> list[list[float]]:
+def large_batch(case: Case) -> list[list[float]]:
     """Train with plain PyTorch, without Accelerate."""
     torch_training.check(case)
     model = torch_training.make_model()
@@ -91,7 +91,7 @@ def resumed(case: Case, run: Prepared) -> Prepared:
     return run
 
 
-TRAININGS = {"big batch": big_batch, "accelerate": accumulated}
+TRAININGS = {"large batch": large_batch, "accelerate": accumulated}
 
 
 def start(placement: str, dtype: str) -> Callable[[str, Case], list[list[float]]]:

@@ -1,4 +1,4 @@
-"""bertaccum's optimizer and its model wrapper, and the big batch in tf_keras."""
+"""bertaccum's optimizer and its model wrapper, and the large batch in tf_keras."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if THERE - {"Optimizer"} != set(LEARNING_RATES):
     raise AssertionError(f"tf_keras has other optimizers than LEARNING_RATES: {THERE}")
 
 
-def big_batch(case: Case) -> tf_keras.Model:
-    return training.big_batch(keras, case)
+def large_batch(case: Case) -> tf_keras.Model:
+    return training.large_batch(keras, case)
 
 
-def float32_big_batch(case: Case) -> tf_keras.Model:
-    """Train the big batch of a case with mixed precision in float32 instead."""
+def float32_large_batch(case: Case) -> tf_keras.Model:
+    """Train the large batch of a case with mixed precision in float32 instead."""
     keras.mixed_precision.set_global_policy("float32")
-    return training.big_batch(keras, dataclasses.replace(case, mixed=False, loss_scale=True))
+    return training.large_batch(keras, dataclasses.replace(case, mixed=False, loss_scale=True))
 
 
 def optimizer(case: Case) -> tf_keras.Model:
@@ -91,8 +91,8 @@ def explicit_loop(case: Case) -> tf_keras.Model:
 
 
 TRAININGS = {
-    "big batch": big_batch,
-    "float32 big batch": float32_big_batch,
+    "large batch": large_batch,
+    "float32 large batch": float32_large_batch,
     "optimizer": optimizer,
     "model": model,
 }

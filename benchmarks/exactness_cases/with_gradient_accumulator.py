@@ -22,12 +22,12 @@ keras = tf.keras
 SAVED_MODEL = ""
 
 
-def big_batch(case: Case) -> Any:
-    return training.big_batch(keras, case)
+def large_batch(case: Case) -> Any:
+    return training.large_batch(keras, case)
 
 
-def legacy_big_batch(case: Case) -> Any:
-    return training.big_batch(keras, case, legacy=True)
+def legacy_large_batch(case: Case) -> Any:
+    return training.large_batch(keras, case, legacy=True)
 
 
 def optimizer(case: Case) -> Any:
@@ -72,8 +72,8 @@ def with_model(case: Case) -> Any:
 
 
 TRAININGS = {
-    "big batch": big_batch,
-    "legacy big batch": legacy_big_batch,
+    "large batch": large_batch,
+    "legacy large batch": legacy_large_batch,
     "optimizer": optimizer,
     "legacy optimizer": legacy_optimizer,
     "model": model,

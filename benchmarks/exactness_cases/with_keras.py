@@ -11,8 +11,8 @@ from exactness_cases import training
 from exactness_cases.cases import Case
 
 
-def big_batch(case: Case) -> Any:
-    return training.big_batch(keras, case)
+def large_batch(case: Case) -> Any:
+    return training.large_batch(keras, case)
 
 
 def optimizer(case: Case) -> Any:
@@ -28,5 +28,5 @@ def with_optimizer(case: Case) -> Any:
     return training.compiled(training.make_model(keras, case), inner)
 
 
-TRAININGS = {"big batch": big_batch, "optimizer": optimizer}
+TRAININGS = {"large batch": large_batch, "optimizer": optimizer}
 start = functools.partial(training.start, keras, TRAININGS)

@@ -27,7 +27,7 @@ class OrderedTrainer(Trainer):
 def trained(case: Case, accumulate: bool, smoothing: float) -> list[list[float]]:
     torch_training.check(case)
     if case.stop:
-        raise NotSupportedError("at updates only")
+        raise NotSupportedError("only between updates")
     model = torch_training.make_model()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -51,9 +51,9 @@ def trained(case: Case, accumulate: bool, smoothing: float) -> list[list[float]]
 
 
 TRAININGS: dict[str, Callable[[Case], list[list[float]]]] = {
-    "big batch": lambda case: trained(case, False, 0.0),
+    "large batch": lambda case: trained(case, False, 0.0),
     "trainer": lambda case: trained(case, True, 0.0),
-    "smoothed big batch": lambda case: trained(case, False, 0.1),
+    "smoothed large batch": lambda case: trained(case, False, 0.1),
     "smoothed trainer": lambda case: trained(case, True, 0.1),
 }
 

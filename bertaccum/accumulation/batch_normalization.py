@@ -210,7 +210,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             warnings.warn(
                 f"a function calls {self.name} twice in training. Without `accumulate_gradients`,"
                 " each call counts as a micro-step. If both calls belong to the same micro-step,"
-                " the moving statistics differ from those of the big batch",
+                " the moving statistics differ from those of the large batch",
                 stacklevel=2,
             )
         self._last_graph = weakref.ref(graph)

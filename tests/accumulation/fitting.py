@@ -1,4 +1,4 @@
-"""A small model fitted with a big batch and with accumulation; a test helper and a program.
+"""A small model fitted with a large batch and with accumulation; a test helper and a program.
 
 The program compares the two under a distribution strategy, which must be created before
 TensorFlow starts: `python fitting.py REPLICAS inner|outer|none|model|loop [overflow]

@@ -1,4 +1,4 @@
-"""Tests that `model.fit` with an accumulating optimizer equals `model.fit` with the big batch."""
+"""Tests that `model.fit` with an accumulating optimizer equals `model.fit` with the large batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UPDATES = fitting.EPOCHS * fitting.EXAMPLES // fitting.WINDOW
 
 
 @pytest.fixture(scope="module")
-def big_batch() -> np.ndarray:
+def large_batch() -> np.ndarray:
     return fitting.fit(fitting.adamw, fitting.WINDOW)[0]
 
 
@@ -34,13 +34,13 @@ def big_batch() -> np.ndarray:
 @pytest.mark.parametrize(
     "options", [{}, {"steps_per_execution": 2}, {"jit_compile": True}], ids=str
 )
-def test_fit_equals_the_big_batch(
-    big_batch: np.ndarray, scale: str, options: dict[str, object]
+def test_fit_equals_the_large_batch(
+    large_batch: np.ndarray, scale: str, options: dict[str, object]
 ) -> None:
     weights, network = fitting.fit(
         lambda: fitting.accumulating(scale, 4), fitting.WINDOW // 4, **options
     )
-    np.testing.assert_allclose(weights, big_batch, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(weights, large_batch, rtol=0, atol=1e-6)
     assert int(network.optimizer.iterations.numpy()) == UPDATES
 
 
@@ -61,7 +61,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizer_equals_its_big_batch(name: str, variant: str) -> None:
+def test_optimizer_equals_its_large_batch(name: str, variant: str) -> None:
     """Compare after eight updates of an embedding and a dense layer in float64."""
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 5, (UPDATES, 12))
@@ -131,12 +131,12 @@ def check_program(process: subprocess.Popen[str], scale: str) -> str:
         pytest.param(2, "model", marks=pytest.mark.slow),
     ],
 )
-def test_fit_on_replicas_equals_the_big_batch(replicas: int, scale: str) -> None:
+def test_fit_on_replicas_equals_the_large_batch(replicas: int, scale: str) -> None:
     check_program(start_program(replicas, scale), scale)
 
 
 @pytest.mark.slow
-def test_fit_on_replicas_with_two_steps_per_execution_equals_the_big_batch() -> None:
+def test_fit_on_replicas_with_two_steps_per_execution_equals_the_large_batch() -> None:
     check_program(start_program(2, "model", "executions"), "model")
 
 
@@ -147,7 +147,7 @@ def test_overflow_on_the_second_replica_affects_all_replicas(scale: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["loop", "none"])
-def test_fit_on_two_workers_equals_the_big_batch(scale: str) -> None:
+def test_fit_on_two_workers_equals_the_large_batch(scale: str) -> None:
     with socket.socket() as one, socket.socket() as two:
         for free in (one, two):
             free.bind(("127.0.0.1", 0))
@@ -175,12 +175,12 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("scale", ["none", "inner", "outer"])
-def test_fit_under_a_strategy_with_one_device_equals_the_big_batch(
-    big_batch: np.ndarray, strategy: str, scale: str
+def test_fit_under_a_strategy_with_one_device_equals_the_large_batch(
+    large_batch: np.ndarray, strategy: str, scale: str
 ) -> None:
     with STRATEGIES[strategy]().scope():
         weights, _ = fitting.fit(lambda: fitting.accumulating(scale, 4), fitting.WINDOW // 4)
-    np.testing.assert_allclose(weights, big_batch, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(weights, large_batch, rtol=0, atol=1e-6)
 
 
 def test_misuse_under_a_strategy_raises_with_a_hint() -> None:
@@ -308,7 +308,7 @@ def test_micro_step_without_examples_has_no_weight(reduction: str) -> None:
     assert float(variable) == -2.0
 
 
-def test_flush_applies_a_partial_window(big_batch: np.ndarray) -> None:
+def test_flush_applies_a_partial_window(large_batch: np.ndarray) -> None:
     """The mean of three of four micro-batches is divided by three, not by four."""
     features, targets = fitting.data()
     accumulated, expected = fitting.model(), fitting.model()
@@ -326,7 +326,7 @@ def test_flush_applies_a_partial_window(big_batch: np.ndarray) -> None:
 
 @pytest.mark.parametrize("scale", ["inner", "outer"])
 @pytest.mark.parametrize("bad", [{0}, {1}, {3}, {0, 2}], ids=str)
-def test_overflow_skips_the_window_as_with_the_big_batch(scale: str, bad: set[int]) -> None:
+def test_overflow_skips_the_window_as_with_the_large_batch(scale: str, bad: set[int]) -> None:
     features, targets = fitting.data()
     spoiled = targets[:16].copy()
     for micro in bad:
@@ -402,7 +402,7 @@ def test_loss_scale_changes_only_between_windows() -> None:
 
 
 @pytest.mark.parametrize("scale", ["inner", "outer", "model", None])
-def test_float16_overflows_only_if_the_big_batch_does(scale: str | None) -> None:
+def test_float16_overflows_only_if_the_large_batch_does(scale: str | None) -> None:
     """A micro-batch's scaled gradient, 2 x 32,768, overflows float16, but a quarter does not."""
     tf_keras.mixed_precision.set_global_policy("mixed_float16")
     try:
@@ -424,11 +424,13 @@ def test_float16_overflows_only_if_the_big_batch_does(scale: str | None) -> None
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_accumulators_have_the_given_dtype_and_precision(big_batch: np.ndarray, dtype: str) -> None:
+def test_accumulators_have_the_given_dtype_and_precision(
+    large_batch: np.ndarray, dtype: str
+) -> None:
     weights, network = fitting.fit(
         lambda: AccumulatingOptimizer(fitting.adamw(), 4, accumulator_dtype=dtype), 4
     )
-    error = np.abs(weights - big_batch).max()
+    error = np.abs(weights - large_batch).max()
     assert error < (3e-2 if dtype == "bfloat16" else 1e-6)
     assert {total.dtype.name for total in network.optimizer._state.sums.totals} == {dtype}
 

@@ -1,7 +1,7 @@
-"""Tests that legacy tf_keras optimizers, also of tf-models-official, equal their big batch.
+"""Tests that legacy tf_keras optimizers, also of tf-models-official, equal their large batch.
 
 As a program, this file runs the tests that need two replicas, on logical CPUs. It compares one
-optimizer with its big batch on one device, ends windows outside of the strategy's scope, and
+optimizer with its large batch on one device, ends windows outside of the strategy's scope, and
 prints the results as JSON.
 """
 
@@ -63,7 +63,7 @@ def flat(variables: list[tf.Variable]) -> np.ndarray:
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS]
 )
-def test_legacy_optimizer_equals_its_big_batch(name: str, face: str) -> None:
+def test_legacy_optimizer_equals_its_large_batch(name: str, face: str) -> None:
     make = OPTIMIZERS[name]
     whole, _ = fitting.fit(make, fitting.WINDOW)
     if face == "model":
@@ -91,7 +91,7 @@ def averaged(accumulate: bool) -> np.ndarray:
     return flat([*averages, *network.trainable_variables])
 
 
-def test_moving_average_of_tf_models_equals_that_of_the_big_batch() -> None:
+def test_moving_average_of_tf_models_equals_that_of_the_large_batch() -> None:
     np.testing.assert_allclose(averaged(True), averaged(False), rtol=0, atol=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_learning_rate_and_clipping_are_delegated_to_the_legacy_optimizer() -> N
 
 
 def fit_on_replicas(strategy: tf.distribute.Strategy) -> float:
-    """Return the weight difference to the big batch on one device, with effective clipping."""
+    """Return the weight difference to the large batch on one device, with effective clipping."""
     whole, _ = fitting.fit(clipped_adamw, fitting.WINDOW)
     with strategy.scope():
         cut, _ = fitting.fit(lambda: AccumulatingOptimizer(clipped_adamw(), 4), fitting.WINDOW // 4)

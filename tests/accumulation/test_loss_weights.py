@@ -39,7 +39,7 @@ SparseCrossentropy = tf_keras.losses.SparseCategoricalCrossentropy
 def differing(
     build: Callable[[], tf_keras.Model], x: Any, y: Any, loss: Any, **options: Any
 ) -> Any:
-    """Return the largest weight difference between a big batch of 8 and 4 micro-batches of 2."""
+    """Return the largest weight difference between a large batch of 8 and 4 micro-batches of 2."""
     one, other = (fitted(build, x, y, loss, steps, **options).get_weights() for steps in (None, 4))
     return max(np.abs(a - b).max() for a, b in zip(one, other, strict=True))
 

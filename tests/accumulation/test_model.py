@@ -178,7 +178,7 @@ def test_sample_weights_apply_to_examples_not_to_micro_batches() -> None:
     assert np.abs(big.get_weights()[0] - unweighted.get_weights()[0]).max() > 1e-3
 
 
-def test_class_weights_equal_those_of_the_big_batch() -> None:
+def test_class_weights_equal_those_of_the_large_batch() -> None:
     def fit(batch: int, steps: int | None) -> tf_keras.Model:
         tf_keras.utils.set_random_seed(0)
         model = tf_keras.Sequential([layers.Dense(2)])

@@ -1,4 +1,4 @@
-"""Tests that the explicit interface of the accumulating optimizer equals one big batch."""
+"""Tests that the explicit interface of the accumulating optimizer equals one large batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cuts(sizes: Sequence[int]) -> list[slice]:
     return [slice(int(e - s), int(e)) for s, e in zip(sizes, ends, strict=True)]
 
 
-def run_big_batch(transform: object = None) -> np.ndarray:
+def run_large_batch(transform: object = None) -> np.ndarray:
     """Return the weights of plain tf_keras on whole windows, which accumulation must equal."""
     toy, optimizer = Toy(), adamw()
     for update in range(UPDATES):
@@ -80,14 +80,14 @@ def run_accumulated(sizes: Sequence[int], transform: object = None) -> np.ndarra
 
 
 @pytest.mark.parametrize("sizes", [[12], [3, 3, 3, 3], [5, 5, 2], [1] * 12, [11, 1]])
-def test_micro_batches_of_any_sizes_equal_the_big_batch(sizes: list[int]) -> None:
-    np.testing.assert_allclose(run_accumulated(sizes), run_big_batch(), rtol=0, atol=1e-6)
+def test_micro_batches_of_any_sizes_equal_the_large_batch(sizes: list[int]) -> None:
+    np.testing.assert_allclose(run_accumulated(sizes), run_large_batch(), rtol=0, atol=1e-6)
 
 
 def test_clipping_applies_to_the_mean_gradient() -> None:
     clip = ClipByGlobalNorm(0.05)
-    clipped = run_big_batch(clip)
-    assert np.abs(clipped - run_big_batch()).max() > 1e-3  # Clipping has an effect.
+    clipped = run_large_batch(clip)
+    assert np.abs(clipped - run_large_batch()).max() > 1e-3  # Clipping has an effect.
     np.testing.assert_allclose(run_accumulated([5, 5, 2], clip), clipped, rtol=0, atol=1e-6)
 
 

@@ -68,7 +68,7 @@ def flat(tensors: list[tf.Tensor]) -> np.ndarray:
     return np.concatenate([tf.reshape(t, [-1]).numpy() for t in tensors])
 
 
-def test_reports_that_accumulation_matches_the_big_batch(done) -> None:
+def test_reports_that_accumulation_matches_the_large_batch(done) -> None:
     result = done[0]
     assert result.exit_code == 0, result.output
     rows = {line[:22].strip(): line[22:].split() for line in result.stdout.splitlines()}
@@ -143,7 +143,7 @@ def made(*weights: float) -> Callable[[object, int, housing.Curve], None]:
         ((0, 0, 0, 0), "4 updates instead of 3"),
     ],
 )
-def test_fails_if_accumulation_does_not_match_the_big_batch(
+def test_fails_if_accumulation_does_not_match_the_large_batch(
     data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -202,7 +202,7 @@ def test_unwritable_figure_gives_an_error_before_training(data: Path, name: str)
     assert line.startswith("Error: cannot write ") and "--figure" in line
 
 
-def test_accumulation_matches_the_big_batch_on_real_data(shared: Path) -> None:
+def test_accumulation_matches_the_large_batch_on_real_data(shared: Path) -> None:
     path = shared / "data/housing/housingdata.csv"
     if not path.is_file():
         pytest.skip(f"no housing data at {path}")

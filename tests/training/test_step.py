@@ -60,7 +60,7 @@ def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[st
 
 
 @pytest.fixture(scope="module")
-def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
+def large_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
     """Train without `make_update`: plain tf_keras, full padding and no accumulation."""
     model = build()
     optimizer = tf_keras.optimizers.AdamW(0.0, weight_decay=0.01, epsilon=1e-8)
@@ -92,10 +92,10 @@ def big_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
 
 @pytest.mark.parametrize("micro_batch", [32, 8, 12, 1])
 def test_same_weights_for_any_micro_batch(
-    store: TokenStore, micro_batch: int, big_batch: tuple[np.ndarray, list[dict[str, float]]]
+    store: TokenStore, micro_batch: int, large_batch: tuple[np.ndarray, list[dict[str, float]]]
 ) -> None:
     weights, results = train(store, micro_batch)
-    expected_weights, expected = big_batch
+    expected_weights, expected = large_batch
     np.testing.assert_allclose(weights, expected_weights, rtol=0, atol=1e-6)
     for key in ("loss", "grad_norm", "learning_rate"):
         np.testing.assert_allclose([r[key] for r in results], [r[key] for r in expected], rtol=1e-5)
