@@ -6,8 +6,9 @@
 `exactness` trains BERT-Tiny for ten updates on random tokens with dropout 0.1, and reports the
 largest difference between a weight and the same weight after training without micro-batches. It
 compares one mask per example with a fresh mask per micro-batch (`--dropout-stream micro-batch`), as
-in other frameworks. `price` alternates updates of BERT-Small (4 x 8, length 128) with our dropout and with that of Keras, and
-reports the seconds per update. Each part writes dropout-<part>.json and prints a Markdown table.
+in other frameworks. `price` alternates updates of BERT-Small (4 x 8, length 128) with our dropout
+and with that of Keras, and reports the seconds per update. Each part writes dropout-<part>.json and
+prints a Markdown table.
 """
 
 from __future__ import annotations
