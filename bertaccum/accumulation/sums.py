@@ -51,7 +51,7 @@ class GradientSums(tf.Module):
         )
         # Positions of the accumulators that received IndexedSlices.
         self._scattered: set[int] = set()
-        # If this were a constant, constant folding would create a copy of every accumulator.
+        # With a constant zero, constant folding would keep a tensor of zeros per accumulator.
         self._zero = summed(tf.zeros([]), f"{prefix}zero")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
