@@ -38,12 +38,12 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     does the same, where n is the number of values in the whole window.
 
     Training itself still differs from training on the large batch, because each micro-batch is
-    normalized with its own mean and variance. The layer's outputs, their gradients, the weights after an update
-    and the inputs of later layers therefore differ from those of the large batch. The smaller the
-    micro-batch, the larger the difference; a micro-batch with one value per channel is
-    normalized to zero. For exact training, freeze the layer (`trainable = False`), so that it
-    normalizes with its moving statistics, or use group or layer normalization, which normalize
-    each example separately. To reduce the difference, synchronize the layer over replicas.
+    normalized with its own mean and variance. This changes the layer's outputs, their gradients,
+    the weights after an update and the inputs of later layers. The smaller the micro-batch, the
+    larger the difference; a micro-batch with one value per channel is normalized to zero. For
+    exact training, freeze the layer (`trainable = False`), so that it normalizes with its moving
+    statistics, or use group or layer normalization, which normalize each example separately. To
+    reduce the difference, synchronize the layer over replicas.
 
     A window ends with the `accumulation_steps`-th training call or with `end_window()`. The
     layer accumulates nothing while it is frozen or called with `training=False`.

@@ -124,7 +124,7 @@ def save_serving(
     [batch, classes] float32, and `label`, strings [batch].
 
     Args:
-      model: Classifier of `encoder_inputs`.
+      model: Classifier that `build_classifier` returned.
       tokenizer: Tokenizer that the model was trained with.
       names: Names of the classes, in the order of their numbers.
       folder: Folder to write to.
