@@ -61,6 +61,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_run_resumes_after_a_full_disk(run: Run, tmp_path: Path) -> None:
     assert run("prepare", "--source", "sample", "--out", "data")[0] == 0
     options = ["--data", "data", *small_model(tmp_path, tmp_path / "data/vocab.txt")]

@@ -16,6 +16,7 @@ def bertaccum(*arguments: object) -> None:
     assert not end.value.code
 
 
+@pytest.mark.slow
 def test_real_reviews_from_archive_to_evaluation(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

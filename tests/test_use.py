@@ -215,7 +215,7 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
     assert listed["best_dev_accuracy"] > 0.9
     assert err.startswith("not listed: runs/damaged/config.yaml: ")
     _, out, _ = run("runs")
-    assert "runs/one" in out and "finished" in out and "8 by 3" in out
+    assert "runs/one" in out and "finished" in out and re.search(r"│ 8 +│ 3 +│", out)
     _, out, _ = run("show", "runs/one", "--json")
     shown = json.loads(out)
     assert [e["update"] for e in shown["evaluations"]] == list(range(2, 41, 2))

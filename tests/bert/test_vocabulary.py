@@ -22,7 +22,7 @@ def test_ids_are_line_numbers(tmp_path: Path) -> None:
 
 def test_error_names_missing_special_tokens(tmp_path: Path) -> None:
     path = write(tmp_path / "vocab.txt", "[PAD]", "[UNK]", "good")
-    with pytest.raises(InputError, match=r"vocab.txt: has no \[CLS\] \[SEP\] \[MASK\]"):
+    with pytest.raises(InputError, match=r"vocab.txt: has no \[CLS\], \[SEP\], \[MASK\]"):
         read_vocabulary(path)
 
 
