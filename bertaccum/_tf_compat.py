@@ -68,9 +68,9 @@ def local_component(variable: tf.Variable) -> tf.Variable:
 
 
 def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> Any:
-    """Return a tf_keras optimizer's key of a variable, which is the same on all replicas.
+    """Return the key by which a tf_keras optimizer identifies a variable.
 
-    Relies on `Optimizer._var_key`. `Variable.ref()` differs between replicas.
+    Relies on `Optimizer._var_key`. The key is the same on all replicas, unlike `Variable.ref()`.
     """
     return optimizer._var_key(variable)
 
@@ -98,7 +98,7 @@ def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any
     """Return the objects to save for an optimizer with an inner optimizer, keyed by name.
 
     A checkpoint saves all objects that the outer optimizer tracks;
-    `AutoTrackable._trackable_children` collects them at each call. A SavedModel saves only those
+    `AutoTrackable._trackable_children` collects them on each call. A SavedModel saves only those
     of the inner optimizer: loading creates every optimizer as a base class without state, and two
     optimizers must not own the same `iterations`.
 

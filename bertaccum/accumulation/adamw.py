@@ -20,7 +20,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     The AdamW of tf_keras creates three temporary tensors of a variable's size, and may do so for
     many variables at the same time. This optimizer creates one, for one variable at a time on each
     device, and takes half the time. In float32 the second moments differ from those of tf_keras by
-    a relative error of 1e-5, because the kernel rounds 1 - beta_2.
+    1e-5 of their value, because the kernel rounds 1 - beta_2.
 
     The class implements `TakesScaledSum` from `contracts.py`: an `AccumulatingOptimizer` passes the
     sums of gradients to it without computing their means.

@@ -218,7 +218,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         self._last_graph = weakref.ref(graph)
 
     def _commit(self, window: pooled_moments.PooledMoments) -> tf.Operation:
-        """Update the moving statistics without communication, which `tf.cond` does not allow."""
+        """Update the moving statistics without communication, as it is forbidden in `tf.cond`."""
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
             variance *= pooled_moments.bessel_correction(count, variance.dtype)
@@ -231,7 +231,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # --- Saving -------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments; if `accumulation_steps` is a variable, return its value."""
+        """Return the arguments; a variable `accumulation_steps` is replaced by its value."""
         return {
             **super().get_config(),
             "accumulation_steps": serialization.plain_steps(self.accumulation_steps),

@@ -65,7 +65,7 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
             " functional and Sequential models can be copied layer by layer; use"
             " AccumBatchNormalization in its definition"
         )
-    _tf_compat.copy_trainable(model, clone)  # The clones of layers have it from their config.
+    _tf_compat.copy_trainable(model, clone)  # The config of each layer already contains it.
     return clone
 
 

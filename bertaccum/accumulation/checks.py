@@ -1,4 +1,4 @@
-"""Checks of arguments, with errors and warnings raised before anything is built."""
+"""Checks of arguments, which raise errors and warnings before anything is built."""
 
 from __future__ import annotations
 

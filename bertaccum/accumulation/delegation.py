@@ -35,8 +35,8 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
       name: Name of this optimizer.
     """
 
-    # A LossScaleOptimizer around this optimizer reads these attributes of DTensor, which is not
-    # supported.
+    # A LossScaleOptimizer around this optimizer reads these two attributes to see whether DTensor
+    # is used, which is not supported.
     _mesh = None
     _run_with_dtensor = False
 

@@ -66,7 +66,7 @@ class _MeasuredLoss(_Mixin):
 
 
 def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
-    """Return the kind and the value, on this replica, of the divisor of the mean of `losses`.
+    """Return the kind of divisor in the mean of `losses`, and the divisor on this replica.
 
     The divisor is None if the loss function itself returned a single value.
 

@@ -3,8 +3,8 @@
 Each loss reports its divisor. In most models all losses have the same divisor: the number of
 examples, or of unmasked positions. An update divides the sum of the window's gradients by the sum
 of its divisors. If outputs have different masks, their losses have different divisors, whose sums
-are known only when the window ends. Losses with the same divisor then form a `LossPart`, and the
-gradients of each part are accumulated separately.
+are known only when the window ends. Losses whose divisor differs from that of the first loss then
+form one `LossPart` per divisor, and the gradients of each part are accumulated separately.
 """
 
 from __future__ import annotations

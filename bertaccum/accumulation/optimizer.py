@@ -221,8 +221,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
         TensorFlow copies a variable that received IndexedSlices, such as the gradients of an
         embedding, when the variable is read. For BERT-Small's word embeddings, the copy took 3% of
-        the time of an update.
-        Call this before `apply`, in the same function, unless XLA compiles the function.
+        the time of an update. Call this method before `apply`, in the same function, unless XLA
+        compiles the function.
         """
         if not self._nothing:
             self._state.sums.avoid_copies()
@@ -259,7 +259,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return applied
 
     def traced_flush(self) -> tf.Tensor:
-        """Call `flush` in a `tf.function`, which is faster if it is called again and again."""
+        """Call `flush` in a `tf.function`, which is faster if it is called repeatedly."""
         # The argument grows when there are new sets of variables or new sums, so that
         # TensorFlow traces the function again.
         return self._flush(len(self._trained.together) + len(self._state.all_sums))

@@ -97,7 +97,7 @@ class GradientSums(tf.Module):
         ], weight
 
     def avoid_copies(self) -> None:
-        """Allow reading the accumulators that received IndexedSlices without a copy."""
+        """Avoid copies when the accumulators that received IndexedSlices are read."""
         for position in self._scattered:
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
 

@@ -50,7 +50,7 @@ def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
     """Return a tensor for each variable, and the factor that turns it into the reduced gradient.
 
     With a single group, the tensors are its sums, and the factor, a float64 scalar, divides them
-    by the weight; the means are not computed here, because they take as much memory as the model.
+    by the weight. The means themselves are not computed: they take as much memory as the model.
     With several groups, the tensors are already divided, and the factor is 1. If the reduction is
     `sum`, nothing is divided.
     """

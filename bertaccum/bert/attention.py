@@ -1,4 +1,4 @@
-"""Self-attention with a closed-form gradient. It takes less memory and half the time of einsum."""
+"""Self-attention with a closed-form gradient. It takes half the time of einsum, and less memory."""
 
 from __future__ import annotations
 

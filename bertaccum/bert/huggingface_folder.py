@@ -22,7 +22,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import json_text
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-# Prefixes of tensor names: the encoder's in a file with a head, and the optional pooler's.
+# Prefixes of tensor names: for the encoder in a file with a head, and for the optional pooler.
 PREFIX, POOLER = "bert.", "pooler.dense."
 _LAYER_NORM_EPSILON = 1e-12
 # Tokenizer settings that uncased models turn on or leave out.

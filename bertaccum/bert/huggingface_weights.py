@@ -79,7 +79,7 @@ def save_huggingface(model: tf_keras.Model, folder: Path) -> None:
         name = _their_name(variable)
         flat = variable.numpy().reshape(original_shape(variable))
         key = name if name.startswith(_HEAD) else PREFIX + name
-        # safetensors writes an array's memory as it is, in the wrong order for a transposed view.
+        # safetensors writes an array in the order of its memory, which is wrong for a transpose.
         tensors[key] = np.ascontiguousarray(_turned(flat, variable))
     path = folder / WEIGHTS
     # transformers requires this metadata: names and shapes follow PyTorch's conventions.

@@ -168,7 +168,7 @@ def _whole_folder(folder: Path) -> Path:
 
 
 def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
-    """Return the encoder's dimensions: those that the options name, else the checkpoint's.
+    """Return the encoder's dimensions: those that the options select, else the checkpoint's.
 
     Raises:
       ConfigError: The options and the checkpoint differ.

@@ -45,7 +45,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
     """Learn a WordPiece vocabulary from texts with tensorflow-text's tool.
 
     Args:
-      texts: Training texts. They are first normalized in the same way as by the tokenizer.
+      texts: Training texts, which are first normalized as for the tokenizer.
       size: Maximum number of entries.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Statistics of the texts that are longer than the model's maximum length."""
+"""Statistics of the lengths of texts, including how many texts are truncated."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def make_cut(kind: str, longest: int) -> Cut:
 
 
 def cut_by_count(lengths: np.ndarray, micro_batch: int) -> np.ndarray:
-    """Split a window into micro-batches of `micro_batch` examples each; see `Cut`."""
+    """Split a window into micro-batches of `micro_batch` examples; see `Cut`.
+
+    The last micro-batch may have fewer examples.
+    """
     return np.append(np.arange(0, len(lengths), micro_batch), len(lengths))
 
 

@@ -62,7 +62,7 @@ class Window:
 
     @property
     def padded_tokens(self) -> int:
-        """The number of tokens with padding to each micro-batch's last example, the longest."""
+        """The number of tokens and padding; the last example of a micro-batch is the longest."""
         lengths = np.diff(self.row_splits)
         return int((np.diff(self.cuts) * lengths[self.cuts[1:] - 1]).sum())
 
@@ -71,8 +71,8 @@ class Window:
 def permutation(seed: int, epoch: int, examples: int) -> np.ndarray:
     """Return the order of an epoch, [examples] int64, which is the same on every machine.
 
-    The order comes from sorting raw random numbers, because NumPy guarantees the stream of a bit
-    generator across versions, but not that of `Generator.permutation`.
+    The order comes from sorting raw random numbers, because NumPy guarantees that the numbers of a
+    bit generator stay the same in new versions, but not the results of `Generator.permutation`.
     """
     raw = np.random.Philox(key=[seed, epoch]).random_raw(examples)
     return np.argsort(raw, kind="stable")
@@ -110,7 +110,7 @@ def make_window(
     replica: int = 0,
     replicas: int = 1,
 ) -> Window:
-    """Return a replica's share of a window, sorted by length to need little padding.
+    """Return a replica's share of a window, sorted by length to reduce padding.
 
     The order within a window does not change the update, so sorting does not affect exactness.
 
