@@ -135,7 +135,7 @@ def _best_of_run(run: Path) -> Path:
     if not (best / f"{RUN_PREFIX}.index").is_file():
         raise InputError(
             "this run has no best checkpoint yet",
-            "wait for its first evaluation, or pass another `init_checkpoint`",
+            "wait for its first evaluation, or choose another `init_checkpoint`",
             path=run,
         )
     return best
@@ -213,7 +213,7 @@ def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
         return home / WORDS
     if is_huggingface(home) and (home / TOKENIZER).is_file():
         return home / TOKENIZER
-    raise ConfigError(f"there is no {WORDS} in {home}", "name one with `vocab`")
+    raise ConfigError(f"there is no {WORDS} in {home}", "pass one with `vocab`")
 
 
 def _name(config: StepConfig, folder: Path | None) -> str:

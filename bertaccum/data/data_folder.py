@@ -24,7 +24,7 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
     tsvs = [folder / "train.tsv", folder / "dev.tsv"]
     for tsv in tsvs:
         if not tsv.exists():
-            hint = "run `bertaccum prepare` first, or name another folder with `data`"
+            hint = "run `bertaccum prepare` first, or choose another folder with `data`"
             raise InputError("there is no such file", hint, path=tsv)
     return tsvs
 

@@ -110,7 +110,7 @@ def _written(path: Path) -> Iterator[Path]:
     except (OSError, tf.errors.OpError) as error:
         raise RunError(
             f"cannot be written ({reason(error)})",
-            "free disk space, or name another `out`",
+            "free disk space, or choose another `out`",
             path=path,
         ) from None
 

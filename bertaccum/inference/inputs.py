@@ -61,7 +61,7 @@ def check_export(config: ExportConfig) -> None:
 def _check_new_folder(path: Path) -> None:
     """Raise ConfigError if `out` is not a new or empty folder or cannot be created."""
     if not path.name:
-        raise ConfigError(f"`out` {path} is not a valid name", "name a new folder")
+        raise ConfigError(f"`out` {path} is not a valid name", "choose a new folder")
     try:
         parent = next(p for p in path.absolute().parents if p.exists())
         taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
