@@ -68,9 +68,9 @@ def local_component(variable: tf.Variable) -> tf.Variable:
 
 
 def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> Any:
-    """Return the key by which a tf_keras optimizer knows a variable; all replicas have the same.
+    """Return the key by which a tf_keras optimizer identifies a variable.
 
-    Relies on `Optimizer._var_key`. `Variable.ref()` differs between replicas.
+    Relies on `Optimizer._var_key`. The key is the same on all replicas, unlike `Variable.ref()`.
     """
     return optimizer._var_key(variable)
 
@@ -98,9 +98,9 @@ def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any
     """Return the objects to save for an optimizer with an inner optimizer, keyed by name.
 
     A checkpoint saves all objects that the outer optimizer tracks;
-    `AutoTrackable._trackable_children` collects them at each call. A SavedModel saves only those
-    of the inner optimizer: it restores every optimizer as a base class without state, and the two
-    optimizers would own the same `iterations`.
+    `AutoTrackable._trackable_children` collects them on each call. A SavedModel saves only those
+    of the inner optimizer: loading creates every optimizer as a base class without state, and two
+    optimizers must not own the same `iterations`.
 
     Args:
       optimizer: The outer optimizer.
@@ -157,7 +157,7 @@ def adam_moments(optimizer: Any, variable: tf.Variable) -> tuple[tf.Variable, tf
 def add_variable_on_present_device(optimizer: Any, *args: Any, **kwargs: Any) -> tf.Variable:
     """Create an optimizer variable on the current device and return it.
 
-    `Optimizer.add_variable_from_reference` would create it on the device of the model's variable.
+    `Optimizer.add_variable_from_reference` uses the device of the model's variable instead.
     This function therefore calls the method of that name in the private base class.
     """
     base: Any = super(tf_keras.optimizers.Optimizer, optimizer)
@@ -249,8 +249,8 @@ def data_format(layer: tf_keras.layers.BatchNormalization) -> str:
 def after_cloning_sequential(kind: type, accumulate: Callable[[Any, Any], Any]) -> None:
     """Make `tf_keras.models.clone_model` call `accumulate` on clones of Sequential models.
 
-    `clone_model` clones every Sequential model as a plain `Sequential`, even if the model belongs
-    to a subclass. This function wraps `cloning._clone_sequential_model`, which creates the clone.
+    `clone_model` clones every Sequential model as a plain `Sequential`, even if the model's class
+    is a subclass. This function wraps `cloning._clone_sequential_model`, which creates the clone.
 
     Args:
       kind: The class of the models whose clones are passed to `accumulate`.
@@ -348,7 +348,7 @@ class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 class _CpuWorkersExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
-    """The part of a strategy that lists the devices of this process."""
+    """The `StrategyExtended` of a `CpuWorkersStrategy`, which lists the devices of this process."""
 
     def __init__(self, strategy: Any, cluster_resolver: Any, options: Any, devices: int) -> None:
         self._cpu_devices = devices  # The base constructor calls _initialize_local_devices.

@@ -17,13 +17,13 @@ _HOST = "/CPU:0"
 class InPlaceAdamW(tf_keras.optimizers.AdamW):
     """An AdamW optimizer that uses TensorFlow's fused kernel.
 
-    The AdamW of tf_keras makes three temporary tensors of a variable's size, for any number of
-    variables at once. This one makes one temporary tensor, for one variable at a time on each
-    device, and takes half the time. In float32 the second moments differ from those of tf_keras
-    by a relative 1e-5, because the kernel rounds 1 - beta_2.
+    The AdamW of tf_keras creates three temporary tensors of a variable's size, and may do so for
+    many variables at the same time. This optimizer creates one, for one variable at a time on each
+    device, and takes half the time. In float32 the second moments differ from those of tf_keras by
+    1e-5 of their value, because the kernel rounds 1 - beta_2.
 
-    It implements `TakesScaledSum` of `contracts.py`: an `AccumulatingOptimizer` passes it the
-    sums of gradients without computing their means.
+    The class implements `TakesScaledSum` from `contracts.py`: an `AccumulatingOptimizer` passes the
+    sums of gradients to it without computing their means.
 
     Args:
       *args: Positional arguments of `tf_keras.optimizers.AdamW`.
@@ -40,7 +40,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **(kwargs | {"jit_compile": False}))
         self.bias_correction = bias_correction
-        # The next variable on a device waits for the device's last operation.
+        # The last operation on each device, for which the update of the next variable waits.
         self._last: dict[str, tf.Operation] = {}
 
     def get_config(self) -> dict[str, Any]:
@@ -118,10 +118,10 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
 
 class OffloadedAdamW(InPlaceAdamW):
-    """An `InPlaceAdamW` that stores the moments and computes each step in host memory.
+    """An `InPlaceAdamW` that keeps the moments in host memory and computes each step there.
 
     Each update copies every gradient to the host and every step back to the device, one
-    variable at a time. The device therefore holds the gradient and the step of one variable.
+    variable at a time. The device therefore needs temporary memory for only one variable.
 
     Source: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training".
     """

@@ -2,8 +2,8 @@
 
 Accumulation reproduces only one part of batch normalization on a large batch. The moving
 statistics, which inference uses, can be pooled exactly over the micro-batches. The normalization
-of each example by all others in its batch cannot be reproduced: a micro-batch is normalized, and
-its gradient computed, before the rest of the window is read.
+of each example with the mean and variance of the large batch cannot be reproduced: a micro-batch
+is normalized, and its gradient computed, before the rest of the window is read.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ _UNSUPPORTED = ("renorm", "virtual_batch_size", "adjustment")
 class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     """A `BatchNormalization` that updates its moving statistics once per window.
 
-    For the same inputs to the layer, `moving_mean` and `moving_variance` equal those of
-    `BatchNormalization` on the whole window as one batch, up to rounding: in their values, their
-    momentum and their number of updates. The variance of a window is the variance within its
+    For the same inputs to the layer, `moving_mean` and `moving_variance` equal, up to rounding,
+    those of `BatchNormalization` on the whole window as one large batch. They are updated with the
+    same momentum and equally often. The variance of a window is the variance within its
     micro-batches plus the variance between their means (the law of total variance); each
     micro-batch is weighted by its number of values. The fused kernel of `BatchNormalization`,
-    used for ranks 4 and 5, multiplies the stored variance by n / (n - 1). This layer does the
-    same, where n counts the values of the whole window.
+    used for inputs of rank 4 and 5, multiplies the stored variance by n / (n - 1). This layer
+    does the same, where n is the number of values in the whole window.
 
-    Accumulation cannot make training itself equal, because each micro-batch is normalized with
-    its own mean and variance. The layer's outputs, their gradients, the weights after an update
-    and the inputs of later layers therefore differ from those of the large batch. The smaller the
-    micro-batch, the larger the difference; a micro-batch with one value per channel is
-    normalized to zero. For exact training, freeze the layer (`trainable = False`), so that it
-    normalizes with its moving statistics, or use group or layer normalization, which normalize
-    each example separately. To reduce the difference, synchronize the layer over replicas.
+    Training itself still differs from training on the large batch, because each micro-batch is
+    normalized with its own mean and variance. This changes the layer's outputs, their gradients,
+    the weights after an update and the inputs of later layers. The smaller the micro-batch, the
+    larger the difference; a micro-batch with one value per channel is normalized to zero. For
+    exact training, freeze the layer (`trainable = False`), so that it normalizes with its moving
+    statistics, or use group or layer normalization, which normalize each example separately. To
+    reduce the difference, synchronize the layer over replicas.
 
     A window ends with the `accumulation_steps`-th training call or with `end_window()`. The
     layer accumulates nothing while it is frozen or called with `training=False`.
 
     A siamese network calls a layer several times in a micro-step. In a model changed by
-    `accumulate_gradients`, each of these calls has its own window. At the end of the window,
-    the calls update the statistics one after another, as with the large batch. In other
+    `accumulate_gradients`, each of these calls has its own window. When the windows end, they
+    update the statistics one after another, as the calls do on the large batch. In other
     models the layer cannot tell a second call from a second micro-step. It then warns if a
     function calls it twice, and counts every call as a micro-step.
 
     Under a distribution strategy each replica has its own window. With `synchronized`, each
     micro-batch consists of the examples of all replicas, so that all replicas have the same
-    exact statistics. Otherwise each replica updates its own statistics, and their mean is read
-    and saved, as with `BatchNormalization`; this mean omits the variance between replicas.
+    exact statistics. Otherwise each replica updates its own statistics. As with
+    `BatchNormalization`, their mean over replicas is used and saved; it does not include the
+    variance between replicas.
 
     The weights are those of `BatchNormalization`, in the same order. A partial window is not
     a weight, but `tf.train.Checkpoint` and the .keras format save it, averaged over replicas.
@@ -114,7 +115,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         return [self._window, *self._further_windows]
 
     def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Normalize as `BatchNormalization` does; in training, also add to the window."""
+        """Normalize as `BatchNormalization` does; in training, also add the batch to the window."""
         outputs = super().call(inputs, training=training, mask=mask)
         self._micro_batch = None  # A symbolic tensor must not outlive its graph.
         return outputs
@@ -122,7 +123,8 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     def end_window(self) -> None:
         """Update the moving statistics from a partial window, if there is one.
 
-        Call this at the end of training, or at the end of an epoch with a partial window.
+        Call this at the end of training. If partial windows do not carry over to the next epoch,
+        call it at the end of each epoch.
         """
         for window in self._windows if self.built else []:
             self._on_each_replica(functools.partial(self._commit, window))
@@ -150,7 +152,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         context = tf.distribute.get_replica_context()
         if self.synchronized and context is not None:
             count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
-        # No other replica's thread runs between this method and the next.
+        # No other replica's thread runs between this method and `_assign_moving_average`.
         self._micro_batch = (count, mean, variance)
         return mean, variance
 
@@ -178,7 +180,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     def _fused_training(
         self, inputs: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the outputs and the micro-batch's count, mean and population variance."""
+        """Return the outputs, and the micro-batch's number of values, mean and biased variance."""
         shape, dtype = _tf_compat.statistics_spec(self)
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs,
@@ -216,7 +218,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         self._last_graph = weakref.ref(graph)
 
     def _commit(self, window: pooled_moments.PooledMoments) -> tf.Operation:
-        """Update the moving statistics once, without communication, as `tf.cond` requires."""
+        """Update the moving statistics without communication, as it is forbidden in `tf.cond`."""
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
             variance *= pooled_moments.bessel_correction(count, variance.dtype)
@@ -229,7 +231,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     # --- Saving -------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments; a variable `accumulation_steps` becomes its value."""
+        """Return the arguments; a variable `accumulation_steps` is replaced by its value."""
         return {
             **super().get_config(),
             "accumulation_steps": serialization.plain_steps(self.accumulation_steps),
@@ -246,7 +248,8 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     def load_own_variables(self, store: Any) -> None:
         """Load the weights and the window that `save_own_variables` saved."""
         names = set(store.keys())
-        # The first step creates the further windows, but a newly loaded model has not had one.
+        # The first micro-step creates the further windows, but a newly loaded model has not run
+        # one yet.
         if self.built:
             self._window_of(sum(name.endswith("_calls") for name in names) - 1)
         window = self._window_variables()

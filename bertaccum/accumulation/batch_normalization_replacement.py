@@ -65,7 +65,7 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
             " functional and Sequential models can be copied layer by layer; use"
             " AccumBatchNormalization in its definition"
         )
-    _tf_compat.copy_trainable(model, clone)  # The layers already copied it from their originals.
+    _tf_compat.copy_trainable(model, clone)  # The config of each layer already contains it.
     return clone
 
 
@@ -73,9 +73,9 @@ def _accumulating(layer: Any, accumulation_steps: int | tf.Variable) -> AccumBat
     known = (*BATCH_NORMALIZATIONS, AccumBatchNormalization)
     if type(layer) not in known:
         raise ValueError(
-            f"layer {layer.name!r} is a {type(layer).__name__}, which AccumBatchNormalization"
-            " cannot replace without losing its changes to BatchNormalization; derive the class"
-            " from AccumBatchNormalization"
+            f"layer {layer.name!r} is a {type(layer).__name__}, whose changes to"
+            " BatchNormalization AccumBatchNormalization would lose; derive the class from"
+            " AccumBatchNormalization"
         )
     config = layer.get_config()
     options = {"synchronized": layer.synchronized, "fused": layer.fused}

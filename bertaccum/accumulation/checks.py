@@ -1,4 +1,4 @@
-"""Checks of arguments, with errors and warnings raised before anything is built."""
+"""Checks of arguments, which raise errors and warnings before anything is built."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def checked_steps(steps: Any, schedule: bool = False) -> Any:
     if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):
         raise TypeError(
             f"`accumulation_steps` is {steps!r}; pass an integer, a tf.Variable or, except for a"
-            " layer, a function of the update's number"
+            " layer, a function of the update number"
         )
     if steps < 1:
         raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1 micro-step")
@@ -104,7 +104,7 @@ def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:
     if strategy is not None:
         raise ValueError(
             "gradients were passed outside of a replica; call accumulate() and apply_gradients()"
-            f" in replica context, in a function passed to {type(strategy).__name__}.run"
+            f" in a function that is passed to {type(strategy).__name__}.run"
         )
 
 

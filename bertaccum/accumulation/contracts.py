@@ -1,10 +1,10 @@
-"""Optional interfaces of inner optimizers and gradient transforms that save memory.
+"""Optional interfaces with which inner optimizers and gradient transforms save memory.
 
 The mean gradients of all variables take as much memory as the model. An `AccumulatingOptimizer`
-does not compute them if the transform returns the factor that it multiplies them by
-(`ScalesByFactor`) and the inner optimizer multiplies by this factor itself, one variable at a
-time (`TakesScaledSum`). Both interfaces are optional: a transform may be any callable, and the
-inner optimizer may be any tf_keras optimizer.
+does not compute them if the transform can return the factor by which it multiplies all gradients
+(`ScalesByFactor`), and the inner optimizer multiplies each gradient by a factor itself when it
+updates the variable (`TakesScaledSum`). Both interfaces are optional: a transform may be any
+callable, and the inner optimizer may be any tf_keras optimizer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GradientTransform: TypeAlias = Callable[[MeanGradients], MeanGradients]
 
 @runtime_checkable
 class ScalesByFactor(Protocol):
-    """A gradient transform that multiplies all gradients by the same number."""
+    """A gradient transform that multiplies all gradients by the same factor."""
 
     def __call__(self, grads_and_vars: MeanGradients) -> MeanGradients:
         """Return the gradients, each multiplied by the `factor` for their global norm."""
@@ -39,13 +39,13 @@ class ScalesByFactor(Protocol):
 
 @runtime_checkable
 class TakesScaledSum(Protocol):
-    """A tf_keras optimizer that can multiply the gradients as it applies them."""
+    """A tf_keras optimizer that can multiply gradients by a factor as it applies them."""
 
     def scaling(self, factor: tf.Tensor) -> AbstractContextManager[None]:
         """Return a context in which `apply_gradients` multiplies every gradient by `factor`.
 
         The gradients may be variables whose float dtype differs from the model's. The optimizer
-        reads each gradient only when it updates the variable.
+        must read each gradient only when it updates the model's variable.
 
         Args:
           factor: The factor, a float64 scalar.

@@ -35,7 +35,8 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
       name: Name of this optimizer.
     """
 
-    # A LossScaleOptimizer around this optimizer reads these two; DTensor is not supported.
+    # A LossScaleOptimizer around this optimizer reads these two attributes to see whether DTensor
+    # is used, which is not supported.
     _mesh = None
     _run_with_dtensor = False
 
@@ -69,7 +70,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
         self.inner.exclude_from_weight_decay(*args, **kwargs)
 
     def _own_variables(self) -> list[tf.Variable]:
-        """Return this optimizer's own variables; the base class has none."""
+        """Return the variables that belong to this optimizer itself; subclasses add theirs."""
         return []
 
     @property
@@ -92,7 +93,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
     def load_own_variables(self, store: Any) -> None:
         """Load the variables that `save_own_variables` saved."""
-        # The file of a model that was saved before its first step has no variables.
+        # If a model was saved before its first step, its file contains no variables.
         for number, variable in enumerate(self._own_variables() if store.keys() else []):
             variable.assign(store[str(number)][()])
 

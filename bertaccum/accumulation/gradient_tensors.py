@@ -1,4 +1,4 @@
-"""Functions of gradients in TensorFlow's forms: dense, sparse (`IndexedSlices`) or None."""
+"""Functions for gradients, which are dense, sparse (`IndexedSlices`) or None in TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GradsAndVars: TypeAlias = Iterable[tuple[Gradient, tf.Variable]]
 def compute_dtype(variable: Any) -> tf.DType:
     """Return the dtype to compute in: the variable's dtype, but at least float32.
 
-    Under mixed precision this is the dtype in which the variable is stored, not the one it is
-    cast to.
+    Under mixed precision, the variable's dtype is the one in which it is stored, not the one to
+    which it is cast.
     """
     dtype = getattr(variable, "true_dtype", variable.dtype)
     return dtype if dtype.size > 4 else tf.float32
@@ -40,8 +40,8 @@ def times(gradient: Gradient, factor: tf.Tensor) -> Gradient:
 def dense(gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
     """Return each variable's gradient as a dense tensor, with zeros for None.
 
-    Clipping requires this: an embedding's sparse gradient may contain a row several times, and
-    only the sum of these rows counts.
+    Clipping requires this: an embedding's sparse gradient may contain several slices for the same
+    row, and only their sum counts.
     """
     return [
         tf.zeros(v.shape, v.dtype) if g is None else tf.convert_to_tensor(g)
@@ -50,11 +50,11 @@ def dense(gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> li
 
 
 def after(gradients: Sequence[Gradient]) -> Any:
-    """Return a context whose operations run only if the gradients could be computed.
+    """Return a context whose operations run only after gradients have been computed.
 
     In a graph, a counter does not wait for the data. Without this context, a step that fails
-    because an iterator of unknown length is exhausted would be counted. The context waits for the
-    last gradient only: backpropagation computes it first, so that nothing is delayed.
+    because an iterator of unknown length is exhausted would be counted. The context waits only
+    for the last gradient in the list: backpropagation computes it first, so nothing is delayed.
     """
     values = [values_of(g) for g in gradients if g is not None]
     return tf.control_dependencies(values[-1:])

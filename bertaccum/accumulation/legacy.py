@@ -23,8 +23,9 @@ LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 class LegacyOptimizer(DelegatingOptimizer):
     """A legacy optimizer with the interface that an `AccumulatingOptimizer` calls.
 
-    The gradients are already summed over replicas. The legacy optimizer therefore does not sum
-    them, and clips the mean gradient of the whole window with any number of replicas.
+    The gradients that it receives are already summed over replicas. The legacy optimizer therefore
+    does not sum them again, and it clips the mean gradient of the whole window, whatever the number
+    of replicas.
 
     Args:
       optimizer: An instance of `tf_keras.optimizers.legacy.Optimizer`.
@@ -65,8 +66,8 @@ class LegacyOptimizer(DelegatingOptimizer):
     def get_config(self) -> dict[str, Any]:
         """Return the legacy optimizer's config, with the arguments that its own method omits.
 
-        AdamWeightDecay, for example, omits the weights that it excludes from weight decay, and
-        would decay them after loading.
+        For example, AdamWeightDecay omits the names of the weights that it excludes from weight
+        decay. Without these names, it would decay the weights after it is loaded.
         """
         config = tf_keras.optimizers.serialize(self.inner)
         for name in inspect.signature(type(self.inner).__init__).parameters:
@@ -99,7 +100,7 @@ def adapted(optimizer: Any) -> Any:
 
 
 def _stop_summing(optimizer: Any) -> None:
-    """Make this optimizer, and any that it wraps, use gradients without summing them."""
+    """Make a legacy optimizer, and any inside it, use gradients without summing them first."""
     optimizer.gradient_aggregator = list
     for part in list(vars(optimizer).values()):
         if isinstance(part, Legacy):

@@ -2,7 +2,7 @@
 
 In float16 the loss is multiplied by a scale before its gradients are computed; an overflow lowers
 the scale. With an inner `LossScaleOptimizer`, gradients stay scaled until the window is complete.
-An outer one handles each micro-step, and is told of overflows by `report_overflow`.
+An outer one handles each micro-step, and `report_overflow` reports overflows to it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def update_if(
       update: A function that calls the inner optimizer and returns True.
 
     Returns:
-      `finite`, available after the update.
+      `finite`, as a tensor that is available only after the update.
     """
     due = finite | optimizer.dynamic if is_scaled(optimizer) else finite
     done = tf.cond(due, update, lambda: tf.constant(False))
@@ -72,9 +72,9 @@ def report_overflow(
 
     Args:
       pairs: (gradient, variable) pairs of one micro-step on this replica.
-      iterations: The number of updates; corrected here.
-      overflowed: Whether the window has overflowed, a bool variable; updated here.
-      skipped: The number of skipped windows; updated here.
+      iterations: The number of updates, which this function corrects.
+      overflowed: Whether the window has overflowed, a bool variable that this function updates.
+      skipped: The number of skipped windows, which this function updates.
 
     Returns:
       The pairs. If any replica overflowed, one gradient is NaN on all replicas, so that the outer
@@ -89,7 +89,7 @@ def report_overflow(
 
 
 def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
-    """Return whether any gradient on any replica is not finite; the result is the same on all."""
+    """Return whether any gradient on any replica is not finite; all replicas get the same."""
     flags = [tf.reduce_all(tf.math.is_finite(values_of(g))) for g in gradients]
     bad = 1.0 - tf.cast(tf.reduce_all(flags), tf.float32)
     if replicas_in_sync() > 1:

@@ -1,4 +1,4 @@
-"""Compiled losses that report their divisor to the current micro-batch."""
+"""Compiled losses that report their divisors to the current micro-batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
 
 _EXAMPLES = "examples"
-# The mixin's methods call those of the loss's class, which follows it in the bases.
+# The mixin's methods call those of the loss's class, which comes after the mixin in the bases.
 _Mixin: Any = tf_keras.losses.Loss if TYPE_CHECKING else object
 
 
@@ -66,7 +66,7 @@ class _MeasuredLoss(_Mixin):
 
 
 def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
-    """Return the kind of divisor of the losses' mean, and the divisor on this replica.
+    """Return the kind of divisor in the mean of `losses`, and the divisor on this replica.
 
     The divisor is None if the loss function itself returned a single value.
 
@@ -92,7 +92,7 @@ def _report(present: MicroBatch, value: tf.Tensor, kind: Hashable, size: tf.Tens
     if present.kind is None:
         present.kind, present.size = kind, size
     elif kind == present.kind == _EXAMPLES:
-        # The check is an operation of the step, because shapes may be unknown until then.
+        # Check the sizes when the step runs, because they may be unknown when it is traced.
         message = "losses of two outputs return different numbers of values; return one value per"
         tf.debugging.assert_equal(size, present.size, f"{message} example from both")
     if kind == present.kind:

@@ -1,9 +1,10 @@
-"""The current micro-batch: its weight, passed from a model's losses to its optimizers.
+"""The current micro-batch, through which a model's losses pass its weight to the optimizers.
 
 Each loss reports its divisor. In most models all losses have the same divisor: the number of
-examples, or of unmasked positions. An update divides the window's sum of gradients by its sum of
-divisors. The losses of outputs with different masks have different divisors, whose sums are known
-only when the window ends; the gradients of each such `LossPart` are accumulated separately.
+examples, or of unmasked positions. An update divides the sum of the window's gradients by the sum
+of its divisors. If outputs have different masks, their losses have different divisors, whose sums
+are known only when the window ends. Losses whose divisor differs from that of the first loss then
+form one `LossPart` per divisor, and the gradients of each part are accumulated separately.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bertaccum.accumulation.replicas import replicas_in_sync
 
 @dataclass
 class LossPart:
-    """Losses whose outputs share a divisor that differs from that of the total loss.
+    """Losses that share a divisor, which differs from the divisor of the total loss.
 
     Attributes:
       size: The divisor of the losses on this replica, a scalar.
@@ -43,13 +44,13 @@ class MicroBatch:
       examples: Number of examples, a scalar.
       size: Divisor of the total loss, a scalar: the number of examples until a loss reports
         another divisor.
-      kind: Kind of divisor that `size` is; None until the first loss has reported its divisor.
+      kind: Kind of the divisor `size`; None until the first loss has reported its divisor.
       weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
-      parts: Losses with other divisors, by kind of divisor.
-      part_gradients: Each part's (gradient, variable) pairs, by the id of the optimizer that
-        computed them.
+      parts: Losses with other divisors, keyed by the kind of divisor.
+      part_gradients: For each optimizer, keyed by its `id`, the (gradient, variable) pairs that
+        it computed for each part.
       optimizers: Optimizers that have used `size`.
-      calls: Number of training calls of each layer so far, by the layer's id.
+      calls: Number of training calls of each layer so far, keyed by the layer's `id`.
     """
 
     examples: tf.Tensor
@@ -68,7 +69,7 @@ _PRESENT: ContextVar[MicroBatch | None] = ContextVar("micro_batch", default=None
 
 @contextmanager
 def micro_batch(examples: tf.Tensor) -> Iterator[MicroBatch]:
-    """Return a context that holds this replica's micro-batch of `examples` examples."""
+    """Return a context in which `present` returns a new micro-batch of `examples` examples."""
     micro = MicroBatch(examples, size=examples)
     token = _PRESENT.set(micro)
     try:
@@ -83,7 +84,7 @@ def present() -> MicroBatch | None:
 
 
 def call_number(layer: Any) -> int:
-    """Count a training call of the layer, and return its number in the micro-batch, from 0."""
+    """Count a training call of the layer; return its number in the micro-batch, starting at 0."""
     micro = _PRESENT.get()
     if micro is None:
         return 0
@@ -113,16 +114,16 @@ def present_for(optimizer: Any) -> MicroBatch | None:
 
 
 def weigh(optimizer: Any, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
-    """Return gradients summed over examples and their weight, from gradients of a mean.
+    """Convert the gradients of a mean loss to gradients of a sum, and return them with a weight.
 
     Args:
       optimizer: The calling optimizer.
-      gradients: Gradients that Keras computed, of this replica's share of the mean over all
-        replicas.
+      gradients: The gradients that Keras computed. Their loss is this replica's share of the mean
+        over all replicas.
 
     Returns:
-      The summed gradients and their weight, a float64 scalar. Outside of a model's step, all
-      micro-batches are assumed to have the same size.
+      The summed gradients and their weight, a float64 scalar. Outside of the step of an
+      `AccumulatingModel`, all micro-batches are assumed to have the same size.
     """
     micro = present_for(optimizer)
     if micro is None:
@@ -137,8 +138,8 @@ def weigh_parts(
 
     Args:
       optimizer: The calling optimizer, which has called `differentiate_parts`.
-      in_order: A function that maps (gradient, variable) pairs to one gradient or None for each
-        of the optimizer's variables.
+      in_order: A function that maps (gradient, variable) pairs to a list with a gradient or None
+        for each of the optimizer's variables.
 
     Raises:
       ValueError: If the optimizer has not called `differentiate_parts`.
@@ -162,22 +163,22 @@ def _summed(gradients: list[Gradient], size: tf.Tensor) -> tuple[list[Gradient],
 
 
 def differentiate_parts(optimizer: Any, pairs: list[Any], loss: tf.Tensor, factor: Any) -> list:
-    """Compute the gradients of the current loss parts, for `weigh_parts` to return.
+    """Compute the gradients of the current loss parts, which `weigh_parts` will return.
 
     Args:
       optimizer: The calling optimizer.
       pairs: (gradient, variable) pairs of the total loss.
       loss: The total loss, which contains the parts' values without their gradients. Its
-        derivative with respect to these values is their weight in the total: the product of loss
-        weight, share of the replica and loss scale.
+        derivative with respect to the value of a part is the part's weight in the total: the
+        product of the loss weight, the replica's share and the loss scale.
       factor: Factor by which the parts' gradients are multiplied, a scalar.
 
     Returns:
-      The pairs, with zeros instead of None for variables that only a part has gradients for.
+      The pairs. If only loss parts depend on a variable, its gradient is zeros instead of None.
 
     Raises:
       ValueError: If there are loss parts and the optimizer is inside a `LossScaleOptimizer`,
-        which would unscale the gradients of the loss but not those of the parts.
+        which would unscale the gradients of the total loss but not those of the parts.
     """
     micro = _PRESENT.get()
     if micro is None or not micro.parts:

@@ -1,6 +1,8 @@
-"""Models that accumulate gradients in `fit`, weighted by the size of each micro-batch.
+"""Models that accumulate gradients in `fit`.
 
-They also know where an epoch ends, and apply the partial window there."""
+They weight each micro-batch by the divisor of its loss. At the end of an epoch they apply the
+partial window, drop it or carry it over to the next epoch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from bertaccum.accumulation import checks, measured_loss, micro_batch, serializa
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
-# AccumulatingModel is a mixin, because Keras changes the bases of subclasses of Model.
+# AccumulatingModel is a mixin, not a Model, because Keras changes the bases of Model's subclasses.
 _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
 
 
@@ -41,10 +43,10 @@ def accumulate_gradients(
     """Make a model accumulate gradients in `fit`, `train_on_batch` and a custom `train_step`.
 
     Each micro-batch is weighted by the divisor of its loss: the number of examples, or the number
-    of unmasked positions if the output or the loss has a mask. Every update therefore equals that
-    of its window as one batch, whatever the sizes of the micro-batches. An `AccumulatingOptimizer`
-    alone cannot guarantee this, because Keras does not pass the divisor to it. Regularization
-    losses count once per update.
+    of unmasked positions if the output or the loss has a mask. Every update therefore equals the
+    update from one large batch with the same examples, whatever the sizes of the micro-batches.
+    An `AccumulatingOptimizer` alone cannot guarantee this, because Keras does not pass the
+    divisor to it. Regularization losses count once per update.
 
     Args:
       model: A functional, Sequential or subclassed model. It is changed in place and becomes an
@@ -54,12 +56,12 @@ def accumulate_gradients(
         it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` also drops
         the partial window of an earlier, interrupted `fit`.
       loss_weight: A function of `y`, `y_pred` and `sample_weight` that returns the divisor of
-        the batch's loss, a scalar. It is needed only for losses that do not return one value per
-        example, whose divisor is unknown.
+        the batch's loss, a scalar. It is needed only if a loss does not return one value per
+        example, because the divisor of such a loss is unknown.
 
     Returns:
-      The same model. `compile` now wraps any optimizer with the default options. For other
-      options, compile the model with an `AccumulatingOptimizer`.
+      The same model. Its `compile` wraps any optimizer in an `AccumulatingOptimizer` with default
+      options. For other options, compile the model with an `AccumulatingOptimizer`.
 
     Warns:
       UserWarning: If the model has layers that make exact accumulation impossible.
@@ -116,8 +118,8 @@ class AccumulatingModel(_Mixin):
             )
 
     def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
-        """Return the optimizers that the model's steps have used so far, by id."""
-        # Keras does not track objects in the instance's dict as parts of the model.
+        """Return the optimizers that the model's steps have used so far, keyed by `id`."""
+        # Keras would track an attribute, but not an entry of `__dict__`, as a part of the model.
         return self.__dict__.setdefault("_accumulating", {})
 
     def compute_loss(
@@ -152,9 +154,10 @@ class AccumulatingModel(_Mixin):
         return callbacks
 
     def end_window(self) -> None:
-        """Apply or drop a partial window, as `on_partial` says.
+        """Apply or drop a partial window, or leave it if `on_partial` is `carry`.
 
-        Call this when training without `fit`, for example with `train_on_batch`.
+        Call this at the end of each epoch if you train without `fit`, for example with
+        `train_on_batch`.
         """
         on_partial = self._accumulation.on_partial
         if on_partial != "carry":
@@ -182,11 +185,11 @@ class AccumulatingModel(_Mixin):
         return list(used.values())
 
     def _get_optimizer(self, optimizer: Any) -> AccumulatingOptimizer:
-        # `compile` calls this hook to wrap every optimizer.
+        # `compile` passes every optimizer to this hook.
         optimizer, steps = super()._get_optimizer(optimizer), self._accumulation.steps
         if isinstance(getattr(optimizer, "inner_optimizer", None), AccumulatingOptimizer):
             raise ValueError(
-                "the LossScaleOptimizer, which mixed_float16 needs, is outside; put it inside:"
+                "the LossScaleOptimizer that mixed_float16 needs is outside; put it inside:"
                 " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
             )
         if not isinstance(optimizer, AccumulatingOptimizer):
@@ -241,10 +244,10 @@ _tf_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
 
 
 class _EpochEnd(tf_keras.callbacks.Callback):
-    """A callback that ends the window of each epoch before validation.
+    """A callback that ends the partial window of each epoch, before validation.
 
-    When `fit` begins, it drops the partial window of an interrupted `fit`. `on_partial` decides
-    about both.
+    When `fit` begins, the callback drops the partial window of an interrupted `fit`. If
+    `on_partial` is `carry`, it does neither.
     """
 
     def __init__(self, model: AccumulatingModel) -> None:

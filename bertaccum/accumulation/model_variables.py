@@ -1,4 +1,4 @@
-"""A model's variables in a fixed order, with the sets that receive gradients together."""
+"""A model's variables in a fixed order, and the sets of them that receive gradients together."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class ModelVariables:
         """Return the position of a variable in `variables`.
 
         Raises:
-          ValueError: If it is not one of them.
+          ValueError: If the optimizer was built without this variable.
         """
         try:
             return self._positions[_tf_compat.variable_key(self._optimizer, variable)]
         except KeyError:
             raise ValueError(
-                f"AccumulatingOptimizer was built with other variables, without {variable.name};"
+                f"AccumulatingOptimizer was built without the variable {variable.name};"
                 " call build() with all variables before the first step, or create a new optimizer"
                 " for another model"
             ) from None
@@ -61,9 +61,10 @@ class ModelVariables:
         return gradients
 
     def candidates(self) -> list[frozenset[int]]:
-        """Return the sets of positions that may have gradients in a window, smallest first.
+        """Return the sets of variables that may have gradients in a window, smallest first.
 
-        These are the sets noted so far, all unions of two of them, and the set of all variables.
+        The sets contain positions in `variables`. They are the sets in `together`, all unions of
+        two of them, and the set of all variables.
         """
         pairs = {one | other for one, other in itertools.product(self.together, repeat=2)}
         return sorted(pairs | {frozenset(range(len(self.variables)))}, key=len)

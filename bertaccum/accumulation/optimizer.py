@@ -1,13 +1,13 @@
 """An optimizer that accumulates gradients over micro-steps and applies one exact update.
 
-The optimizer sums gradients and their weights in `GradientSums`. Their quotient is the mean over
-the whole window for micro-batches of any sizes, unlike a mean of means. `window_update.py`
-computes it once per window.
+The optimizer sums gradients and their weights in `GradientSums`. Their quotient, unlike a mean of
+means, is the exact mean over the window, whatever the sizes of the micro-batches.
+`window_update.py` computes the quotient once per window.
 
 The optimizer has two interfaces. With the explicit one, the caller passes each micro-batch's
 weight to `accumulate` and calls `apply` once per window. With the Keras interface,
-`apply_gradients` accumulates, and every N-th call also applies the update. Both reduce the
-gradients over replicas once per update.
+`apply_gradients` accumulates, and every N-th call also applies the update. Both interfaces reduce
+the gradients over replicas once per update.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class AccumulatingOptimizer(DelegatingOptimizer):
       accumulation_steps: Number of micro-steps in a window for `apply_gradients`: an integer, a
         variable, or a function of the update number. A change takes effect at the next
         window. `accumulate` and `apply` ignore it.
-      reduction: Reduction of the window's gradients: `mean`, `sum`, or `running_mean`, which
-        computes the mean but stores it, instead of the sum, in the accumulators.
+      reduction: Reduction of the window's gradients: `mean`, `sum` or `running_mean`. The last
+        also computes the mean, but the accumulators store a running mean instead of a sum.
       accumulator_dtype: Dtype of the accumulators. The default is that of each variable, but at
         least float32. Accumulators narrower than float32 store the running mean.
-      nonfinite: Treatment of a window whose gradient, or its norm in float32, is not finite:
-        `skip` it, `raise` an error, or `propagate` it to the inner optimizer.
+      nonfinite: Treatment of a window whose gradient is not finite or has a norm that overflows
+        float32: `skip` the window, `raise` an error, or `propagate` the gradient to the inner
+        optimizer.
       gradient_transform: A function that maps the list of (mean gradient, variable) pairs to the
         list that the inner optimizer receives, such as `ClipByGlobalNorm(1.0)`. See
         `contracts.py`.
@@ -104,8 +105,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """Create the state for `var_list`; only these variables can be trained afterwards.
 
         Raises:
-          ValueError: If the optimizer was built without one of these variables, or was created
-            outside of the strategy's scope.
+          ValueError: If the optimizer was already built without one of these variables, or was
+            created outside of the strategy's scope.
         """
         if self._trained.variables:
             for variable in var_list:
@@ -145,7 +146,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
     @property
     def pending(self) -> bool:
-        """Whether a window has started; do not read this inside a `tf.function`."""
+        """Whether there is a partial window; do not read this inside a `tf.function`."""
         return not self._nothing and bool(self._state.step.numpy() > 0)
 
     @property
@@ -156,7 +157,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     # --- Explicit use ---------------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return the loss to differentiate; it is scaled if the inner optimizer scales losses."""
+        """Return the loss to differentiate: `loss` times the inner loss scale, if there is one."""
         return loss_scaling.scaled_loss(self.inner, loss)
 
     def accumulate(self, grads_and_vars: GradsAndVars, weight: Any = 1.0) -> None:
@@ -164,7 +165,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
         Args:
           grads_and_vars: (gradient, variable) pairs of a loss *summed* over the examples. A
-            gradient may be None or `IndexedSlices`; variables may be missing.
+            gradient may be None or `IndexedSlices`, and pairs without a gradient may be left out.
           weight: Weight of the micro-step, usually its number of examples; a scalar.
 
         Raises:
@@ -180,14 +181,15 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """Update the variables with the gradients of all replicas, and start a new window.
 
         A variable without a gradient in the window does not change: it does not decay, and its
-        moments stay the same. A `tf.function` guarantees this only for sets of variables that had
-        gradients in the same micro-step before it was traced, and for unions of two such sets,
-        so trace the micro-steps first. For other sets, a missing gradient counts as zero.
+        moments stay the same. If a `tf.function` calls this method, trace all micro-steps before
+        it. The method knows only sets of variables that had gradients in a micro-step traced
+        earlier, and the unions of two such sets. If the variables with gradients in a window form
+        another set, a missing gradient counts as zero.
 
         Args:
           report: Numbers of this replica, [n], which are summed over replicas in the same
-            reduction. If the first sum is not 0, all replicas discard the window, and nothing
-            else changes.
+            reduction as the gradients. If the first sum is not 0, all replicas discard the
+            window, and nothing else changes.
 
         Returns:
           Whether the update was applied, a bool scalar. It is False if the window was discarded
@@ -218,9 +220,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """Avoid copies of the accumulators of embeddings in `apply`.
 
         TensorFlow copies a variable that received IndexedSlices, such as the gradients of an
-        embedding, when the variable is read. The copy of BERT-Small's word embeddings took 3% of
-        an update.
-        Call this before `apply`, in the same function, unless XLA compiles the function.
+        embedding, when the variable is read. For BERT-Small's word embeddings, the copy took 3% of
+        the time of an update. Call this method before `apply`, in the same function, unless XLA
+        compiles the function.
         """
         if not self._nothing:
             self._state.sums.avoid_copies()
@@ -240,7 +242,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return self._update_at_once([(gradients, tf.cast(weight, tf.float64))])
 
     def flush(self) -> tf.Tensor:
-        """Apply a partial window, with exact weights.
+        """Apply a partial window; a mean is taken over the examples that the window contains.
 
         Returns:
           Whether an update was applied, a bool scalar. It is False if there was no partial window
@@ -257,8 +259,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return applied
 
     def traced_flush(self) -> tf.Tensor:
-        """Call `flush` in a `tf.function`, which is faster when called after every epoch."""
-        # The argument grows with new sets of variables or new sums, which need a new trace.
+        """Call `flush` in a `tf.function`, which is faster if it is called repeatedly."""
+        # The argument grows when there are new sets of variables or new sums, so that
+        # TensorFlow traces the function again.
         return self._flush(len(self._trained.together) + len(self._state.all_sums))
 
     @functools.cached_property
@@ -337,11 +340,11 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
     ) -> list[tuple[Gradient, tf.Variable]]:
-        """Return (gradient, variable) pairs; the loss is scaled if the inner optimizer does so.
+        """Return (gradient, variable) pairs of the loss, multiplied by the inner loss scale if any.
 
         With an inner or outer `LossScaleOptimizer`, the loss is divided by the number of
         micro-steps (rounded up to a power of two) before it is differentiated, and its gradients
-        are multiplied by it afterwards. Otherwise a micro-batch's gradients would be
+        are multiplied by this number afterwards. Otherwise a micro-batch's gradients would be
         `accumulation_steps` times its share of the window's gradients, and could overflow float16
         in windows that do not overflow as one large batch.
         """
@@ -362,7 +365,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
 
     def _power_of_two(self) -> tf.Tensor:
-        """Return the number of micro-steps, rounded up to a power of two, which divides exactly."""
+        """Return the number of micro-steps, rounded up to a power of two to divide exactly."""
         exponent = tf.math.ceil(tf.math.log(tf.cast(self._steps(), tf.float32)) / math.log(2))
         return tf.pow(2.0, exponent)
 
@@ -417,7 +420,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return self.iterations
 
     def aggregate_gradients(self, grads_and_vars: GradsAndVars) -> list[Any]:
-        """Start a micro-step, and return the pairs; gradients are reduced only in `apply`.
+        """Start a micro-step, and return the pairs; `apply` will reduce their gradients.
 
         A `LossScaleOptimizer` around this optimizer calls this method for all gradients, finite
         or not.
@@ -457,7 +460,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         super().set_weights(weights)
 
     def _make_parts(self, missing: int) -> None:
-        # The first step creates the parts, but a newly loaded model has not had one.
+        # The first micro-step creates the parts, but a newly loaded model has not run one yet.
         for _ in range(0 if self._nothing else missing // len(self._state.sums.variables)):
             self._state.part(len(self._state.parts))
 
@@ -475,9 +478,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScaleOptimizer):
     """An accumulating optimizer with a `LossScaleOptimizer` inside.
 
-    `AccumulatingOptimizer(LossScaleOptimizer(...))` creates an instance. The class only adds the
-    interface of a `LossScaleOptimizer`. It derives from it because, under mixed_float16,
-    `model.compile` wraps any other optimizer in a `LossScaleOptimizer`.
+    `AccumulatingOptimizer(LossScaleOptimizer(...))` creates an instance of this class, which only
+    adds the interface of a `LossScaleOptimizer`. It is a subclass of `LossScaleOptimizer` because
+    `model.compile`, under mixed_float16, wraps every other optimizer in a `LossScaleOptimizer`.
     """
 
     inner_optimizer = delegated("inner", "inner_optimizer")

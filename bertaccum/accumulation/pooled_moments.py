@@ -1,4 +1,4 @@
-"""Mean and variance of a window of batches, pooled one batch at a time."""
+"""Mean and variance of all values in a window, pooled one micro-batch at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PooledMoments(_tf_compat.AutoTrackable):
         first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
         self.calls = replicated(tf.zeros([], tf.int64), first)
         self.length = replicated(tf.zeros([], tf.int64), first)
-        # A window of large images has more values than float32 can count.
+        # A window of large images may have more values than float32 can count.
         self.count = replicated(tf.zeros(shape, tf.float64), mean)
         self.mean = replicated(tf.zeros(shape, dtype), mean)
         self.variance = replicated(tf.zeros(shape, dtype), mean)
@@ -40,17 +40,17 @@ class PooledMoments(_tf_compat.AutoTrackable):
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """All variables, keyed by their names in the .keras format."""
+        """All variables, keyed by the names under which a .keras file stores them."""
         return {n: getattr(self, n) for n in ("calls", "length", "count", "mean", "variance")}
 
     def add(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
-        """Add the moments of a batch to those of the window.
+        """Add the moments of a micro-batch to those of the window.
 
-        The formula weights the new moments by the batch's share of all values. Unlike sums of
-        squares, it never subtracts large, nearly equal numbers.
+        The formula weights the new moments by the micro-batch's share of all values. Unlike a
+        formula with sums of squares, it never subtracts large, nearly equal numbers.
 
         Args:
-          count: Number of values of each channel in the batch, float64.
+          count: Number of values of each channel in the micro-batch, float64.
           mean: Mean of these values, for each channel.
           variance: Variance of these values, for each channel.
         """
@@ -58,7 +58,7 @@ class PooledMoments(_tf_compat.AutoTrackable):
         share = tf.cast(tf.math.divide_no_nan(count, total), mean.dtype)
         shift = mean - self.mean
         growth = variance - self.variance + (1 - share) * shift**2
-        # A batch without values has NaN moments and a share of zero.
+        # A micro-batch without values has NaN moments and a share of zero.
         self.variance.assign_add(tf.math.multiply_no_nan(growth, share))
         self.mean.assign_add(tf.math.multiply_no_nan(shift, share))
         self.count.assign(total)

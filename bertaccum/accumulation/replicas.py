@@ -18,7 +18,7 @@ def summed(value: tf.Tensor, name: str) -> tf.Variable:
 def alike(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
     """Create a per-replica scalar to which all replicas assign the same values.
 
-    The replicas do not communicate, so a checkpoint saves the first replica's value.
+    The replicas do not communicate to save it: a checkpoint contains the first replica's value.
     """
     return replicated(tf.constant(value, dtype), tf.VariableAggregation.ONLY_FIRST_REPLICA, name)
 
@@ -56,8 +56,8 @@ def first(value: Any) -> Any:
 def strategy_outside_replicas(variable: tf.Variable | None) -> tf.distribute.Strategy | None:
     """Return a variable's strategy if the caller is outside of its replicas, otherwise None.
 
-    Code outside of `strategy.scope()` is also outside of all replicas. There, only the variable
-    refers to its strategy.
+    Code outside of `strategy.scope()` is also outside of all replicas. There, the strategy can be
+    found only through the variable.
     """
     present = tf.distribute.get_strategy()
     if tf.distribute.in_cross_replica_context():
@@ -75,10 +75,10 @@ def run_on_all(
 
 
 def run_if(condition: tf.Tensor, function: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Call a function on all replicas if a condition is true; call this from each replica.
+    """Call a function on all replicas if a condition is true; each replica must call `run_if`.
 
-    The branch is inside a `merge_call`, because TensorFlow forbids a `merge_call` inside a
-    replica's branch.
+    The branch is inside a `merge_call`, because TensorFlow forbids calling `merge_call` inside a
+    branch on a replica.
 
     Args:
       condition: Whether to call the function, a bool scalar that is the same on all replicas.
@@ -105,7 +105,7 @@ def replicas_in_sync() -> int:
 def sum_over_replicas(
     tensors: list[tf.Tensor], numbers: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Return sums over replicas, computed in one reduction per dtype (usually one in all).
+    """Return sums over replicas, computed with one reduction per dtype; usually there is only one.
 
     Args:
       tensors: Tensors of this replica.

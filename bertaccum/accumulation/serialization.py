@@ -21,7 +21,7 @@ def to_optimizer(config: dict[str, Any], custom_objects: Any) -> Any:
     known = vars(tf_keras.optimizers) | (custom_objects or {})
     legacy = "module" not in config
     found = tf_keras.optimizers.deserialize(dict(config), known, use_legacy_format=legacy)
-    # tf_keras returns the name of a class that it does not know.
+    # If tf_keras does not know the class, it returns the class's name.
     return revived(config, custom_objects) if isinstance(found, str) else found
 
 
@@ -66,7 +66,7 @@ def revived(value: Any, custom_objects: Any) -> Any:
 
 
 def described(kind: type, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the Keras serialization of an object of this class with this config."""
+    """Return the Keras serialization of an object of class `kind` with this config."""
     return {
         "module": kind.__module__,
         "class_name": kind.__name__,

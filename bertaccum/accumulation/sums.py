@@ -13,17 +13,18 @@ from bertaccum.accumulation.replicas import alike, here, replicated, summed
 
 
 class GradientSums(tf.Module):
-    """An accumulator for each variable, with their total weight.
+    """An accumulator for each variable, and the total weight of the gradients added to them.
 
     Each replica has its own accumulators; no method communicates between replicas. Accumulators
-    narrower than float32 store the running mean, which is no larger than a single gradient, so
-    that the narrow dtype loses less precision than with a growing sum. A checkpoint in the middle
-    of a window saves the sum over replicas; for running means, this assumes that all replicas
-    have the same weight.
+    narrower than float32 store the running mean. Unlike a sum, it does not grow during the
+    window, so the narrow dtype loses less precision. A checkpoint saved in the middle of a window
+    contains the sums over replicas; for running means, this is exact only if all replicas have
+    the same weight.
 
     Args:
       variables: The model's variables.
-      dtype: Dtype of the accumulators, or None for that of each variable, but at least float32.
+      dtype: Dtype of the accumulators. None stands for the dtype of each variable, but at least
+        float32.
       running_mean: Whether to store the mean of the gradients added so far instead of the sum.
       prefix: Prefix of the accumulators' names, for optimizers with several `GradientSums`.
     """
@@ -50,7 +51,7 @@ class GradientSums(tf.Module):
         )
         # Positions of the accumulators that received IndexedSlices.
         self._scattered: set[int] = set()
-        # Constant folding would turn a constant zero into a second copy of every accumulator.
+        # With a constant zero, constant folding would keep a tensor of zeros per accumulator.
         self._zero = summed(tf.zeros([]), f"{prefix}zero")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
@@ -77,7 +78,8 @@ class GradientSums(tf.Module):
 
         Args:
           alone: Whether no other replica's sums will be added. Running means are then returned
-            unchanged with weight 1, because their sums take as much memory as the model.
+            unchanged, with weight 1, because converting them to sums would take as much memory
+            as the model.
 
         Returns:
           One tensor or variable for each of the model's variables, and their weight, a float64
@@ -95,7 +97,7 @@ class GradientSums(tf.Module):
         ], weight
 
     def avoid_copies(self) -> None:
-        """Allow reading the accumulators that received IndexedSlices without a copy."""
+        """Avoid copies when the accumulators that received IndexedSlices are read."""
         for position in self._scattered:
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
 
@@ -115,7 +117,7 @@ class GradientSums(tf.Module):
         zero = tf.cast(self._zero, total.dtype)
         if not scattered:
             return total.assign(tf.broadcast_to(zero, total.shape), read_value=False)
-        # An accumulator that received IndexedSlices supports updates in place.
+        # An accumulator that received IndexedSlices can be set to zero in place.
         rows = tf.range(total.shape[0])
         return tf.raw_ops.ResourceScatterUpdate(resource=total.handle, indices=rows, updates=zero)
 
@@ -147,14 +149,14 @@ class WindowState:
         self.parts: list[GradientSums] = track("_parts", _tf_compat.tracked_list())
 
     def main(self) -> GradientSums:
-        """Return the summed gradients of the loss; create them at the first call."""
+        """Return the summed gradients of the loss; create them on the first call."""
         if self.sums is None:
             with tf.init_scope():
                 self.sums = self._track("_sums", self._make_sums(""))
         return self.sums
 
     def part(self, number: int) -> GradientSums:
-        """Return the summed gradients of a part of the loss; create them at the first call."""
+        """Return the summed gradients of a part of the loss; create them on the first call."""
         while len(self.parts) <= number:
             with tf.init_scope():
                 self.parts.append(self._make_sums(f"part_{len(self.parts)}_"))
@@ -176,7 +178,7 @@ class WindowState:
         self.step.assign(0)
         if accumulate:
             self.main()
-            # A window that overflowed ended without `reset`.
+            # If the previous window overflowed, it ended without `reset`.
             tf.cond(self.overflowed, self._reset_sums, tf.no_op)
         self.overflowed.assign(False)
         return tf.no_op()
@@ -204,10 +206,10 @@ def _add_to_mean(
     mean: tf.Variable, gradient: Gradient, weight: tf.Tensor, total_weight: tf.Tensor
 ) -> None:
     """Compute mean <- mean (1 - weight / total) + gradient / total, in at least float32."""
-    # Wait for the gradient before casting the mean, which takes memory in float32.
+    # The mean takes memory in float32, so cast it only when the gradient is available.
     with tf.control_dependencies([] if gradient is None else [values_of(gradient)]):
         dtype = compute_dtype(mean)
-        # The first micro-step may have no examples.
+        # The total weight is 0 if the first micro-step has no examples.
         kept = 1 - tf.math.divide_no_nan(weight, total_weight)
         old = tf.cast(here(mean), dtype) * tf.cast(kept, dtype)
         share = tf.cast(tf.math.reciprocal_no_nan(total_weight), dtype)

@@ -16,7 +16,7 @@ from bertaccum.accumulation.contracts import MeanGradients
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class ClipByGlobalNorm:
-    """A transform that bounds the global norm of all gradients by multiplying them by a factor.
+    """A transform that bounds the global norm of the gradients by multiplying all by one factor.
 
     It implements `ScalesByFactor`.
 

@@ -17,7 +17,7 @@ from bertaccum.accumulation.gradient_tensors import compute_dtype, times
 from bertaccum.accumulation.replicas import first, sum_over_replicas
 
 # For each divisor, a pair of the summed gradients, one per variable of the model, and their
-# weight, a float64 scalar. The first pair belongs to the loss, the others to its parts.
+# weight, a float64 scalar. The first pair belongs to the total loss, the others to its parts.
 Groups: TypeAlias = Sequence[tuple[Sequence[Any], tf.Tensor]]
 
 
@@ -47,16 +47,17 @@ def reduced(groups: Groups, used: Sequence[int], report: Any) -> tuple[Groups, A
 
 
 def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
-    """Return the sums and the factor that turns them into means, unless the reduction is `sum`.
+    """Return a tensor for each variable, and the factor that turns it into the reduced gradient.
 
-    Returns:
-      One sum for each variable, and the factor that turns it into the mean, a float64 scalar. The
-      means themselves are not computed, because they take as much memory as the model.
+    With a single group, the tensors are its sums, and the factor, a float64 scalar, divides them
+    by the weight. The means themselves are not computed: they take as much memory as the model.
+    With several groups, the tensors are already divided, and the factor is 1. If the reduction is
+    `sum`, nothing is divided.
     """
     weights = [tf.ones_like(w) if reduction == "sum" else w for _, w in groups]
     if len(groups) == 1:
         return groups[0][0], 1 / weights[0]
-    shares = [tf.math.reciprocal_no_nan(w) for w in weights]  # A weight of 0 adds nothing.
+    shares = [tf.math.reciprocal_no_nan(w) for w in weights]  # A group of weight 0 adds nothing.
     totals = [
         tf.add_n([times(tf.convert_to_tensor(s), f) for s, f in zip(own, shares, strict=True)])
         for own in zip(*(sums for sums, _ in groups), strict=True)
@@ -98,7 +99,7 @@ def allowed(finite: tf.Tensor, nonfinite: str) -> tf.Tensor:
     """
     if nonfinite == "propagate":
         return tf.ones_like(finite)
-    if nonfinite == "raise":  # XLA ignores the assertion; there, the window is skipped.
+    if nonfinite == "raise":  # XLA ignores the assertion, so a compiled update is skipped.
         message = "the window's gradient is not finite"
         with tf.control_dependencies([tf.debugging.assert_equal(finite, True, message)]):
             return tf.identity(finite)
@@ -116,15 +117,15 @@ def hand_over(
 ) -> tf.Tensor:
     """Update the variables on all replicas.
 
-    The branches are inside a `merge_call`, because TensorFlow forbids a `merge_call` inside a
-    replica's branch.
+    The branches are inside a `merge_call`, because TensorFlow forbids calling `merge_call` inside
+    a branch on a replica.
 
     Args:
       pairs: (gradient, variable) pairs for the inner optimizer.
       factor: Factor by which the inner optimizer multiplies the gradients, a float64 scalar.
       if_so: Whether the replicas agree to the update and whether it is allowed, two bool scalars.
-      candidates: Sets of positions of variables. The first set that contains all touched
-        variables is updated.
+      candidates: Sets of variables, given as positions. The variables in the first set that
+        contains all touched variables are updated.
       touched: Whether each of the model's variables had a gradient, [variables] bool.
       update: A function that calls the inner optimizer on a replica, for one set.
       update_if: A function that calls its second argument if its first argument is true, and
@@ -160,7 +161,7 @@ def hand_over(
 
 
 def _global_norm(gradients: list[Any]) -> tf.Tensor:
-    """Return the global norm, a float64 scalar, of tensors of any dtype, which are read in turn."""
+    """Return the global norm of tensors with any dtypes, a float64 scalar."""
     squares: list[tf.Tensor] = []
     for gradient in gradients:
         # Reading a variable that received IndexedSlices copies it, so read one at a time.

@@ -23,9 +23,9 @@ def gelu(given: tf.Tensor) -> _WithGradient:
     """Apply the tanh approximation of the Gaussian error linear unit.
 
     BERT was pretrained with this approximation. The values equal those of
-    `tf.nn.gelu(x, approximate=True)`, whose gradient keeps every intermediate result in memory;
-    this one keeps only the derivative. Lower-precision inputs are converted to float32 for the
-    computation.
+    `tf.nn.gelu(x, approximate=True)`. The gradient of that function keeps every intermediate result
+    in memory; the gradient of this one keeps only the derivative. Lower-precision inputs are
+    converted to float32 for the computation.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 
@@ -38,7 +38,8 @@ def gelu(given: tf.Tensor) -> _WithGradient:
     x = _precise(given)
     inner = x * (_LINEAR + _CUBIC * tf.square(x))
     gate = tf.sigmoid(inner)
-    # x times the derivative of `inner` equals 3 inner - 2 linear x. Each line is one pass.
+    # x times the derivative of `inner` equals 3 inner - 2 linear x. Each line below makes one pass
+    # over memory.
     times_x = tf.add_n([inner, inner, inner, x * (-2 * _LINEAR)])
     derivative = gate + tf.raw_ops.SigmoidGrad(y=gate, dy=times_x)
     derivative = tf.cast(derivative, given.dtype)
@@ -50,8 +51,8 @@ def gelu(given: tf.Tensor) -> _WithGradient:
 def gelu_erf(given: tf.Tensor) -> _WithGradient:
     """Apply the exact Gaussian error linear unit: x times the normal CDF at x.
 
-    Hugging Face's configurations call it `gelu`. Like `gelu`, this function keeps only the
-    derivative in memory and computes lower-precision inputs in float32.
+    Hugging Face's configurations call this function `gelu`. It keeps only the derivative in memory,
+    and converts lower-precision inputs to float32 for the computation.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
 

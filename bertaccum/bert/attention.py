@@ -1,4 +1,4 @@
-"""Self-attention with a closed-form gradient: half the time of einsum, and less memory."""
+"""Self-attention with a closed-form gradient. It takes half the time of einsum, and less memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def attention(
     shrink = 1 / math.sqrt(query.shape[-1])
 
     def dropped(weights: tf.Tensor) -> tf.Tensor:
-        # Multiplication is faster than selection in bfloat16.
+        # In bfloat16, multiplication is faster than `tf.where`.
         return weights if keep is None else weights * tf.cast(keep, weights.dtype)
 
     @tf.custom_gradient
@@ -80,7 +80,7 @@ def _turned(x: tf.Tensor) -> tf.Tensor:
 
 
 class SelfAttention(tf_keras.layers.Layer):
-    """A multi-head attention layer in which tokens attend to the tokens of their example.
+    """A multi-head attention layer in which each token attends to the tokens of its example.
 
     It has the same weights as Keras' `MultiHeadAttention`, in attributes of the same names, because
     checkpoints identify weights by these names.
@@ -145,6 +145,6 @@ class SelfAttention(tf_keras.layers.Layer):
             shape = tf.stack([batch, heads, length, tf.shape(key)[1]])
             keep, scale = self._dropout_layer.keep(shape, 4)
         padding = 1 - tf.cast(mask[:, tf.newaxis, :1], query.dtype)
-        # With half of the lowest number, adding a score cannot overflow, and the weight is 0.
+        # Adding a score to half of the lowest number cannot overflow, and gives a weight of 0.
         bias = padding * (float(query.dtype.min) / 2)
         return self._output_dense(self._attention(query, key, value, bias, keep, scale))

@@ -11,7 +11,7 @@ from bertaccum.bert.encoder_config import ACTIVATIONS, EncoderConfig
 from bertaccum.errors import InputError
 from bertaccum.files import read_text
 
-# Twenty times the size of BERT-Large; a larger model means that a dimension was mistyped.
+# Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
 _MOST_PARAMETERS = 7_000_000_000
 
 

@@ -49,9 +49,9 @@ class Projection(tf_keras.layers.Layer):
 
     Args:
       output_shape: Sizes of the output axes.
-      input_axes: Number of last axes of the input to sum over.
+      input_axes: Number of trailing axes of the input to sum over.
       kernel_initializer: Initializer of the kernel; the bias starts at zero.
-      dense: Function with the signature of `dense`, which computes the product.
+      dense: Function with the signature of `dense`, which computes the outputs.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 

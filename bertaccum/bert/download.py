@@ -34,7 +34,7 @@ MEMBERS = (
     "bert_model.ckpt.index",
     "bert_model.ckpt.data-00000-of-00001",
 )
-# A damaged zip makes zipfile read the wrong bytes, which raises any of these errors.
+# A damaged zip makes zipfile read the wrong bytes, which can raise any of these errors.
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -49,7 +49,7 @@ _TIMEOUT_SECONDS = 30
 
 
 def checkpoint_url(preset: str) -> str:
-    """Return the URL of a preset's zip; `BERTACCUM_CHECKPOINT_URL` overrides its base."""
+    """Return the URL of a preset's zip; `BERTACCUM_CHECKPOINT_URL` overrides the base URL."""
     config = PRESET_CONFIGS[preset]
     # The 2020 release has 24 sizes, but not BERT-Large.
     release = "2018_10_18" if preset == "bert-large" else "2020_02_20"
@@ -64,7 +64,7 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
     """Return the folder of a preset's checkpoint, downloading it unless it is in the cache.
 
     Raises:
-      InputError: The network is down, the URL has no such file, or the file is damaged.
+      InputError: The network is down, the server does not have the file, or the file is damaged.
     """
     folder = _folder_of(preset)
     if preset_folder(preset) is None:
@@ -138,7 +138,7 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
 
 
 def _cause(error: Exception) -> str:
-    """Return the original error's message; requests and urllib3 wrap it in other exceptions."""
+    """Return the message of the original error; requests and urllib3 wrap errors in others."""
     found: Any = error
     while found.args and isinstance(found.args[0], Exception):
         found = found.args[0]
@@ -180,4 +180,4 @@ def _check_digest(part: Path, hashes: str) -> None:
             digest.update(block)
     if base64.b64encode(digest.digest()).decode() != found[1]:
         part.unlink()
-        raise OSError("the downloaded file is damaged: its MD5 digest differs")
+        raise OSError("the downloaded file is damaged: its MD5 digest differs from the server's")

@@ -1,9 +1,10 @@
 """Dropout with one mask per example, independent of how a window is split into micro-batches.
 
-For each update, a pool of mask rows is drawn from the seed. The row for an example's token at a
-site of the model depends only on the seed and the example's position in the window. The masks
-therefore stay the same if a window is split differently, padded to another length, run again after
-running out of memory, or recomputed. Looking up rows is also faster than drawing them.
+For each update, a pool of mask rows is drawn from the seed. The row for a token depends only on the
+seed, the dropout layer, the position of the token in its example, and the position of the example
+in the window. The masks therefore stay the same if a window is split differently, padded to another
+length, run again after running out of memory, or recomputed. Looking up rows is also faster than
+drawing them.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Masks:
     """The masks of one update.
 
     Args:
-      seed: Integers [2] from which the pools and offsets are drawn.
+      seed: Seed from which the pools and offsets are drawn, two integers.
       pools: Booleans [rows, width] for each rate, true for values to keep.
       positions: Positions of the examples in the window, [examples] int32.
-      examples: Offset of each example into the rows, [examples] int32.
+      examples: Offset of each example into the rows of a pool, [examples] int32.
       first: Index of the micro-batch's first example in `examples`.
       stream: "example" for one mask per example, "micro-batch" for fresh masks per micro-batch.
     """
@@ -76,7 +77,8 @@ class ExampleDropout(tf_keras.layers.Dropout):
 
     Args:
       rate: Fraction of values to drop.
-      site: Number of the layer in its model; sites use different rows.
+      site: Number of this dropout layer in the model; layers with different numbers use different
+        rows.
       width: Largest possible size of any axis of the inputs except the first.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
@@ -111,7 +113,7 @@ class ExampleDropout(tf_keras.layers.Dropout):
             return None, 1.0
         masks = present_masks()
         if masks is None:
-            raise RuntimeError("a forward pass in training needs dropout_masks")
+            raise RuntimeError("a forward pass in training needs a dropout_masks context")
         pool = masks.pools[float(self.rate)][:, : shape[-1]]
         keep = tf.gather(pool, self._rows(masks, shape, rank))
         return keep, 1 / (1 - round(self.rate * _LEVELS) / _LEVELS)
@@ -141,7 +143,7 @@ def draw_masks(
 
     Args:
       model: Model whose dropout layers are `ExampleDropout`.
-      seed: Integers [2].
+      seed: Seed of the update, two integers.
       examples: Number of examples in the window.
       positions: Positions in the window of the examples that this replica processes, [share]
         int32; None for all.
@@ -177,7 +179,7 @@ def _dropped(inputs: tf.Tensor, keep: tf.Tensor, scale: float) -> tf.Tensor:
     @tf.custom_gradient
     def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def scaled(x: tf.Tensor) -> tf.Tensor:
-            # Multiplication is faster than selection in bfloat16.
+            # In bfloat16, multiplication is faster than `tf.where`.
             return x * (tf.cast(keep, x.dtype) * tf.constant(scale, x.dtype))
 
         return scaled(inputs), scaled

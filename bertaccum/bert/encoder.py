@@ -39,8 +39,8 @@ def build_encoder(
         the pooled output needs. The first token still attends to the other tokens.
 
     Returns:
-      A model that maps `encoder_inputs` to `sequence_output` [batch, length or 1, hidden] and
-      `pooled_output` [batch, hidden].
+      A model that maps the result of `encoder_inputs` to `sequence_output` [batch, length or 1,
+      hidden] and `pooled_output` [batch, hidden].
     """
     last = config.num_hidden_layers - 1
     return networks.EncoderScaffold(
@@ -105,7 +105,7 @@ def head_dropouts(config: EncoderConfig, rate: float) -> list[ExampleDropout]:
 
 
 def checkpoint_name(name: str) -> str:
-    """Return a variable's name in checkpoints.
+    """Return the name under which checkpoints store a variable.
 
     Only the pooler's name differs: tf-models calls the pooler `cls_transform` in
     `EncoderScaffold`, but `pooler_transform` in `BertEncoder` and its checkpoint converters. Our
@@ -125,8 +125,8 @@ def _mask_width(config: EncoderConfig) -> int:
 class _Embeddings:
     """BERT's embeddings, in the form that `EncoderScaffold` accepts as `embedding_cls`.
 
-    This class is not a Keras layer: the layers that it creates become layers of the encoder
-    itself, so they have the same place in checkpoints as those of tf-models' `BertEncoder`.
+    This class is not a Keras layer. The layers that it creates therefore become layers of the
+    encoder itself, with the same place in checkpoints as in tf-models' `BertEncoder`.
 
     Args:
       config: Dimensions of the encoder.
@@ -141,7 +141,7 @@ class _Embeddings:
         ]
 
     def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return embeddings [batch, length, hidden] and attention mask [batch, length, length].
+        """Return embeddings [batch, length, hidden] and a mask [batch, length, length].
 
         Args:
           inputs: Word IDs, padding mask and segment IDs, each [batch, length] int32.

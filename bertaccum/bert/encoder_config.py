@@ -27,14 +27,14 @@ class EncoderConfig:
 
     @property
     def parameters(self) -> int:
-        """Return the number of weights, without biases and layer normalization."""
+        """The number of weights, without biases and layer normalization."""
         entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         layer = 4 * self.hidden_size + 2 * self.intermediate_size
         return (entries + self.num_hidden_layers * layer + self.hidden_size) * self.hidden_size
 
 
 def _preset(layers: int, hidden: int) -> EncoderConfig:
-    """Return a released model's dimensions: heads of size 64, feed-forward 4 times as wide."""
+    """Return the dimensions of a released model, whose attention heads have size 64."""
     return EncoderConfig(
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -43,8 +43,8 @@ def _preset(layers: int, hidden: int) -> EncoderConfig:
     )
 
 
-# Sources: Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018 for base and
-# large.
+# Sources: Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018 for bert-base and
+# bert-large.
 PRESET_CONFIGS = {
     "bert-tiny": _preset(2, 128),
     "bert-mini": _preset(4, 256),

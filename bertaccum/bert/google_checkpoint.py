@@ -1,6 +1,6 @@
 """Loader of checkpoints in Google's format.
 
-The table of tf-models-official translates the original (TF1) names. In addition, this module
+A table in tf-models-official translates the original (TF1) variable names. In addition, this module
 checks that the checkpoint has every variable of the encoder.
 """
 
@@ -44,7 +44,7 @@ def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) 
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
             f"is not a readable BERT checkpoint ({reason(error)})",
-            "download it again or name another checkpoint",
+            "download it again or use another checkpoint",
             path=checkpoint,
         ) from None
 
@@ -73,7 +73,7 @@ def _require_every_variable(
 
 
 def refuse_misfit(problems: list[str], hint: str, path: Path) -> None:
-    """Raise InputError if there are `problems` with the weights, naming the first of them."""
+    """Raise InputError if there are `problems` with the weights; the message names the first."""
     if problems:
         more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
         raise InputError(

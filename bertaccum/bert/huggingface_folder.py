@@ -22,7 +22,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import json_text
 
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-# Prefixes of tensor names: the encoder's in a file with a head, and the optional pooler's.
+# Prefixes of tensor names: for the encoder in a file with a head, and for the optional pooler.
 PREFIX, POOLER = "bert.", "pooler.dense."
 _LAYER_NORM_EPSILON = 1e-12
 # Tokenizer settings that uncased models turn on or leave out.
@@ -30,7 +30,7 @@ _CLEANING = (
     *("do_lower_case", "lowercase", "strip_accents"),
     *("tokenize_chinese_chars", "handle_chinese_chars"),
 )
-# Hugging Face's names for our activations; exports use the first one.
+# Hugging Face's names for our activations; an export uses the first name.
 _ACTIVATIONS = {
     "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate"),
     "gelu_erf": ("gelu", "gelu_python"),
@@ -67,7 +67,7 @@ def safetensors() -> ModuleType:
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Return whether a folder has files in this format and no Google checkpoint."""
+    """Return whether a folder has files in Hugging Face's format and no Google checkpoint."""
     if (folder / "bert_model.ckpt.index").is_file():
         return False
     return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, "pytorch_model.bin"))
@@ -77,7 +77,8 @@ def check_folder(folder: Path) -> None:
     """Check that a folder contains a configuration, weights and an uncased tokenizer.
 
     Raises:
-      InputError: A file is missing, or the tokenizer does not clean text as BERT's uncased one.
+      InputError: A file is missing, or the tokenizer does not clean text as BERT's uncased
+        tokenizer does.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
@@ -86,7 +87,7 @@ def check_folder(folder: Path) -> None:
         held = ", and pytorch_model.bin is not loaded because a pickle can run any code"
         raise InputError(
             f"has no {WEIGHTS}" + (held if pickled else ""),
-            "load the model with transformers and save it with save_pretrained, as one file",
+            "load the model with transformers, and save it with save_pretrained as a single file",
             path=folder,
         )
     _check_text_cleaning(folder)
@@ -124,7 +125,7 @@ def _today(name: str) -> str:
 
 
 def has_pooler(names: Container[str]) -> bool:
-    """Return whether the names that `held_names` returned include a weight of a pooler."""
+    """Return whether the names that `held_names` returned include any weight of a pooler."""
     return any(f"{POOLER}{part}" in names for part in ("weight", "bias"))
 
 
@@ -171,7 +172,7 @@ def _is_close(value: Any, other: Any) -> bool:
 
 
 def _check_text_cleaning(folder: Path) -> None:
-    """Raise InputError if the tokenizer does not clean text as for uncased models."""
+    """Raise InputError if the tokenizer does not clean text as BERT's uncased tokenizer does."""
     for path in (folder / TOKENIZER_CONFIG, folder / TOKENIZER):
         settings: Any = read_object(path) if path.is_file() else {}
         if path.name == TOKENIZER:
@@ -186,7 +187,7 @@ def _check_text_cleaning(folder: Path) -> None:
 
 
 def read_words(path: Path) -> list[str]:
-    """Return the vocabulary in a `vocab.txt`, or in the `tokenizer.json` that newer folders have.
+    """Return the vocabulary in a `vocab.txt`, or in the `tokenizer.json` of a newer folder.
 
     Raises:
       InputError: The file is missing or damaged, or contains no WordPiece vocabulary.
@@ -213,7 +214,7 @@ def write_description(
     max_seq_length: int,
     dropout: float,
 ) -> None:
-    """Write all files except the weights, as for transformers' BertForSequenceClassification.
+    """Write the files of a BertForSequenceClassification of transformers, except the weights.
 
     Args:
       folder: Existing folder to write to.
@@ -248,7 +249,7 @@ def write_description(
         "do_lower_case": True,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
-        # As in training, `[SEP]` in a text is five characters and not a special token.
+        # As in training, `[SEP]` in a text is five characters, not a special token.
         "split_special_tokens": True,
         "model_max_length": max_seq_length,
         **_SPECIAL,

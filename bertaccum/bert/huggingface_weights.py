@@ -79,10 +79,10 @@ def save_huggingface(model: tf_keras.Model, folder: Path) -> None:
         name = _their_name(variable)
         flat = variable.numpy().reshape(original_shape(variable))
         key = name if name.startswith(_HEAD) else PREFIX + name
-        # safetensors writes the memory as laid out, the wrong order for a transposed view.
+        # safetensors writes an array in the order of its memory, which is wrong for a transpose.
         tensors[key] = np.ascontiguousarray(_turned(flat, variable))
     path = folder / WEIGHTS
-    # transformers requires this metadata, which stands for PyTorch's names and shapes.
+    # transformers requires this metadata: names and shapes follow PyTorch's conventions.
     safetensors().numpy.save_file(tensors, path, metadata={"format": "pt"})
     # safetensors makes the file readable by its owner only, unlike the other files.
     shutil.copymode(folder / CONFIG, path)
@@ -100,7 +100,7 @@ def _require_every_variable(
         if tensor.get_shape() != shape:
             problems.append(f"{name} has shape {tensor.get_shape()}, expected {shape}")
         elif tensor.get_dtype() not in _FLOATS:
-            problems.append(f"{name} has type {tensor.get_dtype()}, expected floats")
+            problems.append(f"{name} has dtype {tensor.get_dtype()}, expected floats")
     refuse_misfit(problems, "use the config.json that came with the weights", path)
 
 

@@ -1,4 +1,4 @@
-"""Layer normalization with a closed-form gradient, which takes fewer passes and less memory."""
+"""Layer normalization with a closed-form gradient, which takes less memory than TensorFlow's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ class LayerNorm(tf_keras.layers.LayerNormalization):
         self._normalize = normalize
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Normalize `inputs` [..., width] in at least float32; return them in the compute dtype."""
+        """Normalize `inputs` [..., width] in float32 or float64, whatever their dtype.
+
+        The result has the layer's compute dtype.
+        """
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         scale, offset = (tf.cast(v, x.dtype) for v in (self.gamma, self.beta))
         return tf.cast(self._normalize(x, scale, offset, self.epsilon), self.compute_dtype)

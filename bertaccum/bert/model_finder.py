@@ -35,17 +35,17 @@ _PREFIX = "bert_model.ckpt"
 
 
 def checkpoint_home(named: str) -> str:
-    """Return the folder of a checkpoint, which may be named by its file prefix as in TensorFlow."""
+    """Return a checkpoint's folder, given the folder or, as in TensorFlow, its file prefix."""
     path = Path(named)
     return str(path.parent) if path.name == _PREFIX and not path.exists() else named
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
-    """Return the model that `model`, `bert_config`, `init_checkpoint` and `vocab` name.
+    """Return the model that `model`, `bert_config`, `init_checkpoint` and `vocab` select.
 
     Raises:
       ConfigError: The options contradict each other.
-      InputError: A file is missing, is damaged or does not fit the others.
+      InputError: A file is missing, is damaged or does not match the other files.
     """
     folder = _checkpoint_folder(config, progress)
     encoder = _encoder(config, folder)
@@ -99,7 +99,7 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     if named is None and config.bert_config is not None:
         raise ConfigError(
             "`bert_config` needs `init_checkpoint`, because a configuration has no weights",
-            "add `init_checkpoint` with a folder or zip, or with none for random weights",
+            "set `init_checkpoint` to a folder, a zip file, or none for random weights",
         )
     named = named or config.model or DEFAULT_PRESET
     if named == NO_CHECKPOINT:
@@ -135,7 +135,7 @@ def _best_of_run(run: Path) -> Path:
     if not (best / f"{RUN_PREFIX}.index").is_file():
         raise InputError(
             "this run has no best checkpoint yet",
-            "wait for its first evaluation, or name another `init_checkpoint`",
+            "wait for its first evaluation, or choose another `init_checkpoint`",
             path=run,
         )
     return best
@@ -161,14 +161,14 @@ def _whole_folder(folder: Path) -> Path:
         if not (folder / name).is_file():
             raise InputError(
                 f"has no {name}",
-                "name a folder in the format of Google's releases or of Hugging Face",
+                "pass a folder in the format of Google's releases or of Hugging Face",
                 path=folder,
             )
     return folder
 
 
 def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
-    """Return the encoder's dimensions: those that the options name, else the checkpoint's.
+    """Return the encoder's dimensions: those that the options select, else the checkpoint's.
 
     Raises:
       ConfigError: The options and the checkpoint differ.
@@ -206,13 +206,14 @@ def _own_encoder(folder: Path) -> EncoderConfig:
 def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
-    # Pretrained weights need the vocabulary of the pretraining: its IDs select the embeddings.
+    # Pretrained weights need the vocabulary that was used in pretraining, whose IDs select the
+    # embeddings.
     home = Path(config.data) if folder is None else folder
     if (home / WORDS).is_file():
         return home / WORDS
     if is_huggingface(home) and (home / TOKENIZER).is_file():
         return home / TOKENIZER
-    raise ConfigError(f"there is no {WORDS} in {home}", "name one with `vocab`")
+    raise ConfigError(f"there is no {WORDS} in {home}", "pass one with `vocab`")
 
 
 def _name(config: StepConfig, folder: Path | None) -> str:

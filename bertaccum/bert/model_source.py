@@ -19,8 +19,8 @@ class ModelSource:
       name: Name of the model in reports.
       encoder: Dimensions of the encoder.
       vocabulary: Entries of the vocabulary, in the order of their IDs.
-      checkpoint: Prefix of the pretrained weights, or their `model.safetensors`; None for random
-        weights.
+      checkpoint: Prefix of the files of the pretrained weights, or the path of their
+        `model.safetensors`; None for random weights.
       has_pooler: Whether the pretrained weights include a pooler.
       labels: Classes of the checkpoint's head, as in `labels.json`; None if it has no head.
     """
@@ -34,12 +34,12 @@ class ModelSource:
 
     @property
     def of_run(self) -> bool:
-        """Return whether the weights are the best checkpoint of a `bertaccum train` run."""
+        """Whether the weights are the best checkpoint of a `bertaccum train` run."""
         return self.checkpoint is not None and self.checkpoint.name == RUN_PREFIX
 
     @property
     def telling_file(self) -> Path | None:
-        """Return the file whose contents identify the pretrained weights, or None."""
+        """The file whose contents identify the pretrained weights; None for random weights."""
         if self.checkpoint is None or self.checkpoint.name == WEIGHTS:
             return self.checkpoint
         # The index contains checksums of all weights.

@@ -1,8 +1,8 @@
 """A tokenizer that returns exactly the same token IDs as BERT's original tokenizer.
 
-tensorflow-text lowercases by case folding with compatibility mappings, which also turns `…` into
-three periods and changes `™`, ligatures and `ß`. This module therefore runs each step of the
-original tokenizer as TensorFlow ops, before the fast WordPiece op.
+tensorflow-text lowercases with Unicode's NFKC case folding, which also turns `…` into three periods
+and changes `™`, ligatures and `ß`. This module therefore normalizes texts with one op for each step
+of the original tokenizer, and uses tensorflow-text's fast op only to split words into pieces.
 
 Source: google-research/bert `tokenization.py`, class BasicTokenizer.
 """
@@ -70,7 +70,10 @@ class Tokenizer:
         return self.with_lengths(texts)[0]
 
     def with_lengths(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Return the same IDs, and each text's number of IDs before truncation, [batch] int32."""
+        """Return the IDs as `__call__` does, and the number of IDs of each text before truncation.
+
+        The numbers, [batch] int32, include [CLS] and [SEP].
+        """
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
         cut = pieces[:, : self.max_seq_length - 2]

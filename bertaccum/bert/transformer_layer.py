@@ -30,7 +30,8 @@ class TransformerLayer(tf_keras.layers.Layer):
       hidden_size: Width of inputs and outputs, a multiple of `num_attention_heads`.
       num_attention_heads: Number of attention heads.
       intermediate_size: Width of the feed-forward part.
-      dropout: Dropout rate of the attention weights and the outputs of both parts.
+      dropout: Dropout rate of the attention weights, the attention output and the feed-forward
+        output.
       first_site: Number of the layer's first dropout site; the layer has four.
       mask_width: Largest possible size of an axis with dropout; see `ExampleDropout`.
       output_range: Number of leading tokens whose output is computed; None for all tokens.
@@ -38,7 +39,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         layer a second time. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with
         Sublinear Memory Cost".
       kernel_initializer: Function that returns an initializer; called once per kernel.
-      activation: Function to apply between the two products of the feed-forward part.
+      activation: Function to apply between the two dense layers of the feed-forward part.
       attention: Function with the signature of `bertaccum.bert.attention.attention`.
       dense: Function with the signature of `bertaccum.bert.dense.dense`, used for every product
         with a kernel.
@@ -80,8 +81,8 @@ class TransformerLayer(tf_keras.layers.Layer):
             # Normalization always runs in float32, for numerical stability.
             return LayerNorm(normalize, name=name, epsilon=EPSILON, dtype=tf.float32)
 
-        # Masks depend on the site numbers, so these must never change. Site 1 is unused: it was a
-        # dropout between the feed-forward products, which BERT does not have.
+        # Masks depend on the site numbers, so these must never change. Site 1 is unused: it
+        # belonged to a dropout between the feed-forward layers, and BERT has none there.
         self._attention_layer = SelfAttention(
             hidden_size,
             num_attention_heads,
@@ -120,7 +121,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         # `recompute_grad` differentiates with respect to arguments and variables only.
         @tf.recompute_grad
         def output(hidden: tf.Tensor) -> tf.Tensor:
-            # The backward pass runs this again, after the `dropout_masks` context has ended.
+            # The backward pass calls this function again, after the outer context has ended.
             with dropout_masks(masks):
                 return self._output(hidden, mask, training)
 

@@ -1,4 +1,4 @@
-"""WordPiece vocabularies: reading, checking and learning from texts."""
+"""Functions that read, check and learn WordPiece vocabularies."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def check_vocabulary(vocabulary: list[str], path: Path) -> None:
 
 
 def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
-    """Learn a WordPiece vocabulary from texts with the tool of tensorflow-text.
+    """Learn a WordPiece vocabulary from texts with tensorflow-text's tool.
 
     Args:
-      texts: Training texts as written; they are normalized as for tokenization.
+      texts: Training texts, which are first normalized as for the tokenizer.
       size: Maximum number of entries.
 
     Returns:

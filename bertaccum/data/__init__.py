@@ -1,1 +1,1 @@
-"""Tokenized data, and the windows of examples that updates are computed from."""
+"""Tokenized data, and the windows of examples from which updates are computed."""

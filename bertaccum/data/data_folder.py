@@ -1,4 +1,4 @@
-"""Contents of data folders, read without importing TensorFlow, which takes seconds."""
+"""Contents of data folders. This module does not import TensorFlow, which takes seconds."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
     tsvs = [folder / "train.tsv", folder / "dev.tsv"]
     for tsv in tsvs:
         if not tsv.exists():
-            hint = "run `bertaccum prepare` first, or name another folder with `data`"
+            hint = "run `bertaccum prepare` first, or choose another folder with `data`"
             raise InputError("there is no such file", hint, path=tsv)
     return tsvs
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
-    """Return the TSVs in `data`; none if `data` is the default folder and does not exist yet.
+    """Return the TSVs in the folder `data`; none if it is the default and does not exist yet.
 
     Raises:
       InputError: A TSV is missing in a folder that exists or is not the default.
@@ -70,7 +70,7 @@ def read_inputs(
     Args:
       source: Model to start from.
       labels: Classes.
-      tsvs: Paths of train.tsv and dev.tsv, or none.
+      tsvs: Paths of train.tsv and dev.tsv; may be empty.
       max_seq_length: Maximum number of tokens per text; longer texts are truncated.
 
     Raises:

@@ -14,11 +14,11 @@ from bertaccum.errors import InputError
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of a task, in order of their numbers.
+    """The classes of a task, in the order of their numbers.
 
     Args:
       values: Label of each class in the TSV.
-      names: Name of each class for people.
+      names: Name of each class, for display.
     """
 
     values: list[str]

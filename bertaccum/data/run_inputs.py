@@ -19,7 +19,7 @@ class RunInputs:
       labels: Classes.
       tsvs: Paths of train.tsv and dev.tsv; empty if the data have not been prepared yet.
       tsv_digests: SHA-256 of each TSV.
-      store_digests: Digest of each TSV's token store, which is its name.
+      store_digests: Digest that names the token store of each TSV.
     """
 
     source: ModelSource

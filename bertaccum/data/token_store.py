@@ -1,7 +1,7 @@
-"""Labels and tokens of a TSV, which is read and tokenized once and then memory-mapped.
+"""The labels and tokens of a TSV, which is tokenized only once.
 
-A token store is a folder in the cache. Its name is a digest of everything that determines its
-contents, so a store is never stale and needs no check.
+A token store is a folder in the cache, from which the tokens are memory-mapped. Its name is a
+digest of everything that determines its contents, so a store is never stale and needs no check.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class TokenStore:
-    """Tokenized examples, memory-mapped.
+    """Tokenized examples and their labels.
 
     Args:
-      token_ids: Token IDs of all examples, concatenated, with [CLS] and [SEP], [tokens] int32.
+      token_ids: Token IDs of all examples, including [CLS] and [SEP], concatenated, [tokens] int32.
       offsets: Start of each example, and the end of the last one, [examples + 1] int64.
       labels: Class numbers, [examples] int32.
       truncation: Statistics of the truncation; None if the texts do not come from a TSV.
@@ -43,11 +43,11 @@ class TokenStore:
 
     @functools.cached_property
     def longest(self) -> int:
-        """Return the number of tokens of the longest example."""
+        """The number of tokens of the longest example."""
         return int(np.diff(self.offsets).max())
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of each of `rows`."""
+        """Return the number of tokens in each of the rows with the numbers `rows`."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
 
@@ -57,7 +57,7 @@ def store_digest(
     """Return the name of a token store: a digest of everything that determines its contents.
 
     Args:
-      tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently.
+      tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently from others.
       contents: SHA-256 of the TSV.
       labels: Classes.
       vocabulary: Vocabulary of the tokenizer.

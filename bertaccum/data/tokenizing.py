@@ -78,7 +78,7 @@ def store_of_table(
 
     Args:
       table: Table that `read_tsv` returned.
-      path: Path of the table, for messages.
+      path: Path of the table, for error messages and notes.
       labels: Classes. The table may contain their names or their numbers.
       tokenizer: Tokenizer of the model.
       note: Called with a sentence if the labels could be either names or numbers.
@@ -129,7 +129,7 @@ def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
 def tokenized(
     texts: list[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
-    """Tokenize texts in batches on all cores, and yield `Tokenizer.with_lengths` of each batch."""
+    """Yield the result of `Tokenizer.with_lengths` for each batch of texts; use all cores."""
 
     def batches() -> Iterator[list[str]]:
         for start in range(0, len(texts), _BATCH):

@@ -1,4 +1,4 @@
-"""Statistics of the texts that are longer than the model's maximum length."""
+"""Statistics of the lengths of texts, including how many texts are truncated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Truncation:
-    """The lengths of a TSV's texts before truncation, in tokens with [CLS] and [SEP].
+    """The lengths of a TSV's texts before truncation, in tokens including [CLS] and [SEP].
 
     Args:
       max_seq_length: Maximum number of tokens per text; longer texts are truncated.

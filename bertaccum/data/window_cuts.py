@@ -1,7 +1,7 @@
 """Splitting of windows into micro-batches, either of equal size or at the lowest cost.
 
-Every example is padded to the longest of its micro-batch, so short examples should not share a
-micro-batch with long ones. However, each micro-step also has a fixed cost.
+Every example is padded to the length of the longest one in its micro-batch, so short examples
+should not share a micro-batch with long ones. However, each micro-step also has a fixed cost.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from typing import TypeAlias
 
 import numpy as np
 
-# Function of the lengths [examples] in ascending order and the micro-batch size. It returns the
-# start of each micro-batch, and the end of the last one, [micro_steps + 1].
+# A function of the lengths [examples], in ascending order, and the micro-batch size. It returns
+# the start of each micro-batch, and the end of the last one, [micro_steps + 1].
 Cut: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
-# Fixed cost of a micro-step, in tokens: it adds gradients to the accumulators and starts hundreds
-# of operations. `python benchmarks/speed.py cuts` measures 44.
+# Fixed cost of a micro-step, in tokens. Each micro-step adds gradients to the accumulators and
+# starts hundreds of operations. `python benchmarks/speed.py cuts` measures 44.
 _STEP_TOKENS = 50.0
-# Cost of a token's attention to one other token, relative to the cost of its dense layers. The
-# ratio of multiplications is 4 h to 24 h**2 for hidden size h, but the softmax is slower than its
-# operation count. The same benchmark measures this value.
+# Cost of a token's attention to one other token, relative to the cost of its dense layers. Counting
+# multiplications gives 4 h / 24 h**2 for hidden size h, but the softmax takes longer than its share
+# of the operations. `python benchmarks/speed.py cuts` also measures this value.
 _ATTENTION = 1 / 2700
 
 
 def make_cut(kind: str, longest: int) -> Cut:
-    """Return the `Cut` that the option `cut` names, for examples of at most `longest` tokens."""
+    """Return the `Cut` that the option `cut` selects, for examples of at most `longest` tokens."""
     return functools.partial(cut_by_cost, longest=longest) if kind == "cost" else cut_by_count
 
 
 def cut_by_count(lengths: np.ndarray, micro_batch: int) -> np.ndarray:
-    """Split a window into micro-batches of `micro_batch` examples each; see `Cut`."""
+    """Split a window into micro-batches of `micro_batch` examples; see `Cut`.
+
+    The last micro-batch may have fewer examples.
+    """
     return np.append(np.arange(0, len(lengths), micro_batch), len(lengths))
 
 

@@ -1,7 +1,8 @@
 """The examples of each update, as a pure function of its position in the run.
 
-The order of an epoch depends only on the seed and the epoch's number, and a window only on its
-position in the epoch. Any update can therefore be reconstructed without those before it.
+The order of an epoch's examples depends only on the seed and the epoch's number, and each window
+consists of consecutive examples in this order. Any update's window can therefore be reconstructed
+without the updates before it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class Window:
 
     Args:
       token_ids: Token IDs of the examples, concatenated, shortest example first, [tokens] int32.
-      row_splits: Start of each example's tokens, and the end, [examples + 1] int64.
+      row_splits: Start of each example in `token_ids`, and the end of the last one, [examples + 1]
+        int64.
       labels: Class numbers, [examples] int32.
-      cuts: First example of each micro-batch, and the end, [micro_steps + 1] int32.
+      cuts: Start of each micro-batch in the examples, and the end of the last one,
+        [micro_steps + 1] int32.
       share: Positions of the examples in the whole window, [examples] int32; None if the
         examples are the whole window.
-      whole: Number of examples in the whole window; None if these are all of them.
+      whole: Number of examples in the whole window; None if `examples` is this number.
     """
 
     token_ids: np.ndarray
@@ -59,17 +62,17 @@ class Window:
 
     @property
     def padded_tokens(self) -> int:
-        """The number of tokens, including padding to the last example of each micro-batch."""
+        """The number of tokens and padding; the last example of a micro-batch is the longest."""
         lengths = np.diff(self.row_splits)
         return int((np.diff(self.cuts) * lengths[self.cuts[1:] - 1]).sum())
 
 
 @functools.lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, examples: int) -> np.ndarray:
-    """Return the order of an epoch, [examples] int64, the same on every machine.
+    """Return the order of an epoch, [examples] int64, which is the same on every machine.
 
-    The order comes from sorting raw random numbers, because NumPy guarantees the stream of a bit
-    generator across versions, but not that of `Generator.permutation`.
+    The order comes from sorting raw random numbers, because NumPy guarantees that the numbers of a
+    bit generator stay the same in new versions, but not the results of `Generator.permutation`.
     """
     raw = np.random.Philox(key=[seed, epoch]).random_raw(examples)
     return np.argsort(raw, kind="stable")
@@ -93,7 +96,7 @@ def updates_between(every: int | float | None, per_epoch: int) -> int:
 
 
 def window_rows(update: int, examples: int, target_batch: int, seed: int) -> tuple[int, np.ndarray]:
-    """Return the epoch of an update and the rows of its window; both numbers start at 0."""
+    """Return an update's epoch and the row numbers of its window; all numbers start at 0."""
     epoch, position = divmod(update, updates_per_epoch(examples, target_batch))
     start = position * target_batch
     return epoch, permutation(seed, epoch, examples)[start : start + target_batch]
@@ -107,13 +110,13 @@ def make_window(
     replica: int = 0,
     replicas: int = 1,
 ) -> Window:
-    """Return a window, sorted by length so that its micro-batches need little padding.
+    """Return a replica's share of a window, sorted by length to reduce padding.
 
     The order within a window does not change the update, so sorting does not affect exactness.
 
     Args:
       store: Token store with the examples.
-      rows: Rows of the window's examples in the store.
+      rows: Row numbers of the window's examples in the store.
       micro_batch: Micro-batch size that is passed to `cut`.
       cut: Function that splits the sorted examples; see `Cut`.
       replica: Number of the replica whose share to return.
@@ -135,10 +138,10 @@ def make_window(
 
 
 def shares(examples: int, replicas: int) -> list[np.ndarray]:
-    """Return each replica's examples of a window that is sorted by length, [share] int32.
+    """Return the positions of each replica's examples in a sorted window, [share] int32.
 
     Examples are dealt out back and forth, so that all replicas get about the same number of
-    tokens. Some replicas get one example more than others, or none.
+    tokens. Some replicas may get one example more than others, or none at all.
     """
     turn = np.arange(examples) % (2 * replicas)
     dealt = np.minimum(turn, 2 * replicas - 1 - turn)
@@ -151,13 +154,13 @@ def by_length(store: TokenStore, rows: np.ndarray) -> np.ndarray:
 
 
 def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
-    """Return all rows in batches of examples of similar length, for work that needs no order."""
+    """Return the numbers of all rows, in batches of examples with similar lengths."""
     order = by_length(store, np.arange(len(store)))
     return [order[start : start + batch] for start in range(0, len(store), batch)]
 
 
-# The signature of `fields`: [tokens], [examples + 1], [examples], [micro_steps + 1], [examples],
-# []. All sizes are unknown, so that all windows share one trace.
+# The shapes and dtypes that `fields` returns: [tokens], [examples + 1], [examples],
+# [micro_steps + 1], [examples] and []. All sizes are unknown, so that all windows share one trace.
 SIGNATURE = [
     tf.TensorSpec([None], tf.int32),
     tf.TensorSpec([None], tf.int64),

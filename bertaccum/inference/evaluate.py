@@ -57,13 +57,13 @@ def predictions(
     """Return the predictions of a run's best model for a labeled TSV.
 
     Args:
-      config: Options, among them the run.
+      config: Options, including the run.
       tsv: Path that `evaluated_table` returned.
       progress: Called with the current activity, the number of examples done and the total.
       note: Called with a sentence about how `config.file` is read.
 
     Raises:
-      InputError: The run does not exist, or the TSV is unusable or lacks known labels.
+      InputError: The run does not exist, or the TSV is unusable or has missing or unknown labels.
     """
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
@@ -118,7 +118,7 @@ def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
 
 
 def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
-    """Write the result to `eval-<split>.json` or `eval-file-<name>.json` and the model card."""
+    """Write the result to `eval-<split>.json` or `eval-file-<name>.json`, and update the card."""
     name = f"file-{Path(config.file).stem}" if config.file else Path(result.data).stem
     folder = RunPaths(Path(config.run))
     write_text(folder.path / f"eval-{name}.json", json_text(dataclasses.asdict(result)))

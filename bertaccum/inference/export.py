@@ -110,7 +110,7 @@ def _written(path: Path) -> Iterator[Path]:
     except (OSError, tf.errors.OpError) as error:
         raise RunError(
             f"cannot be written ({reason(error)})",
-            "free disk space, or name another `out`",
+            "free disk space, or choose another `out`",
             path=path,
         ) from None
 
@@ -124,7 +124,7 @@ def save_serving(
     [batch, classes] float32, and `label`, strings [batch].
 
     Args:
-      model: Classifier of `encoder_inputs`.
+      model: Classifier that `build_classifier` returned.
       tokenizer: Tokenizer that the model was trained with.
       names: Names of the classes, in the order of their numbers.
       folder: Folder to write to.

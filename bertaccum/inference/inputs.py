@@ -1,4 +1,4 @@
-"""Checks of evaluation, prediction and export that run before TensorFlow is imported."""
+"""Checks for evaluation, prediction and export that run before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from data_prep.tsv import default_split
 
 
 def evaluated_table(config: EvalConfig) -> Path:
-    """Return the path of the table that a run's best checkpoint is evaluated on.
+    """Return the path of the table on which a run's best checkpoint is evaluated.
 
     Raises:
       InputError: The run, its best checkpoint or the table is missing.
@@ -46,7 +46,8 @@ def check_export(config: ExportConfig) -> None:
     """Check that a run has a best checkpoint, and that `out` can be created.
 
     Raises:
-      ConfigError: `out` exists or cannot be created, or safetensors is not installed.
+      ConfigError: `out` is a file or a folder that is not empty, `out` cannot be created, or
+        safetensors is not installed.
       InputError: The run or its best checkpoint is missing.
     """
     run = RunPaths(Path(config.run))
@@ -58,9 +59,9 @@ def check_export(config: ExportConfig) -> None:
 
 
 def _check_new_folder(path: Path) -> None:
-    """Raise ConfigError if `out` already exists or cannot be created."""
+    """Raise ConfigError if `out` is not a new or empty folder or cannot be created."""
     if not path.name:
-        raise ConfigError(f"`out` {path} is not a valid name", "name a new folder")
+        raise ConfigError(f"`out` {path} is not a valid name", "choose a new folder")
     try:
         parent = next(p for p in path.absolute().parents if p.exists())
         taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))

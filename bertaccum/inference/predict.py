@@ -23,7 +23,8 @@ from bertaccum.settings import size_in_bytes
 from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.tasks.saved_classifier import load_best
 
-# Maximum number of texts to sort by length together; fewer texts do not wait for more to arrive.
+# Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
+# for more.
 _TOGETHER = 2048
 
 
@@ -33,8 +34,8 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
     The texts may come from a pipe: texts that have arrived are classified while more are read.
 
     Args:
-      config: Options, among them the run.
-      texts: Any number of texts; another thread reads them.
+      config: Options, including the run.
+      texts: Any number of texts; another thread iterates over them.
 
     Yields:
       A prediction for each text, in the order of the texts.
@@ -57,7 +58,7 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
 
 
 def _as_they_come(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lists of the texts that have arrived, waiting until there is at least one."""
+    """Yield lists of the texts that have arrived; wait until there is at least one."""
     read: queue.Queue[str | BaseException | None] = queue.Queue(2 * _TOGETHER)
 
     def put() -> None:

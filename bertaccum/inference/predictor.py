@@ -29,7 +29,7 @@ class Predictor:
     Args:
       task: Task of the model.
       model: Model to predict with; its weights may change between calls.
-      batch: Number of examples in a forward pass of each replica.
+      batch: Number of examples that each replica processes in one forward pass.
       topology: Replicas that share the work; None if there is only one.
       watch: Records whether this worker is predicting or waiting for the others.
     """
@@ -58,8 +58,8 @@ class Predictor:
     ) -> np.ndarray:
         """Return the logits [examples, classes] float32 in the store's order.
 
-        All workers must call this method. Batches do not depend on the topology, so unless memory
-        runs out, the logits are bit-identical on any topology.
+        All workers must call this method. The batches do not depend on the topology. The logits are
+        therefore bit-identical on any topology, unless memory runs out.
 
         Args:
           store: Token store to predict.
@@ -124,11 +124,11 @@ def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
 def make_predict(
     task: Task, model: tf_keras.Model, topology: Topology
 ) -> Callable[..., list[np.ndarray]]:
-    """Build the forward pass on one window for each replica of this process.
+    """Build a function that runs the forward pass on one window per replica of this process.
 
     Returns:
-      A function that takes these windows and returns the logits of each, [examples, classes]
-      float32.
+      A function that takes these windows as arguments and returns the logits of each,
+      [examples, classes] float32.
     """
     survive_lack_of_memory()
     strategy, number, width = topology.strategy, topology.present_replica, 2

@@ -11,9 +11,9 @@ class Prediction:
     """A model's prediction for a text.
 
     Args:
-      text: Text as given.
+      text: The text, unchanged.
       label: Name of the most probable class.
-      probabilities: Probability of each class by name, in the order of the labels.
+      probabilities: Probability of each class, keyed by name, in the order of the class numbers.
     """
 
     text: str
@@ -28,7 +28,7 @@ class ClassScores:
     Args:
       name: Name of the class.
       precision: Fraction of the predictions of this class that are right.
-      recall: Fraction of the examples with this label that are predicted as such.
+      recall: Fraction of the examples with this label that are predicted as this class.
       f1: Harmonic mean of precision and recall.
       examples: Number of examples with this label.
     """
@@ -56,7 +56,7 @@ class EvalResult:
       majority_class: Most frequent label.
       majority_accuracy: Accuracy of always predicting the most frequent label.
       only_prediction: Class predicted for every row, or None if there are several.
-      classes: Scores of each class, in the order of the labels.
+      classes: Scores of each class, in the order of the class numbers.
       confusion_matrix: Counts, with labels as rows and predictions as columns.
     """
 

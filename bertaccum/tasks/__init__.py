@@ -1,1 +1,1 @@
-"""Tasks that a model is trained for: their heads, losses and metrics, one file per task."""
+"""Tasks for which a model is trained: their heads, losses and metrics, one file per task."""

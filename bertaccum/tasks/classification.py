@@ -36,13 +36,13 @@ def build_classifier(
 class ClassificationHead(tf_keras.layers.Layer):
     """A layer that maps the pooled output to logits, with dropout and a dense layer.
 
-    It applies dropout twice, as tf-models does: once in `BertClassifier` and once in its
-    `ClassificationHead`. It has the same weights as the latter, under the same names.
+    In tf-models, `BertClassifier` and its `ClassificationHead` each apply dropout; this layer
+    applies both. Its weights have the same names as those of tf-models' `ClassificationHead`.
 
     Args:
       config: Dimensions of the encoder.
       classes: Number of classes.
-      dropout: Dropout rate of both dropouts.
+      dropout: Rate of both dropouts.
     """
 
     def __init__(self, config: EncoderConfig, classes: int, dropout: float) -> None:
@@ -130,7 +130,7 @@ def scores(logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str
 def classification_report(
     logits: np.ndarray, labels: np.ndarray, names: list[str]
 ) -> dict[str, Any]:
-    """Return the items of `scores`, scores per class, and the confusion matrix, as Python numbers.
+    """Return the items of `scores`, the scores of each class and the confusion matrix.
 
     Args:
       logits: Logits [examples, classes].

@@ -14,7 +14,7 @@ from bertaccum.data.labels import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text
 
-# Name of the file with a checkpoint's scores at the time it was saved.
+# Name of the file with the scores that a checkpoint had when it was saved.
 EVALUATION = "evaluation.json"
 
 

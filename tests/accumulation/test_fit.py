@@ -193,10 +193,10 @@ def test_misuse_under_a_strategy_raises_with_a_hint() -> None:
             outside.build([variable])
         built = AccumulatingOptimizer("sgd")
         built.build([variable])
-        with pytest.raises(ValueError, match=r"replica context, in a function passed to Mirrored"):
+        with pytest.raises(ValueError, match=r"outside of a replica; .* passed to Mirrored"):
             optimizer.apply_gradients([(tf.constant(1.0), variable)])
     for give in (built.apply_gradients, built.accumulate, lambda pairs: built.apply_sums(pairs, 1)):
-        with pytest.raises(ValueError, match=r"replica context, in a function passed to Mirrored"):
+        with pytest.raises(ValueError, match=r"outside of a replica; .* passed to Mirrored"):
             give([(tf.constant(1.0), variable)])
     assert variable.numpy() == 1 and not built.pending
     for reduced in ({"skip_gradients_aggregation": True}, {"experimental_aggregate_gradients": 0}):
@@ -230,7 +230,7 @@ def test_variables_of_another_model_raise() -> None:
     for network in (one, other):
         network.compile(optimizer, "mse")
     one.train_on_batch(*fitting.data())
-    with pytest.raises(ValueError, match="built with other variables"):
+    with pytest.raises(ValueError, match="built without the variable"):
         other.train_on_batch(*fitting.data())
 
 

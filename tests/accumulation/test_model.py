@@ -648,7 +648,7 @@ MISUSE = {
     ),
     "a scale outside": (
         lambda: fit_once("mse", fitting.LossScale(AccumulatingOptimizer("adam", 2))),
-        "the LossScaleOptimizer, .* put it inside",
+        "the LossScaleOptimizer that .* put it inside",
     ),
     "a function around a step": (decorated, "tf.function around train_step"),
     "no accumulating optimizer": (without_accumulation, "wrap each optimizer that it uses"),

@@ -305,5 +305,5 @@ def test_misuse_raises_with_a_hint() -> None:
     with pytest.raises(ValueError, match="without accumulate"):
         optimizer.apply()
     accumulate(optimizer, Toy(), 1.0)
-    with pytest.raises(ValueError, match="other variables"):
+    with pytest.raises(ValueError, match="without the variable"):
         accumulate(optimizer, Toy(), 1.0)

@@ -251,7 +251,7 @@ MISTAKES = {
     "half a pooler": (tensors(without("pooler.dense.bias")), "pooler.dense.bias is missing"),
     "integers": (
         tensors(lambda held: held | {"bert.pooler.dense.bias": np.zeros(8, np.int8)}),
-        "pooler.dense.bias has type I8, expected floats",
+        "pooler.dense.bias has dtype I8, expected floats",
     ),
 }
 

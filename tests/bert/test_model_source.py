@@ -132,7 +132,7 @@ def test_contradictory_options_are_refused(checkpoint: Path, tmp_path: Path) -> 
     check(ConfigError, "600 is above the model's 512", init_checkpoint=folder, max_seq_length=600)
     check(ConfigError, "a configuration has no weights", bert_config=folder + "/bert_config.json")
     check(InputError, "no such checkpoint", init_checkpoint=str(tmp_path / "absent"))
-    check(ConfigError, "name one with `vocab`", init_checkpoint="none", data=str(tmp_path / "x"))
+    check(ConfigError, "pass one with `vocab`", init_checkpoint="none", data=str(tmp_path / "x"))
     other = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_attention_heads": 8}
     (tmp_path / "other.json").write_text(json.dumps(other))
     check(

@@ -64,7 +64,7 @@ def test_training_without_masks_is_refused() -> None:
     words = np.ones((1, 4), np.int32)
     inputs = {"input_word_ids": words, "input_mask": words, "input_type_ids": words}
     model(inputs, training=False)
-    with pytest.raises(RuntimeError, match="needs dropout_masks"):
+    with pytest.raises(RuntimeError, match="needs a dropout_masks context"):
         model(inputs, training=True)
 
 
