@@ -242,7 +242,7 @@ def training_events(
 
     if resume is not None:
         if seeds is not None:
-            raise ConfigError("`resume` and `seeds` contradict each other", "drop one of the two")
+            raise ConfigError("`resume` and `seeds` contradict each other", "omit one of the two")
         if config is not None:
             raise TypeError(
                 "train() resumes a run with its own configuration; pass options, not `config`"
@@ -371,7 +371,7 @@ def report(
     record = read_record(Path(config.run))
     out = Path(config.out) if config.out else record.paths.page
     if out.is_dir() or not out.parent.is_dir():
-        raise ConfigError(f"`out` {out} cannot be written", "name a file in an existing folder")
+        raise ConfigError(f"`out` {out} cannot be written", "choose a file in an existing folder")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
     if standing(record.paths.best).is_dir():
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions

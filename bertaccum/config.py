@@ -124,16 +124,16 @@ class PrepareConfig(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.source == "csv" and self.train_file is None:
-            raise ConfigError("`source` csv needs `train_file`", "name the file or folder to read")
+            raise ConfigError("`source` csv needs `train_file`", "pass the file or folder to read")
         for one, other in (("train_file", "test_file"), ("delimiter", "encoding")):
             if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
                 raise ConfigError(
                     f"`{one}` and `{other}` cannot be used with `source` {self.source}",
-                    "set `source` to csv, or drop these options",
+                    "set `source` to csv, or omit these options",
                 )
         if self.archive is not None and self.source != "yelp":
             raise ConfigError(
-                f"`archive` cannot be used with `source` {self.source}", "drop one of the two"
+                f"`archive` cannot be used with `source` {self.source}", "omit one of the two"
             )
         if self.test_fraction:
             self._check_test_fraction()
@@ -144,7 +144,7 @@ class PrepareConfig(Options):
             raise ConfigError(
                 f"`test_fraction` {self.test_fraction} cannot be used with {given}, which already"
                 " has test rows",
-                "drop `test_fraction`",
+                "omit `test_fraction`",
             )
         if self.test_fraction + self.dev_fraction >= 1:
             raise ConfigError(
@@ -179,7 +179,7 @@ def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
     first, second = getattr(config, one), getattr(config, other)
     if first is not None and second is not None:
         raise ConfigError(
-            f"`{one}` {first} and `{other}` {second} both define {what}", "drop one of the two"
+            f"`{one}` {first} and `{other}` {second} both define {what}", "omit one of the two"
         )
 
 
@@ -428,7 +428,7 @@ class TrainConfig(StepConfig):
         if self.strategy == "one" and self.replicas not in (None, 1):
             raise ConfigError(
                 f"`strategy` one and `replicas` {self.replicas} contradict each other",
-                "drop one of the two",
+                "omit one of the two",
             )
         _refuse_above(self, "replicas", "target_batch")
 
@@ -511,7 +511,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
             raise ConfigError(
                 "`text_column`, `label_column`, `delimiter` and `encoding` apply only to `file`,"
                 " which is not given",
-                "add `file`, or drop these options",
+                "add `file`, or omit these options",
             )
 
 

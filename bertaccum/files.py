@@ -32,7 +32,7 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         raise InputError("there is no such file", "check the path", path=path) from error
     except IsADirectoryError as error:
-        raise InputError("is a folder, not a file", "name a file in it", path=path) from error
+        raise InputError("is a folder, not a file", "pass a file in it", path=path) from error
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", path=path) from error
 

@@ -217,5 +217,5 @@ def test_errors_page_lists_the_errors_of_the_source() -> None:
 
     found = list(messages())
     assert len(found) > 150
-    assert Message("InputError", "is a folder, not a file", "name a file in it") in found
+    assert Message("InputError", "is a folder, not a file", "pass a file in it") in found
     assert {m.error for m in found} == {"InputError", "ConfigError", "RunError"}

@@ -79,7 +79,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     name = config.model or (named if absent else DEFAULT_PRESET)
     if absent and name != named:
         raise ConfigError(
-            f"`model` {name} and `init_checkpoint` {named} differ", "drop one of the two"
+            f"`model` {name} and `init_checkpoint` {named} differ", "omit one of the two"
         )
     _check_length(config, PRESET_CONFIGS[name])
     return ModelSource(name, PRESET_CONFIGS[name], [], None)
@@ -192,7 +192,7 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
         raise ConfigError(
             f"`{option}` {config.bert_config or config.model} and `init_checkpoint`"
             f" {config.init_checkpoint} differ: {', '.join(differences)}",
-            f"drop `{option}` to use the checkpoint's dimensions",
+            f"omit `{option}` to use the checkpoint's dimensions",
         )
     return own
 

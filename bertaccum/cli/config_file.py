@@ -79,7 +79,7 @@ def _read(
                 raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
             if key in values:
                 raise ConfigError(
-                    f"{key} is given twice", "drop one of the two", path=path, row=row
+                    f"{key} is given twice", "omit one of the two", path=path, row=row
                 )
             try:
                 values[key] = None if value is None else _converted(parameters[key], value)

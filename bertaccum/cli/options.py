@@ -189,7 +189,7 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
             and ctx.get_parameter_source("run") is click.core.ParameterSource.COMMANDLINE
         ):
             raise ConfigError(
-                f"RUN {argument} and --run {run} both name the run", "drop one of the two"
+                f"RUN {argument} and --run {run} both name the run", "omit one of the two"
             )
         return command(*arguments, run=argument or run, **options)
 
@@ -258,7 +258,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
 
         if quiet and verbose:
-            raise click.UsageError("--quiet and --verbose contradict each other; drop one")
+            raise click.UsageError("--quiet and --verbose contradict each other; omit one")
         # bertaccum uses tf_keras. With this variable, TensorFlow does not also import Keras 3,
         # which takes two seconds.
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")

@@ -148,6 +148,6 @@ def _write_figures(
     except OSError as error:
         raise ConfigError(
             f"`out` {folder} cannot be written ({error.strerror or error})",
-            "name another folder",
+            "choose another folder",
         ) from None
     return written

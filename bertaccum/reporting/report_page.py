@@ -43,7 +43,7 @@ def write_page(
         write_text(path, text)
     except OSError as error:
         raise ConfigError(
-            f"`out` {path} cannot be written ({error.strerror or error})", "name another file"
+            f"`out` {path} cannot be written ({error.strerror or error})", "choose another file"
         ) from None
 
 

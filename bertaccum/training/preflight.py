@@ -48,7 +48,7 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
       ConfigError, InputError: A file, folder or option cannot be used.
     """
     if config.out is None:
-        raise ConfigError("`seeds` needs `out`", "name a folder for the runs")
+        raise ConfigError("`seeds` needs `out`", "set it to a folder for the runs")
     if RunPaths(Path(config.out)).config.exists():
         raise ConfigError(f"`out` {config.out} is a run folder", "choose another folder")
     dataclasses.replace(config, seed=config.seed + seeds - 1)  # This checks the last seed.
@@ -82,7 +82,7 @@ def check_plan(config: PlanConfig, progress: Progress) -> None:
     """
     out = Path(config.out)
     if not out.parent.is_dir() or out.is_dir():
-        raise ConfigError(f"`out` {out} cannot be written", "name a file in an existing folder")
+        raise ConfigError(f"`out` {out} cannot be written", "choose a file in an existing folder")
     tsvs_to_plan_with(config)
     find_dimensions(config, progress)
 

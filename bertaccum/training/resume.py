@@ -69,7 +69,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
     """
     if "out" in asked:
         raise ConfigError(
-            f"`resume` {run} and `out` {asked['out']} both name the run folder", "drop `out`"
+            f"`resume` {run} and `out` {asked['out']} both name the run folder", "omit `out`"
         )
     began, free = read_run_config(run), {}
     other = []

@@ -89,7 +89,7 @@ def train(
     if config.out is None:
         raise ConfigError(
             "`strategy` multi-worker needs `out`",
-            "name the run folder, so that the same command can resume the run",
+            "set it to the run folder, so that the same command can resume the run",
         )
     with watch.watched():
         path = Path(config.out)

@@ -281,7 +281,7 @@ def test_wrong_options_of_prepare_give_one_error_line(run) -> None:
     check_error(run("prepare", "--source", "csv"), "--source csv needs --train-file")
     check_error(run("prepare", "--archive", "absent.tgz"), "absent.tgz")
     check_error(run("prepare", "--source", "sample", "--dev-fraction", 1), "1 is not below 1")
-    check_error(run("prepare", "--source", "sample", "--archive", "x"), "drop one of the two")
+    check_error(run("prepare", "--source", "sample", "--archive", "x"), "omit one of the two")
     assert not Path("data").exists()
 
 
@@ -517,7 +517,7 @@ def test_plan_accepts_a_config_file_of_train(
 
 
 def test_wrong_options_of_plan_give_one_error_line(run, data: Path) -> None:
-    check_error(run("plan", "--device-memory", "4GiB", "--memory-limit", "4GiB"), "drop one")
+    check_error(run("plan", "--device-memory", "4GiB", "--memory-limit", "4GiB"), "omit one")
     check_error(run("plan", "--device-memory", "lots"), "is not a size such as 4GiB")
     check_error(run("plan", "--data", data, "--out", "no/plan.json"), "cannot be written")
     check_error(run("plan", "--data", data, "--max-seq-length", 1000), "above the model's 512")

@@ -134,7 +134,7 @@ def test_run_is_named_by_an_option_or_an_argument(run: Any, command: str) -> Non
     assert "runs/r" in by_option.out
     both = run(command, "runs/r", "--run", "runs/other")
     assert (both.code, both.out) == (2, "")
-    assert "RUN runs/r and --run runs/other both name the run; drop one" in both.err
+    assert "RUN runs/r and --run runs/other both name the run; omit one" in both.err
 
 
 def test_progress_of_an_unfinished_run_is_reported(run: Any) -> None:

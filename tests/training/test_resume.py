@@ -200,7 +200,7 @@ def test_resume_refuses_changes_that_affect_updates(config: Make) -> None:
         list(resume(run, {"target_batch": 4, "seed": 1, "micro_batch": 2}, silent))
     with pytest.raises(ConfigError, match=r"`optimizer` to bert-adamw \(was adamw\)"):
         list(resume(run, {"optimizer": "bert-adamw"}, silent))
-    with pytest.raises(ConfigError, match=r"both name the run folder; drop `out`"):
+    with pytest.raises(ConfigError, match=r"both name the run folder; omit `out`"):
         list(resume(run, {"out": "elsewhere"}, silent))
     drawn = config("drawn", dropout_stream="micro-batch")
     RunFolder(Path(str(drawn.out))).create(drawn, {})

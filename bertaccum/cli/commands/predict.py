@@ -45,7 +45,7 @@ def predict(
       bertaccum predict --file data/yelp_polarity/test.tsv --results test_results.tsv
     """
     if texts and values["file"]:
-        raise ConfigError("both texts and --file are given", "drop one of the two")
+        raise ConfigError("both texts and --file are given", "omit one of the two")
     if not texts and values["file"] in (None, "-"):
         if values["file"] is None and sys.stdin.isatty():
             raise ConfigError(

@@ -28,7 +28,7 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
     # Renaming a file onto /dev/stdout would replace the device.
     if not named or (path.exists() and not path.is_file()) or path.is_relative_to("/dev"):
         raise ConfigError(
-            f"--results {named} is not a regular file", "name a file in an existing folder"
+            f"--results {named} is not a regular file", "choose a file in an existing folder"
         )
     with ExitStack() as stack:
         try:
@@ -38,7 +38,7 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
         except OSError as error:
             raise ConfigError(
                 f"--results {named} cannot be written ({error.strerror})",
-                "name a file in an existing, writable folder",
+                "choose a file in an existing, writable folder",
             ) from None
         yield file
 
