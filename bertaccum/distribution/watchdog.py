@@ -70,7 +70,7 @@ class Watch:
         self._doing, self._since = what, time.monotonic()
 
     def culprits(self) -> list[str]:
-        """Return the workers that do not answer or are not waiting, each with what it is doing."""
+        """Return a description of each worker that does not answer or keeps the others waiting."""
         found: list[str] = []
         for worker, (host, port) in enumerate(self._peers):
             if worker == self._topology.worker:
