@@ -1,8 +1,9 @@
 """The commands as Python functions, such as `bertaccum.train(...)`.
 
 Each function takes the options of its command as keyword arguments, or as a dataclass from
-`bertaccum.config`; names and defaults are those of the command. The functions print nothing. They
-raise the errors that the commands report as `BertAccumError`, and a TypeError for wrong arguments.
+`bertaccum.config`; names and defaults are those of the command. The functions print nothing. An
+error that the command would report is raised as a `BertAccumError`; wrong arguments raise a
+TypeError.
 """
 
 from __future__ import annotations

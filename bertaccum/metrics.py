@@ -50,9 +50,9 @@ def shown(evaluation: Evaluation, metric: str) -> str:
 
 
 def baseline(evaluation: Evaluation) -> str:
-    """Return a text with the accuracy of always predicting the most frequent class, and its name.
+    """Describe the accuracy of always predicting the most frequent class, and name that class.
 
-    The text is empty for evaluations by earlier versions, which lack this baseline.
+    The result is empty for evaluations by earlier versions, which lack this baseline.
     """
     if evaluation.get("majority_accuracy") is None:
         return ""

@@ -65,7 +65,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def _children(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the folders and the files in a folder, sorted by name, except for hidden ones."""
+    """Return the folders and the files in a folder, each sorted by name, without hidden ones."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         return [p for p in paths if p.is_dir()], [p for p in paths if p.is_file()]

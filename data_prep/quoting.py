@@ -6,17 +6,18 @@ ordinary characters, unless the whole file is quoted consistently, which means:
 - every record is valid CSV, all records have the same number of columns, and every field that
   contains a double quote is enclosed in double quotes; and
 - either lines that are split without quoting have different numbers of columns, or the program that
-  wrote the file followed one of three conventions: it enclosed the fields with a tab, a line break
-  or a double quote; these fields and those with a comma (as Excel does); or all fields of certain
-  columns.
+  wrote the file followed one of three conventions: it enclosed the fields that contain a tab, a
+  line break or a double quote; these fields and those that contain a comma (as Excel does); or all
+  fields of certain columns.
 
 A quoted field that spans several lines may be the result of a stray quote:
 
 - If lines of a tab-separated file, split without quoting, all have the same number of columns,
   quotes are ordinary characters. Otherwise the file is refused if such a field contains a tab.
 - If lines of a file with another delimiter, split without quoting, all have the same number of
-  columns, the file is refused if a line inside such a field looks like a row: one of the line's
-  values also occurs in the same column of another row.
+  columns, the file is refused if a line inside such a field looks like a row: the field contains
+  the delimiter, and one of the line's values also occurs in the same column of another row. Columns
+  with more than 1,000 distinct values do not count.
 """
 
 from __future__ import annotations
@@ -149,8 +150,8 @@ class _Survey:
     Args:
       delimiter: Character that separates the columns.
       spans: Whether a field spans several lines.
-      swallowed: The numbers of the lines inside fields that span several lines and contain the
-        delimiter, each mapped to the number of the line where the field starts.
+      swallowed: The numbers of the continuation lines of fields that contain the delimiter, each
+        mapped to the number of the line where its field starts.
       as_needed: Whether the enclosed fields are exactly those that contain the delimiter, a line
         break or a double quote.
       with_commas: Whether the enclosed fields are exactly those that contain the delimiter, a line
@@ -167,15 +168,18 @@ class _Survey:
     _columns: list[bool] | None = None
 
     def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:
+        start = row
         for value in fields:
-            self.spans |= "\n" in value
-            if "\n" in value and self.delimiter in value:
-                self.swallowed |= dict.fromkeys(range(row + 1, row + 1 + value.count("\n")), row)
+            end = start + value.count("\n")
+            self.spans |= end > start
+            if self.delimiter in value:
+                self.swallowed |= dict.fromkeys(range(start + 1, end + 1), start)
+            start = end
         needed = [any(c in value for c in f'{self.delimiter}\n\r"') for value in fields]
         commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
         self.as_needed &= enclosed == needed
         self.with_commas &= enclosed == commas
-        if not is_first:  # The header of a column may be enclosed although the numbers are not.
+        if not is_first:  # A column whose values are not enclosed may have an enclosed header.
             self._columns = self._columns or enclosed
             self.whole_columns &= enclosed == self._columns
 

@@ -19,13 +19,13 @@ _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff
 
 
 class Row(NamedTuple):
-    """One example, unchanged from its source.
+    """One example, before cleaning.
 
     Args:
       row: The number of the line or record in the source, counted from 1.
       label: The class without surrounding spaces; never empty. None if the source has no classes
         or the caller did not ask for them.
-      text: The text, unchanged.
+      text: The text, before cleaning.
     """
 
     row: int

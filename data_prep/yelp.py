@@ -36,7 +36,7 @@ _LINE_END = re.compile(r"(?<!\\)((?:\\\\)*)\\n")
 
 
 def unescape(text: str) -> str:
-    r"""Return a review without the archive's escapes, which the builder keeps.
+    r"""Replace the archive's escapes in a review, because tensorflow-datasets keeps them.
 
     Args:
       text: A field of the archive, with `""` for a double quote and `\n` for a line break.

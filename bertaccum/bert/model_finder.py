@@ -171,7 +171,7 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     """Return the encoder's dimensions: those that the options select, else the checkpoint's.
 
     Raises:
-      ConfigError: The options and the checkpoint differ.
+      ConfigError: The options and the checkpoint differ in a dimension that matters.
     """
     own = _own_encoder(folder) if folder else None
     if config.bert_config is not None:

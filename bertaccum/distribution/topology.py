@@ -14,8 +14,8 @@ from bertaccum import _tf_compat
 from bertaccum.distribution.cluster import in_slurm_step
 from bertaccum.errors import ConfigError, RunError, reason
 
-# TensorFlow can connect a process to the other workers only once, so its later runs use the same
-# strategy.
+# TensorFlow can connect a process to the other workers only once, so later runs in the process use
+# the same strategy.
 _connected: dict[tuple[tuple[str, ...], int], Topology] = {}
 
 # TensorFlow waits this many seconds longer than the watch does. A reduction that TensorFlow times

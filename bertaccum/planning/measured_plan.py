@@ -224,7 +224,7 @@ def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
         )
     fitting = [c for c in found.candidates if c.fits]
     if any(rate(c) > rate(chosen) for c in fitting):
-        return f"of the fastest candidates that fit, it needs the least memory: {speed}"
+        return f"it needs the least memory of those that fit and are about as fast: {speed}"
     return f"the fastest of the {len(fitting)} candidates that fit: {speed}"
 
 

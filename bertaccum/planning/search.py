@@ -340,7 +340,7 @@ def _padded(micro_batches: Sequence[Sequence[int]]) -> int:
 def verified(
     found: SearchResult, measurer: StepMeasurer, task: SearchSpace
 ) -> tuple[Candidate, Measurement] | None:
-    """Return the best candidate whose real update fits, and its measurement; None if none does.
+    """Return the best candidate that fits when it is run, and its measurement; None if none fits.
 
     Candidates that ran out of memory, and those predicted to need at least as much memory, are
     marked as not fitting.

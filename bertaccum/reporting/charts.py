@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 # Placeholder colors for matplotlib, which are later replaced with the CSS variables of the page.
 _INK, _ACCENT, _GRID = "#010203", "#040506", "#070809"
-_COLOURS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
-# Width and height of a chart. It is drawn about as wide as a phone shows it (340 of 390 pixels), so
-# that its text is not scaled down.
+_COLORS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
+# Width and height of a chart in inches. It is drawn about as wide as a phone shows it (340 pixels),
+# so that its text is not scaled down.
 _INCHES = (4.6, 2.7)
 _PAGE_STYLE = STYLE | {
     "text.color": _INK,
@@ -81,7 +81,7 @@ def _svg(name: str, label: str, series: Series, draw: Callable[[Axes], None]) ->
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     text = ElementTree.tostring(root, encoding="unicode")
-    for colour, own in _COLOURS.items():
+    for colour, own in _COLORS.items():
         text = text.replace(colour, own)
     return Markup(text)
 

@@ -173,7 +173,7 @@ def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, st
 
 
 def _digests(record: Record) -> dict[str, str]:
-    """Return the SHA-256 of each input of a run, and the number of a TSV's rows if recorded."""
+    """Return the SHA-256 of each input of a run, after the number of rows if it was recorded."""
     inputs = record.inputs
     rows = inputs.get("rows") or {}
     found = {}

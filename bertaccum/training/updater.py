@@ -56,8 +56,8 @@ class Updater:
         self._topology, self._watch = topology, watch
         self.batch = plan.first_batch
         with self._topology.strategy.scope():
-            # Several replicas always accumulate, so that each one can run out of memory and recover
-            # without the others.
+            # A run on several replicas always accumulates, so that each replica can run out of
+            # memory and recover without the others.
             steps = max(self.batch.accumulation_steps, min(self._topology.replicas, 2))
             self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
         with tf.device("CPU"):

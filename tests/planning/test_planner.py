@@ -130,7 +130,7 @@ def test_plan_for_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
         ({1: 9.0, 2: 10.0}, "the fastest of the 2 candidates that fit: 10.0 examples/s"),
         (
             {2: 10.0, 3: 10.1},
-            "of the fastest candidates that fit, it needs the least memory: 10.0 examples/s",
+            "it needs the least memory of those that fit and are about as fast: 10.0 examples/s",
         ),
         (
             {2: 10.0, 6: 9.0},

@@ -57,7 +57,7 @@ def test_compare_writes_figures_tables_and_json(run) -> None:
     shown = run("compare", small, large, "--smooth", 64)
     assert shown.code == 0
     assert re.search(r"target batch +│ 8 +│ 32 ", shown.out)
-    assert re.search(r"micro-batch x steps +│ 2 x 4 +│ 2 x 16 ", shown.out)
+    assert re.search(r"steps x micro-batch +│ 4 x 2 +│ 16 x 2 ", shown.out)
     assert re.search(
         r"best dev accuracy +│ 0.9000 \(update 80\) +│ 0.6000 \(update 10\) ", shown.out
     )
@@ -94,7 +94,7 @@ def test_short_unfinished_and_nonfinite_runs_can_be_compared(run) -> None:
     assert (under_way["status"], under_way["training_loss"]) == ("running", pytest.approx(0.4))
     assert (under_way["micro_batch"], under_way["seconds"]) == (None, 2.0)
     assert under_way["peak_memory_bytes"] == 14 * 2**20
-    assert re.search(r"micro-batch x steps +│ 2 x 1 .*│ \? x \? ", shown.out)
+    assert re.search(r"steps x micro-batch +│ 1 x 2 .*│ \? x \? ", shown.out)
 
 
 def test_runs_of_the_same_name_are_shown_with_their_paths(run) -> None:

@@ -63,8 +63,8 @@ def train(
       bertaccum train --resume runs/latest
       bertaccum train --config configs/cola.yaml --seeds 3 --out runs/cola
 
-    SIGINT (Ctrl-C) and SIGTERM stop training after the current update and save a checkpoint; a
-    second signal stops it immediately.
+    SIGINT (Ctrl-C) and SIGTERM discard the unfinished update, save a checkpoint and stop the
+    run; a second signal stops it immediately.
     """
     named = {name: value for name, value in values.items() if is_named(ctx, name)}
     if resume is None:

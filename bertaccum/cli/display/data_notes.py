@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-# If a split has fewer examples, each of them changes the accuracy by more than 3%.
+# In a split with fewer examples, each one changes the accuracy by more than 3 percentage points.
 _FEW = 30
 _NAMED_CLASSES = 5
 

@@ -32,9 +32,8 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
         )
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(
-                new_file(path.resolve())
-            )  # Write to the target of a symbolic link, so that the link remains.
+            # Write to the target of a symbolic link, so that the link remains.
+            file = stack.enter_context(new_file(path.resolve()))
         except OSError as error:
             raise ConfigError(
                 f"--results {named} cannot be written ({error.strerror})",

@@ -393,7 +393,7 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
     def number(name: str, form: str = ".4f") -> str:
         return "" if row[name] is None else format(row[name], form)
 
-    cut = [row[name] for name in ("micro_batch", "accumulation_steps", "replicas")]
+    split = [str(row[name] or "?") for name in ("accumulation_steps", "micro_batch")]
     size, metric, best = values["equal_mean_examples"], values["best_by"], row["best_metric"]
     score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
     if metric is None and best is not None:
@@ -407,8 +407,8 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         "status": row["status"],
         "model": row["model"],
         "target batch": f"{row['target_batch']:,}",
-        "micro-batch x steps": " x ".join(str(part or "?") for part in cut[:2]),
-        "replicas": f"{cut[2]}" if (cut[2] or 1) > 1 else "",
+        "steps x micro-batch": " x ".join(split),
+        "replicas": f"{row['replicas']}" if (row["replicas"] or 1) > 1 else "",
         "updates": f"{row['updates']:,}",
         "examples seen": f"{row['examples']:,}",
         "training loss": number("training_loss"),
