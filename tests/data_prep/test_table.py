@@ -120,6 +120,12 @@ def test_stray_quotes_in_a_tsv_are_ordinary_characters(tmp_path: Path) -> None:
     assert texts == ['"bad" acting and "worse" plot', '"nice"', "plain"]
 
 
+def test_row_inside_the_second_quoted_field_of_a_record_is_found(tmp_path: Path) -> None:
+    data = b'label,note,text\n1,"q,w\ne,r","t\n0,x,u"\n' + b"0,x,plain\n1,x,other\n" * 3
+    with pytest.raises(InputError, match=r"row 3: .*close or remove the quote"):
+        read(tmp_path / "a.csv", data)
+
+
 @pytest.mark.parametrize(
     ("data", "texts"),
     [
