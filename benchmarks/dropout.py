@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bertaccum.tasks.classification import CLASSIFICATION
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 from speed import PRECISIONS, TARGET, build, full_window, interleaved
-from tools import random_store, run_part, table
+from tools import TASK, random_store, run_part, table
 
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder import set_recompute
@@ -68,11 +66,11 @@ def trained(sizes: list[int], stream: str = "example", recompute: bool = False) 
     store = random_store(EXAMPLES, LENGTH)
     config = TrainConfig(precision="float32", learning_rate=5e-4)
     source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)
-    model = build_model(config, source, classes=2)
+    model = build_model(config, source, outputs=2)
     if recompute:
         set_recompute(model.checkpoint_items["encoder"], True)
     optimizer = make_optimizer(config, 2 * UPDATES, len(sizes))
-    update = make_update(CLASSIFICATION, model, optimizer, 0, len(sizes) > 1, dropout_stream=stream)
+    update = make_update(TASK, model, optimizer, 0, len(sizes) > 1, dropout_stream=stream)
     for number in range(UPDATES):
         rows = window_rows(number, EXAMPLES, TARGET, 0)[1]
         update(make_window(store, rows, 8, lambda *_: np.cumsum([0, *sizes])))

@@ -23,8 +23,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bertaccum.data.run_inputs import RunInputs
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if __name__ == "__main__":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -34,7 +32,7 @@ from tools import prepared_yelp, preset_job, run_part, say, table, train_command
 
 from bertaccum.bert.model_finder import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
-from bertaccum.data.data_folder import read_labels
+from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.planning.batch_plan import even_micro_batches
 from bertaccum.planning.measured_plan import measurement_job
@@ -45,6 +43,8 @@ from bertaccum.planning.planner import make_report
 from bertaccum.planning.search import SearchSpace, search
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.prepared_labels import read_labels
 
 MIB = 2**20
 TARGET = 32
@@ -115,9 +115,8 @@ def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
             target_batch=TARGET,
         )
         tsvs = [data / "train.tsv", data / "dev.tsv"]
-        inputs = RunInputs(
-            find_model(config, silent), read_labels(data), tsvs, config.max_seq_length
-        )
+        task, source = make_task(read_labels(data)), find_model(config, silent)
+        inputs = read_inputs(source, task, tsvs, config.max_seq_length)
         request = PlanRequest(config, inputs)
         values = make_report(request, silent, fresh=True).values
         rates = brute_force(request, values)

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from bertaccum.config import PrepareConfig
+from bertaccum.prepare_config import PrepareConfig
 from data_prep.preparation import prepare
 from data_prep.rows import Part, Row, Source
 from data_prep.sample import sample_source

@@ -26,14 +26,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertaccum.tasks.classification import CLASSIFICATION
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
-from tools import run_part, table, yelp_stores
+from tools import TASK, run_part, table, yelp_stores
 
 from bertaccum.accumulation.gradient_tensors import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
@@ -76,9 +74,9 @@ def build(
 ) -> tuple[Any, Any, Any]:
     """Return a model with two classes, its optimizer and an update of up to `steps` micro-steps."""
     config = TrainConfig(precision=precision, recompute="none")
-    model = build_model(config, ModelSource(preset, PRESET_CONFIGS[preset], [], None), classes=2)
+    model = build_model(config, ModelSource(preset, PRESET_CONFIGS[preset], [], None), outputs=2)
     optimizer = make_optimizer(config, 1000, steps)
-    return model, optimizer, make_update(CLASSIFICATION, model, optimizer, 0, accumulate=True)
+    return model, optimizer, make_update(TASK, model, optimizer, 0, accumulate=True)
 
 
 def full_window(length: int, examples: int = TARGET, micro_batch: int = MICRO_BATCH) -> Window:
@@ -101,14 +99,14 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
     @tf.function
     def passes(token_ids: Any, row_splits: Any, labels: Any, cuts: Any) -> Any:
         tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-        total = tf.constant(0.0)
+        total, weights = tf.constant(0.0), tf.ones(tf.shape(labels))
         masks = draw_masks(model, tf.constant([0, 0]), tf.size(labels))
         for step in tf.range(tf.size(cuts) - 1):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             a, b = cuts[step], cuts[step + 1]
             with dropout_masks(masks.of_micro_batch(a)):
                 loss, pairs = micro_step(
-                    CLASSIFICATION, model, optimizer, tokens[a:b], labels[a:b], TARGET
+                    TASK, model, optimizer, tokens[a:b], labels[a:b], weights[a:b], float(TARGET)
                 )
             # TensorFlow prunes gradients that do not reach the result, so use one value of each.
             taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g, _ in pairs]

@@ -17,17 +17,23 @@ from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.vocabulary import read_vocabulary
 from bertaccum.config import TrainConfig
-from bertaccum.data.data_folder import read_inputs, read_labels
-from bertaccum.data.labels import Labels
+from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.planning.measured_plan import measurement_job
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.progress import silent
+from bertaccum.tasks.classification import Classification
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.prepared_labels import read_labels
 
 Results = list[dict[str, Any]]
 # Maps the folder of shared data and the output folder to results and their Markdown table.
 Part = Callable[[Path, Path], tuple[Results, str]]
+
+# A task with two classes.
+TASK = Classification(Labels.numbered(2))
 
 
 def table(heads: list[str], rows: list[list[Any]]) -> str:
@@ -59,8 +65,12 @@ def yelp_stores(
 ) -> Iterator[tuple[int, TokenStore]]:
     """Yield each length with a store of the real training reviews, truncated to it."""
     data, vocabulary = prepared_yelp(shared, out), read_vocabulary(vocabulary_file(shared))
+    task = make_task(read_labels(data))
     for length in lengths:
-        yield length, open_store(data / "train.tsv", read_labels(data), vocabulary, length, silent)
+        yield (
+            length,
+            open_store(data / "train.tsv", task, vocabulary, length, silent),
+        )
 
 
 def random_store(rows: int, length: int) -> TokenStore:
@@ -71,6 +81,7 @@ def random_store(rows: int, length: int) -> TokenStore:
         token_ids=rng.integers(1, 30_000, lengths.sum()).astype(np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=(np.arange(rows) % 2).astype(np.int32),
+        weights=np.ones(rows, np.float32),
     )
 
 
@@ -84,7 +95,7 @@ def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:
     """Return the job of a measurement process: a preset with two classes and no data."""
     source = ModelSource(preset, PRESET_CONFIGS[preset], [], None)
-    inputs = read_inputs(source, Labels(["0", "1"], ["0", "1"]), [], config.max_seq_length)
+    inputs = read_inputs(source, TASK, [], config.max_seq_length)
     request = PlanRequest(config, inputs)
     return measurement_job(request, config, limit, steps)
 

@@ -46,6 +46,9 @@ OVERRIDES: dict[str, type] = {
     "_get_optimizer": tf_keras.Model,
 }
 
+# More groups of devices than a strategy creates.
+_GROUPS_OF_A_STRATEGY = 1000
+
 # A base class whose attributes are saved in checkpoints. If an attribute of a layer is a tf.Module,
 # Keras adds the module's variables to the layer's weights; if it is an AutoTrackable, Keras does
 # not. The base classes of tf_keras derive from AutoTrackable.
@@ -323,6 +326,18 @@ def set_heartbeat_timeout(
 def abort_collectives(message: str) -> None:
     """Make all current and later reductions with other workers fail in this process."""
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
+def mirrored_strategy(devices: list[str]) -> tf.distribute.MirroredStrategy:
+    """Return a strategy whose reductions do not depend on earlier strategies of this process.
+
+    Relies on `_collective_key_base`, from which a strategy numbers its groups of devices.
+    TensorFlow remembers the shapes that a group has reduced, and fails if a model with other shapes
+    reduces in a group with the same number.
+    """
+    kind = tf.distribute.MirroredStrategy
+    kind._collective_key_base += _GROUPS_OF_A_STRATEGY
+    return kind(devices)
 
 
 class CpuWorkersStrategy(tf.distribute.MultiWorkerMirroredStrategy):

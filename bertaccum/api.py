@@ -20,11 +20,11 @@ from bertaccum.config import (
     ExportConfig,
     PlanConfig,
     PredictConfig,
-    PrepareConfig,
     ReportConfig,
     TrainConfig,
 )
 from bertaccum.errors import ConfigError
+from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, silent, unheard
 from bertaccum.reporting.run_paths import target_of
 from bertaccum.settings import AUTO, Options, delimiter_character, field_names, named_options
@@ -380,14 +380,14 @@ def report(
 
         wanted = EvalConfig(run=config.run, split=config.split)
         found = predictions(wanted, evaluated_table(wanted), progress)
-        judged = dataclasses.asdict(evaluation(found)), most_wrong(found, _MISTAKES)
+        judged = evaluation(found).record(), most_wrong(found, _MISTAKES)
     write_page(record, *judged, out)
     return out
 
 
 @_takes(PredictConfig)
 def predict(
-    texts: Iterable[str] | None = None,
+    texts: Iterable[str | tuple[str, str]] | None = None,
     config: PredictConfig | None = None,
     *,
     note: Note = unheard,
@@ -396,7 +396,8 @@ def predict(
     """Predict the classes of texts with the best model of a run, as `bertaccum predict` does.
 
     Args:
-      texts: Any number of texts, possibly from a generator. If it is None, `file` is read.
+      texts: Any number of texts, possibly from a generator. A pair of texts is a tuple, a string
+        with a tab, or a JSON string with `text` and `text_pair`. If it is None, `file` is read.
       config: The options; `options` override it. If it is None, the defaults apply.
       note: Called with messages about how `file` is read.
       options: Fields of `PredictConfig`.
@@ -424,6 +425,7 @@ def predict(
     if texts is None:
         assert config.file is not None
         delimiter = delimiter_character(config.delimiter)
-        reading = Reading(config.text_column, None, delimiter, config.encoding)
+        pair = config.text_pair_column
+        reading = Reading(config.text_column, None, delimiter, config.encoding, pair)
         texts = read_texts(Path(config.file), reading, note)
     return run(config, texts)

@@ -8,7 +8,7 @@ large packages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 from bertaccum.errors import ConfigError
@@ -18,28 +18,43 @@ from bertaccum.settings import (
     Options,
     delimiter_setting,
     encoding_setting,
+    label_columns_setting,
+    label_separator_setting,
     memory_limit_setting,
     save_interval,
     setting,
     size_in_bytes,
     timeout_seconds,
 )
+from bertaccum.task_names import TASKS
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
-SOURCES = ("yelp", "sample", "csv")
-LAYOUTS = ("plain", "cola")
-SPLITS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
 FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 DROPOUT_STREAMS = ("example", "micro-batch")
+_LABEL_SEPARATOR = "|"
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
 
+# The choices of `thresholds`: the same for every label, or fitted on dev.tsv.
+HALF, FITTED = "0.5", "dev"
+_CALIBRATE = (
+    "Fit a temperature on dev.tsv, so that probabilities match how often predictions are correct;"
+    " it is saved with the best checkpoint."
+)
+_THRESHOLDS = (
+    "Probability from which a label of a multi-label task is predicted. dev: for each label, the"
+    " threshold with the highest F1 on dev.tsv; they are saved with the best checkpoint."
+)
 # Sections of a command's help, in the order in which they are printed.
+SOURCE = "Source"
+TABLES = "Tables"
+SPLIT = "Split"
 DATA = "Data"
 MODEL = "Model"
 MEMORY = "Batch and memory"
@@ -47,116 +62,7 @@ OPTIMIZATION = "Optimization"
 CHECKPOINTS = "Evaluation and checkpoints"
 DEVICES = "Devices"
 OUTPUT = "Output"
-GROUPS = (DATA, MODEL, MEMORY, OPTIMIZATION, CHECKPOINTS, DEVICES, OUTPUT)
-
-
-@dataclass(frozen=True)
-class PrepareConfig(Options):
-    """Options of `bertaccum prepare`: the source of the texts, their split and the data folder."""
-
-    source: str = setting(
-        "yelp",
-        "Source of the texts. yelp: Yelp Polarity from tensorflow-datasets; sample: generated"
-        " reviews; csv: your own tables or folders.",
-        choices=SOURCES,
-    )
-    out: str | None = setting(
-        None,
-        "Data folder to write. [default: data/yelp_polarity, data/sample or data/csv, depending on"
-        " `source`]",
-        path=True,
-    )
-    archive: str | None = setting(
-        None,
-        "Existing copy of yelp_review_polarity_csv.tgz to read instead of downloading it.",
-        path=True,
-    )
-    allow_unverified_archive: bool = setting(
-        False,
-        "Accept an `archive` whose checksum differs from the one that tensorflow-datasets records.",
-    )
-    train_file: str | None = setting(
-        None,
-        "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
-        " contains, for each class, a subfolder of texts or a .txt file with one text per line.",
-        path=True,
-    )
-    test_file: str | None = setting(
-        None, "Test rows for `source` csv, in any format that `train_file` accepts.", path=True
-    )
-    text_column: str = setting("text", "Name or 1-based number of the text column.")
-    label_column: str = setting("label", "Name or 1-based number of the label column.")
-    delimiter: str | None = delimiter_setting()
-    encoding: str | None = encoding_setting()
-    layout: str = setting(
-        "plain",
-        "Layout of the TSV files. plain: a header, then label and text; cola: the layout that"
-        " run_classifier.py of google-research/bert reads (test.tsv has no labels).",
-        choices=LAYOUTS,
-    )
-    dev_fraction: float = setting(
-        0.01,
-        "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
-        " to its size.",
-        minimum=0,
-        maximum=1,
-        exclusive=True,
-    )
-    test_fraction: float = setting(
-        0.0,
-        "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0 holds"
-        " out none.",
-        minimum=0,
-        maximum=0.99,
-    )
-    drop_duplicates: bool | None = setting(
-        None,
-        "Drop each training row whose text occurs in an earlier training row or in the test set."
-        " `drop_duplicates=False` keeps all rows. [default: drop only rows whose text is in the"
-        " test set]",
-        switch=True,
-    )
-    seed: int = setting(
-        0, "Seed of the split and of the generated reviews.", minimum=0, maximum=MAX_SEED
-    )
-    overwrite: bool = setting(False, "Replace a data folder that was prepared with other options.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.source == "csv" and self.train_file is None:
-            raise ConfigError("`source` csv needs `train_file`", "pass the file or folder to read")
-        for one, other in (("train_file", "test_file"), ("delimiter", "encoding")):
-            if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
-                raise ConfigError(
-                    f"`{one}` and `{other}` cannot be used with `source` {self.source}",
-                    "set `source` to csv, or omit these options",
-                )
-        if self.archive is not None and self.source != "yelp":
-            raise ConfigError(
-                f"`archive` cannot be used with `source` {self.source}", "omit one of the two"
-            )
-        if self.test_fraction:
-            self._check_test_fraction()
-
-    def _check_test_fraction(self) -> None:
-        given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"
-        if self.test_file or self.source != "csv":
-            raise ConfigError(
-                f"`test_fraction` {self.test_fraction} cannot be used with {given}, which already"
-                " has test rows",
-                "omit `test_fraction`",
-            )
-        if self.test_fraction + self.dev_fraction >= 1:
-            raise ConfigError(
-                f"`test_fraction` {self.test_fraction} and `dev_fraction` {self.dev_fraction}"
-                " leave no rows for train.tsv",
-                "lower one of the two",
-            )
-
-    @property
-    def folder(self) -> str:
-        """The data folder to write: `out`, or the default folder of the source."""
-        return self.out or f"data/{'yelp_polarity' if self.source == 'yelp' else self.source}"
+GROUPS = (SOURCE, TABLES, SPLIT, DATA, MODEL, MEMORY, OPTIMIZATION, CHECKPOINTS, DEVICES, OUTPUT)
 
 
 def _refuse_above(config: Options, name: str, limit: str) -> None:
@@ -193,6 +99,14 @@ class StepConfig(Options):
         group=DATA,
         free=True,
         path=True,
+    )
+    task: str | None = setting(
+        None,
+        "Kind of task. classification: one class for each example; regression: one number;"
+        " multi-label: any number of labels. [default: the task for which the data were prepared,"
+        " else classification]",
+        group=DATA,
+        choices=TASKS,
     )
     max_seq_length: int = setting(
         128,
@@ -340,6 +254,22 @@ class TrainConfig(StepConfig):
         minimum=0,
         exclusive=True,
     )
+    class_weight: str | None = setting(
+        None,
+        "Weights of the classes in the training loss. balanced: inversely proportional to the"
+        " number of rows of each class in train.tsv; or NAME=W,NAME=W (1 for classes that are not"
+        " named). The mean loss of an update is divided by the sum of the weights of its examples."
+        " [default: all 1]",
+        group=OPTIMIZATION,
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "Label smoothing of a classification: fraction of each target that is spread evenly over"
+        " all classes.",
+        group=OPTIMIZATION,
+        minimum=0,
+        maximum=0.99,
+    )
     optimizer: str = setting(
         ADAMW,
         "Optimizer. adamw: AdamW, with learning rate decay that starts after warm-up; bert-adamw:"
@@ -370,12 +300,15 @@ class TrainConfig(StepConfig):
         minimum=1,
         fraction=True,
     )
-    best_by: str = setting(
-        "accuracy",
-        "Metric on dev.tsv that selects the best checkpoint.",
+    best_by: str | None = setting(
+        None,
+        "Metric on dev.tsv that selects the best checkpoint. [default: accuracy for classification,"
+        " pearson for regression, micro_f1 for multi-label]",
         group=CHECKPOINTS,
         choices=METRICS,
     )
+    calibrate: bool = setting(False, _CALIBRATE, group=CHECKPOINTS)
+    thresholds: str = setting(HALF, _THRESHOLDS, group=CHECKPOINTS, choices=(HALF, FITTED))
     patience: int | None = setting(
         None,
         "Early stopping: stop after this many consecutive evaluations that are worse than the best"
@@ -474,6 +407,11 @@ class PredictConfig(ShowConfig):
         path=True,
     )
     text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
+    text_pair_column: str | None = setting(
+        None,
+        "Name or 1-based number of the column of `file` with the second text of each pair."
+        " [default: text_pair if the model was trained on pairs]",
+    )
     delimiter: str | None = delimiter_setting()
     encoding: str | None = encoding_setting()
     batch: int = setting(32, "Number of examples per forward pass.", minimum=1)
@@ -503,14 +441,29 @@ class EvalConfig(PredictConfig, _SplitConfig):
         path=True,
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
+    label_columns: str | None = label_columns_setting(" of `file`")
+    label_separator: str = label_separator_setting(_LABEL_SEPARATOR)
+
+    calibrate: bool | None = setting(
+        None,
+        f"{_CALIBRATE} `calibrate=False` removes it. [default: use the saved temperature, if any]",
+        switch=True,
+    )
+    thresholds: str | None = setting(
+        None,
+        f"{_THRESHOLDS} 0.5: remove saved thresholds. [default: the saved thresholds, else 0.5]",
+        choices=(HALF, FITTED),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = (self.text_column, self.label_column, self.delimiter, self.encoding)
-        if self.file is None and named != ("text", "label", None, None):
+        columns = ["text_column", "text_pair_column", "label_column", "label_columns"]
+        own = [*columns, "label_separator", "delimiter", "encoding"]
+        defaults = {field.name: field.default for field in fields(self)}
+        if self.file is None and any(getattr(self, name) != defaults[name] for name in own):
+            *most, last = (f"`{name}`" for name in own)
             raise ConfigError(
-                "`text_column`, `label_column`, `delimiter` and `encoding` apply only to `file`,"
-                " which is not given",
+                f"{', '.join(most)} and {last} apply only to `file`, which is not given",
                 "add `file`, or omit these options",
             )
 

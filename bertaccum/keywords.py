@@ -14,12 +14,20 @@ class PrepareOptions(TypedDict, total=False):
 
     source: str
     out: str | None
+    dataset: str | None
+    folder: str | None
+    language: str | None
     archive: str | None
     allow_unverified_archive: bool
     train_file: str | None
     test_file: str | None
     text_column: str
+    text_pair_column: str | None
     label_column: str
+    label_columns: str | None
+    label_separator: str
+    weight_column: str | None
+    task: str | None
     delimiter: str | None
     encoding: str | None
     layout: str
@@ -89,6 +97,7 @@ class PredictOptions(TypedDict, total=False):
     run: str
     file: str | None
     text_column: str
+    text_pair_column: str | None
     delimiter: str | None
     encoding: str | None
     batch: int
@@ -100,6 +109,8 @@ class EvalOptions(PredictOptions, total=False):
 
     split: str | None
     label_column: str
+    label_columns: str | None
+    label_separator: str
 
 
 class ExportOptions(TypedDict, total=False):

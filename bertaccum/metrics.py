@@ -10,16 +10,27 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+# Names of all scores that are displayed, in the order in which they are displayed.
 LABELS = {
     "accuracy": "accuracy",
+    "micro_f1": "micro-F1",
     "macro_f1": "macro-F1",
     "matthews_correlation": "Matthews correlation",
+    "average_precision": "average precision",
+    "exact_match": "exact match",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+    "mse": "mean squared error",
     "loss": "loss",
+    "expected_calibration_error": "expected calibration error",
 }
-METRICS = tuple(LABELS)
-LOWER_IS_BETTER = frozenset({"loss"})
-# Shown for every evaluation, after the metric that selects the best checkpoint.
-_ALWAYS_SHOWN = ("accuracy", "macro_f1", "loss")
+# The metrics that can select the best checkpoint of some task.
+METRICS = tuple(
+    name for name in LABELS if name not in ("exact_match", "expected_calibration_error")
+)
+LOWER_IS_BETTER = frozenset({"loss", "mse"})
+# Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
+_ALWAYS_SHOWN = ("accuracy", "micro_f1", "macro_f1", "pearson", "spearman", "mse", "loss")
 
 Evaluation = Mapping[str, Any]
 
@@ -60,6 +71,26 @@ def baseline(evaluation: Evaluation) -> str:
     return f"{score:.4f} (always predicting {name})"
 
 
+def mean_baseline(evaluation: Evaluation) -> str:
+    """Describe the mean squared error of always predicting the mean; empty for other tasks."""
+    error = evaluation.get("mean_baseline_mse")
+    return "" if error is None else f"{error:.4f} (always predicting the mean of train.tsv)"
+
+
+def scores(evaluation: Evaluation) -> dict[str, str]:
+    """Return all scores of an evaluation, keyed by label, each baseline after its metric."""
+    found = {}
+    for name, label in LABELS.items():
+        found[label] = shown(evaluation, name)
+        if name == "accuracy":
+            found["majority baseline"] = baseline(evaluation)
+        if name == "mse":
+            found["mean baseline"] = mean_baseline(evaluation)
+    if evaluation.get("temperature", 1.0) != 1.0:
+        found["temperature"] = shown(evaluation, "temperature")
+    return {name: value for name, value in found.items() if value}
+
+
 def outcome(best: Evaluation, metric: str) -> dict[str, str]:
     """Return the dev scores of the best checkpoint of a run, keyed by name.
 
@@ -76,6 +107,8 @@ def outcome(best: Evaluation, metric: str) -> dict[str, str]:
             found[f"dev {LABELS[name]} of the best checkpoint"] = shown(best, name)
         if name == "accuracy":
             found["majority baseline"] = baseline(best)
+        if name == "mse":
+            found["mean baseline"] = mean_baseline(best)
     found["note"] = one_class(best)
     return {name: value for name, value in found.items() if value}
 

@@ -184,22 +184,22 @@ def timeout_seconds(text: str) -> float:
     return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
-def delimiter_setting() -> Any:
+def delimiter_setting(group: str | None = None) -> Any:
     """Return the dataclass field that defines the option `delimiter`."""
     help = (
         f"Column separator: {', '.join(DELIMITERS)}, or any other single character."
         " [default: detected]"
     )
-    return setting(None, help, check=delimiter_character)
+    return setting(None, help, group=group, check=delimiter_character)
 
 
-def encoding_setting() -> Any:
+def encoding_setting(group: str | None = None) -> Any:
     """Return the dataclass field that defines the option `encoding`."""
     help = (
         "Text encoding, such as latin-1 or utf-16."
         " [default: the one that the byte order mark indicates, else UTF-8]"
     )
-    return setting(None, help, check=check_encoding)
+    return setting(None, help, group=group, check=check_encoding)
 
 
 def delimiter_character(value: str | None) -> str | None:
@@ -217,6 +217,56 @@ def delimiter_character(value: str | None) -> str | None:
             f"use {', '.join(DELIMITERS)}, or any other single character",
         )
     return character
+
+
+def label_columns_setting(file: str = "", group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `label_columns`.
+
+    Args:
+      file: The words that say which file has the columns, such as ` of `file``.
+      group: The section of the command's help that lists the option.
+    """
+    help = (
+        f"Names or 1-based numbers of columns{file} that contain 1 if the label with the column's"
+        " name applies, else 0, separated by commas. They replace `label_column`."
+    )
+    return setting(None, help, group=group, check=column_names)
+
+
+def label_separator_setting(default: str, group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `label_separator`.
+
+    Args:
+      default: The default separator.
+      group: The section of the command's help that lists the option.
+    """
+    help = "Separator of the labels in the label column, for a multi-label task."
+    return setting(default, help, group=group, check=check_label_separator)
+
+
+def column_names(value: str | None) -> tuple[str, ...]:
+    """Return the columns that `label_columns` names.
+
+    Raises:
+      ConfigError: A name is empty.
+    """
+    if value is None:
+        return ()
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names):
+        raise ConfigError(
+            f"`label_columns` {value!r} contains an empty name",
+            "separate names or numbers of columns by commas, as in joy,anger",
+        )
+    return names
+
+
+def check_label_separator(value: str) -> None:
+    """Raise ConfigError if a label separator is empty or contains a line break."""
+    if not value or set(value) & set("\r\n\0"):
+        raise ConfigError(
+            f"`label_separator` {value!r} cannot separate labels", "use a character such as ,"
+        )
 
 
 def check_encoding(value: str) -> None:

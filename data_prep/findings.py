@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from data_prep.rows import Rows
@@ -20,7 +20,7 @@ def rows_to_keep(
 
     Args:
       texts: The text of each training row.
-      test_texts: The texts of the test set; empty if there is no test set.
+      test_texts: The texts of the test set and other given splits; may be empty.
       drop_duplicates: False keeps all rows. None drops the rows whose text is in the test set.
         True also drops the rows whose text occurs in an earlier row.
     """
@@ -35,12 +35,13 @@ def rows_to_keep(
     return kept
 
 
-def findings(rows: Rows, test: Rows | None) -> dict[str, Any]:
+def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> dict[str, Any]:
     """Return counts of unusual rows, for the manifest.
 
     Args:
       rows: The training set.
-      test: The test set, or None.
+      given: The splits that are not made from the training set, keyed by name.
+      cells: The label of each training row, as it is written.
 
     Returns:
       A dict with these keys:
@@ -50,24 +51,24 @@ def findings(rows: Rows, test: Rows | None) -> dict[str, Any]:
       - `conflicting`: the number of `texts` with more than one label, and `rows` for the first few
         of them: for each text, the number of one row per label.
       - `also_in_test`: the number of `texts` in both sets, and the number of training `rows` with
-        such a text.
+        such a text; `also_in_dev` likewise, if the source has its own dev set.
       - `empty`: for each set, the number of `rows` whose text is empty or blank, and the number of
         the `first_row` among them.
       - `missing_labels`: for each set, each label that may stand for a missing value, and the
         number of rows with this label.
     """
-    counts, in_test = Counter(rows.texts), set(test.texts if test else ())
+    counts = Counter(rows.texts)
     copies = _copies(rows, counts)
-    conflicts = [found for found in copies if len({rows.codes[row] for row in found}) > 1]
-    shared = [count for text, count in counts.items() if text in in_test]
-    sets = {"training": rows} | ({"test": test} if test else {})
+    conflicts = [found for found in copies if len({cells[row] for row in found}) > 1]
+    sets = {"training": rows} | dict(given)
     return {
         "repeated": {"texts": len(copies), "rows": sum(map(len, copies))},
         "conflicting": {
             "texts": len(conflicts),
-            "rows": [_one_row_a_label(rows, found) for found in conflicts[:_LISTED]],
+            "rows": [_one_row_a_label(rows, cells, found) for found in conflicts[:_LISTED]],
         },
-        "also_in_test": {"texts": len(shared), "rows": sum(shared)},
+        "also_in_test": _shared(counts, given.get("test")),
+        **({"also_in_dev": _shared(counts, given["dev"])} if "dev" in given else {}),
         "empty": {name: _empty(part) for name, part in sets.items() if part.empty},
         "missing_labels": {name: found for name, part in sets.items() if (found := _missing(part))},
     }
@@ -82,11 +83,17 @@ def _copies(rows: Rows, counts: Counter[bytes]) -> list[list[int]]:
     return list(copies.values())
 
 
-def _one_row_a_label(rows: Rows, copies: list[int]) -> list[int]:
+def _shared(counts: Counter[bytes], other: Rows | None) -> dict[str, int]:
+    theirs = set(other.texts if other else ())
+    shared = [count for text, count in counts.items() if text in theirs]
+    return {"texts": len(shared), "rows": sum(shared)}
+
+
+def _one_row_a_label(rows: Rows, cells: Sequence[bytes], copies: list[int]) -> list[int]:
     """Return, for each label, the row number of the first row that has it."""
-    first: dict[int, int] = {}
+    first: dict[bytes, int] = {}
     for row in copies:
-        first.setdefault(rows.codes[row], rows.numbers[row])
+        first.setdefault(cells[row], rows.numbers[row])
     return list(first.values())
 
 

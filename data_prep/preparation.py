@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from bertaccum.atomic import new_files
-from bertaccum.config import SPLITS, PrepareConfig
-from bertaccum.errors import InputError
 from bertaccum.files import json_text, sha256
+from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
-from bertaccum.settings import delimiter_character
 from bertaccum.version import __version__
 from data_prep.archive import checked_sha256, recorded_download
-from data_prep.findings import findings, rows_to_keep
+from data_prep.assembly import Assembled, SplitRows, assemble
+from data_prep.glue import glue_options, glue_source
+from data_prep.label_kinds import LabelKind
 from data_prep.manifest import VOCABULARY, earlier_manifest, is_unchanged
+from data_prep.own_files import own_options, own_source
 from data_prep.prepared_files import MANIFEST, TOOL
-from data_prep.rows import Part, Source, class_numbers, class_order, gather
+from data_prep.rows import Source
 from data_prep.sample import sample_source
-from data_prep.split import split_rows
-from data_prep.table import Reading, digest, read_rows
+from data_prep.tfds_source import tfds_options, tfds_source
 from data_prep.tsv import write_tsv
 from data_prep.yelp import yelp_source
 
 _ROWS_A_REPORT = 1000
+# Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
+_PUBLISHED = ("glue", "tfds")
+# Options that the manifest records only if they are set.
+_NEWER = ("text_pair_column", "weight_column", "task", "label_columns", "label_separator")
 
 LearnVocabulary = Callable[[Iterable[str]], list[str]]
 
@@ -47,21 +52,6 @@ class PrepareResult:
     unchanged: bool
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The rows of each split, ready to be written.
-
-    Args:
-      splits: Class number and text of each row, keyed by split: train, dev and possibly test.
-      source_labels: Labels of the source, in the order of the class numbers.
-      findings: Counts of unusual rows, for the manifest.
-    """
-
-    splits: dict[str, list[tuple[int, bytes]]]
-    source_labels: list[str]
-    findings: dict[str, Any]
-
-
 def prepare(
     config: PrepareConfig,
     progress: Progress,
@@ -71,8 +61,9 @@ def prepare(
     """Write train.tsv, dev.tsv, test.tsv and manifest.json.
 
     No text occurs in two splits, unless `drop_duplicates=False` keeps training rows whose text is
-    also in the test set. With `source="csv"`, test.tsv is written only if `test_file` or
-    `test_fraction` is given.
+    also in the test set; this is the default for the published splits of `source="glue"` and
+    `source="tfds"`. With `source="csv"`, test.tsv is written only if `test_file` or `test_fraction`
+    is given.
 
     Args:
       config: The source to prepare and the folder to write to.
@@ -90,15 +81,17 @@ def prepare(
       InputError: The source or one of its rows cannot be used.
       RunError: The files cannot be written.
     """
-    folder = Path(config.folder)
+    if config.drop_duplicates is None and config.source in _PUBLISHED:
+        config = dataclasses.replace(config, drop_duplicates=False)
+    folder = Path(config.data_folder)
     earlier = earlier_manifest(folder)
     options = _options(config)
     if earlier is not None and is_unchanged(folder, earlier, options, config.overwrite):
         return PrepareResult(folder, earlier, unchanged=True)
     with _opened(config, progress, note) as source:
-        data = _split(source, config, progress)
+        data = assemble(source, config, progress)
     manifest = _manifest(source, data, options)
-    texts = (text.decode() for _, text in data.splits["train"])
+    texts = (text.decode() for text in data.splits["train"].texts)
     words = learn_vocabulary(texts) if config.source == "sample" else None
     with new_files(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
         manifest["files"] = _write(temporary, data, words, config.layout, progress)
@@ -119,13 +112,18 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
     if config.source == "yelp":
         options["archive_sha256"] = _archive_sha256(config)
     if config.source == "csv":
-        options |= {"text_column": config.text_column, "label_column": config.label_column}
-        options |= {"test_fraction": config.test_fraction}
-        options["delimiter"] = delimiter_character(config.delimiter)
-        options["encoding"] = config.encoding
-        options |= _input("train_file", config.train_file)
-        options |= _input("test_file", config.test_file)
-    return options
+        options |= own_options(config)
+    if config.source == "glue":
+        options |= glue_options(config)
+    if config.source == "tfds":
+        options |= tfds_options(config)
+    # Folders prepared before these options existed do not record them.
+    return options | {name: value for name in _NEWER if (value := _chosen(config, name))}
+
+
+def _chosen(config: PrepareConfig, name: str) -> Any:
+    value = getattr(config, name)
+    return None if value == getattr(PrepareConfig, name) else value
 
 
 def _archive_sha256(config: PrepareConfig) -> str:
@@ -134,119 +132,51 @@ def _archive_sha256(config: PrepareConfig) -> str:
     return checked_sha256(Path(config.archive), config.allow_unverified_archive)
 
 
-def _input(option: str, name: str | None) -> dict[str, str]:
-    if name is None:
-        return {}
-    path = Path(name)
-    return {option: path.name, f"{option}_sha256": digest(path)}
-
-
 def _opened(
     config: PrepareConfig, progress: Progress, note: Note
 ) -> AbstractContextManager[Source]:
     if config.source == "yelp":
         return yelp_source(config, progress)
     if config.source == "csv":
-        return nullcontext(_users_own(config, note))
+        return nullcontext(own_source(config, note))
+    if config.source == "glue":
+        return nullcontext(glue_source(config, note))
+    if config.source == "tfds":
+        return nullcontext(tfds_source(config, progress, note))
     return nullcontext(sample_source(config.seed))
 
 
-def _users_own(config: PrepareConfig, note: Note) -> Source:
-    """Return the rows of `train_file` and, if given, `test_file`."""
-    assert config.train_file is not None  # PrepareConfig checks this.
-    train, test = Path(config.train_file), config.test_file and Path(config.test_file)
-    files = train.name if not test else f"{train.name} and {test.name}"
-    return Source(
-        description=f"your own texts ({files})",
-        train=_part(train, config, note),
-        test=_part(test, config, note) if test else None,
-    )
-
-
-def _part(path: Path, config: PrepareConfig, note: Note) -> Part:
-    delimiter = delimiter_character(config.delimiter)
-    reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
-    return Part(path, read_rows(path, reading, note))
-
-
-def _split(source: Source, config: PrepareConfig, progress: Progress) -> _Data:
-    rows = gather(source.train, "training", progress)
-    test = gather(source.test, "test", progress) if source.test else None
-    order = class_order(source.train, rows)
-    labels = class_numbers(source.train, rows, order)
-    given: dict[str, list[tuple[int, bytes]]] = {}
-    if source.test and test:
-        numbers = class_numbers(source.test, test, order)
-        given["test"] = list(zip(numbers, test.texts, strict=True))
-    kept = rows_to_keep(rows.texts, test.texts if test else (), config.drop_duplicates)
-    splits = given | _held_out(source.train, [(labels[r], rows.texts[r]) for r in kept], config)
-    found = findings(rows, test) | {"dropped_rows": len(labels) - len(kept)}
-    return _Data({name: splits[name] for name in SPLITS if name in splits}, order, found)
-
-
-def _held_out(
-    part: Part, rows: list[tuple[int, bytes]], config: PrepareConfig
-) -> dict[str, list[tuple[int, bytes]]]:
-    """Split the training rows that were kept; return the rows of each split, keyed by its name."""
-    labels, texts = [label for label, _ in rows], [text for _, text in rows]
-    _check_kept(part, labels)
-    shares = {"test": config.test_fraction, "dev": config.dev_fraction}
-    shares = {name: share for name, share in shares.items() if share}
-    splits = split_rows(texts, labels, shares, config.seed)
-    for name in shares:
-        if not splits[name]:
-            raise InputError(
-                f"has too few different texts to hold out any of them as {name}.tsv",
-                "add rows with other texts: rows with the same text stay in one split",
-                path=part.where,
-            )
-    return {name: [rows[number] for number in split] for name, split in splits.items()}
-
-
-def _check_kept(part: Part, labels: list[int]) -> None:
-    if not labels:
-        raise InputError(
-            "all its texts are also in the test set",
-            "choose another `test_file`, or replace the option with `test_fraction` 0.1",
-            path=part.where,
-        )
-    if len(set(labels)) == 1:
-        raise InputError(
-            "has rows of only one class after duplicates are dropped",
-            "add rows of other classes, or keep duplicates with `drop_duplicates=False`",
-            path=part.where,
-        )
-
-
-def _manifest(source: Source, data: _Data, options: dict[str, Any]) -> dict[str, Any]:
-    names = [source.names.get(label, label) for label in data.source_labels]
+def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[str, Any]:
+    names = [source.names.get(label, label) for label in data.kind.labels]
     return {
         "tool": TOOL,
         "version": __version__,
         "source": source.description,
+        "task": data.kind.task,
         "labels": names,
-        "source_labels": data.source_labels,
-        "counts": {split: _counts(rows, names) for split, rows in data.splits.items()},
+        "source_labels": data.kind.labels,
+        "counts": {split: _counts(rows, data.kind, names) for split, rows in data.splits.items()},
+        **source.facts,
         **{key: options[key] for key in ("layout", "dev_fraction", "seed")},
         "findings": data.findings,
         "options": options,
     }
 
 
-def _counts(rows: list[tuple[int, bytes]], names: list[str]) -> dict[str, Any]:
-    counted = Counter(label for label, _ in rows)
-    classes = {name: counted[number] for number, name in enumerate(names)}
-    return {"rows": len(rows), "classes": classes}
+def _counts(rows: SplitRows, kind: LabelKind, names: list[str]) -> dict[str, Any]:
+    return {"rows": len(rows.texts)} if rows.labels is None else kind.counts(rows.labels, names)
 
 
 def _write(
-    folder: Path, data: _Data, words: list[str] | None, layout: str, progress: Progress
+    folder: Path, data: Assembled, words: list[str] | None, layout: str, progress: Progress
 ) -> dict[str, str]:
     """Write all files except the manifest; return the SHA-256 of each file, keyed by its name."""
     files = {}
     for split, rows in data.splits.items():
         path = folder / f"{split}.tsv"
-        files[path.name] = write_tsv(path, split, _told(rows, path.name, progress), layout)
+        lines = zip(rows.labels or repeat(None), rows.texts, strict=False)
+        told = _told(lines, len(rows.texts), path.name, progress)
+        files[path.name] = write_tsv(path, split, told, layout, rows.columns)
     if words is not None:
         path = folder / VOCABULARY
         path.write_bytes("".join(f"{word}\n" for word in words).encode())
@@ -255,9 +185,9 @@ def _write(
 
 
 def _told(
-    rows: list[tuple[int, bytes]], name: str, progress: Progress
-) -> Iterator[tuple[int, bytes]]:
+    rows: Iterable[tuple[bytes | None, bytes]], total: int, name: str, progress: Progress
+) -> Iterator[tuple[bytes | None, bytes]]:
     for done, row in enumerate(rows, 1):
         yield row
-        if done % _ROWS_A_REPORT == 0 or done == len(rows):
-            progress(f"writing {name}", done, len(rows))
+        if done % _ROWS_A_REPORT == 0 or done == total:
+            progress(f"writing {name}", done, total)

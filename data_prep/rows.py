@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from bertaccum.errors import InputError
 from bertaccum.progress import Progress
 
+# Joins the class numbers of a row in a prepared file.
+LABEL_SEPARATOR = "|"
 _ROWS_A_REPORT = 500
+_LARGEST = (2 - 2**-23) * 2.0**127  # The largest finite float32 number.
 # Characters that some programs treat as the end of a line, a field or a string (for line ends, the
 # list is that of `str.splitlines`), and surrogates, which UTF-8 cannot encode.
 _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
@@ -26,11 +30,15 @@ class Row(NamedTuple):
       label: The class without surrounding spaces; never empty. None if the source has no classes
         or the caller did not ask for them.
       text: The text, before cleaning.
+      pair: The second text of a pair, before cleaning. None for single texts.
+      weight: The weight of the example in the loss, at least 0. None if the source has no weights.
     """
 
     row: int
     label: str | None
     text: str
+    pair: str | None = None
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,13 @@ class Part:
       where: The file or the name of the data set, for error messages.
       examples: The rows in the order of the source.
       total: The number of rows, or None if it is unknown before reading.
+      may_lack_labels: Whether the rows may have no labels, as in the test sets of benchmarks.
     """
 
     where: str | Path
     examples: Iterable[Row]
     total: int | None = None
+    may_lack_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,15 +64,32 @@ class Source:
 
     Args:
       description: Description of the texts, for the manifest.
-      train: Rows to split into train.tsv and dev.tsv.
+      train: Training rows. `prepare` holds out some of them as dev.tsv, unless `more` has this
+        split.
       test: Rows of test.tsv, or None.
       names: Class names, keyed by source label, for labels that are not readable names.
+      more: Rows of further splits, keyed by the name of the split.
+      task: The kind of task, or None if it depends on the labels.
+      order: Source labels in the order of the class numbers. If it is empty, the labels of the
+        training rows are sorted.
+      separator: Separates the labels of a row in a multi-label task.
+      facts: Further entries of the manifest.
     """
 
     description: str
     train: Part
     test: Part | None
     names: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Part] = field(default_factory=dict)
+    task: str | None = None
+    order: Sequence[str] = ()
+    separator: str = LABEL_SEPARATOR
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, Part]:
+        """The rows of every split that is not made from the training rows."""
+        return ({"test": self.test} if self.test else {}) | dict(self.more)
 
 
 @dataclass(frozen=True)
@@ -70,19 +97,35 @@ class Rows:
     """The cleaned rows of one `Part`.
 
     Args:
-      texts: Cleaned texts in UTF-8. They are bytes because a single character above U+00FF doubles
-        the size of a str, and 560,000 texts must fit in the memory of a small machine.
-      codes: Class of each row, as the position of its label in `classes`.
+      texts: Cleaned texts in UTF-8; a tab separates the two texts of a pair. They are bytes because
+        a single character above U+00FF doubles the size of a str, and 560,000 texts must fit in the
+        memory of a small machine.
+      codes: Label of each row, as the position of the label in `classes`; empty if the rows have no
+        labels.
       classes: Source labels, each mapped to the number of the row where it first occurs.
       numbers: Number of each row in its source.
+      weights: Weight of each row; empty if the rows have no weights.
       empty: Numbers of the rows whose text is empty or blank.
+      pairs: Whether every row is a pair of texts; if not, every row is a single text.
     """
 
     texts: list[bytes] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     classes: dict[str, int] = field(default_factory=dict)
     numbers: array[int] = field(default_factory=lambda: array("q"))
+    weights: array[float] = field(default_factory=lambda: array("d"))
     empty: list[int] = field(default_factory=list)
+    pairs: bool = False
+
+
+def finite_number(text: str) -> float | None:
+    """Return the number that a cell contains, or None if it is not a finite float32 number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    # Python also accepts underscores between digits, which other programs do not write.
+    return number if abs(number) <= _LARGEST and "_" not in text else None
 
 
 def clean(text: str) -> str:
@@ -107,69 +150,37 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
     Raises:
       InputError: There are no rows, they have no labels, or one of them cannot be used.
     """
-    rows = Rows()
+    examples = iter(part.examples)
+    first = next(examples, None)
+    rows = Rows(pairs=first is not None and first.pair is not None)
     codes: dict[str, int] = {}
-    for done, (row, label, text) in enumerate(part.examples, 1):
-        if label is None:
-            remedy = "pass a file with a column of labels"
-            raise InputError("has no labels", remedy, path=part.where)
-        rows.texts.append(clean(text).encode())
+    for done, (row, label, text, pair, weight) in enumerate(
+        chain([first] if first else [], examples), 1
+    ):
+        whole = clean(text) if pair is None else f"{clean(text)}\t{clean(pair)}"
+        rows.texts.append(whole.encode())
         rows.numbers.append(row)
         if not text.strip():
             rows.empty.append(row)
-        rows.codes.append(codes.setdefault(label, len(codes)))
-        rows.classes.setdefault(label, row)
+        if label is not None:
+            rows.codes.append(codes.setdefault(label, len(codes)))
+            rows.classes.setdefault(label, row)
+        elif rows.codes or not part.may_lack_labels:
+            _refuse_unlabeled(part, row if rows.codes else None)
+        if weight is not None:
+            rows.weights.append(weight)
         if done % _ROWS_A_REPORT == 0:
             progress(f"reading {what} texts", done, part.total)
     if not rows.texts:
         raise InputError("has no rows", "add at least one text of each class", path=part.where)
+    if rows.codes and len(rows.codes) < len(rows.texts):
+        _refuse_unlabeled(part, rows.numbers[0])
     progress(f"reading {what} texts", len(rows.texts), len(rows.texts))
     return rows
 
 
-def class_order(part: Part, rows: Rows) -> list[str]:
-    """Return the source labels in the order of the class numbers.
-
-    Labels are sorted by value if all are integers, otherwise as strings.
-
-    Args:
-      part: The source of the training rows, for the error message.
-      rows: The training rows.
-
-    Raises:
-      InputError: There is only one class.
-    """
-    if len(rows.classes) == 1:
-        raise InputError(
-            f"every row has the label {next(iter(rows.classes))!r}",
-            "add rows of at least one other class",
-            path=part.where,
-        )
-    try:
-        return sorted(rows.classes, key=lambda label: (int(label), label))
-    except ValueError:
-        return sorted(rows.classes)
-
-
-def class_numbers(part: Part, rows: Rows, order: list[str]) -> list[int]:
-    """Return the class number of each row.
-
-    Args:
-      part: The source of the rows, for the error message.
-      rows: The rows.
-      order: The source labels in the order of the class numbers.
-
-    Raises:
-      InputError: A row has a label that is not in `order`.
-    """
-    numbers = {label: number for number, label in enumerate(order)}
-    for label, row in rows.classes.items():
-        if label not in numbers:
-            raise InputError(
-                f"the label {label!r} does not occur in the training rows",
-                "correct it, or add training rows of that class",
-                path=part.where,
-                row=row,
-            )
-    by_code = [numbers[label] for label in rows.classes]
-    return [by_code[code] for code in rows.codes]
+def _refuse_unlabeled(part: Part, row: int | None) -> NoReturn:
+    if row is None:
+        remedy = "pass a file with a column of labels"
+        raise InputError("has no labels", remedy, path=part.where)
+    raise InputError("has no label, unlike other rows", path=part.where, row=row)

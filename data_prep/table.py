@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
 from bertaccum.progress import Note, unheard
 from data_prep.class_folders import class_texts, folder_digest
+from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT, Picks, Reading, example, named_picks
 from data_prep.delimiter import find_delimiter, name_of
 from data_prep.header import is_header
 from data_prep.named_columns import (
@@ -27,47 +26,13 @@ from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
 from data_prep.rows import Row
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
 
-TEXT, LABEL = "text", "label"
+__all__ = ["COLA_TEST_HEADER", "LABEL", "PAIR", "TEXT", "WEIGHT", "Reading", "digest", "read_rows"]
+
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
 _COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
 
 Records = Iterator[tuple[int, list[str]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """Options for reading a table.
-
-    Args:
-      text_column: Name of the text column, or its number counted from 1.
-      label_column: Name or number of the class column. None reads texts without classes.
-      delimiter: Character that separates the columns. None detects it.
-      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
-        otherwise.
-    """
-
-    text_column: str = TEXT
-    label_column: str | None = LABEL
-    delimiter: str | None = None
-    encoding: str | None = None
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the requested columns."""
-        return [c for c in (self.text_column, self.label_column) if c is not None]
-
-    @property
-    def has_usual_columns(self) -> bool:
-        """Whether the columns have their default names; only then is the CoLA layout accepted."""
-        return self.text_column == TEXT and self.label_column in (LABEL, None)
-
-
-class _Picks(NamedTuple):
-    """Positions of the requested columns, counted from 0."""
-
-    text: int
-    label: int | None
 
 
 def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) -> Iterator[Row]:
@@ -89,6 +54,7 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     """
     reading = reading or Reading()
     if path.is_dir():
+        _check_folder(path, reading)
         rows = enumerate(class_texts(path, reading.encoding, note), 1)
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
     if path.exists() and not path.is_file():
@@ -105,6 +71,14 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     return _delimited_rows(path, reading, note)
 
 
+def _check_folder(path: Path, reading: Reading) -> None:
+    """Raise ConfigError if an option requests a column, which a folder of texts does not have."""
+    for option, _ in reading.named:
+        if option not in ("text_column", "label_column"):
+            what = "is a folder of texts, which has no columns"
+            raise ConfigError(what, f"omit `{option}`", path=path)
+
+
 def digest(path: Path) -> str:
     """Return the SHA-256 of a table or of the texts in a folder, in hexadecimal."""
     return folder_digest(path) if path.is_dir() else sha256(path)
@@ -116,10 +90,11 @@ def _named_rows(
     """Yield the rows of a format that names its columns."""
     if not names:
         raise InputError("is empty", "add at least one row", path=path)
-    picks = _named_picks(names, reading, path)
-    wanted = [names[position] for position in picks if position is not None]
+    picks = named_picks(names, reading, path)
+    wanted = [names[position] for position in picks.used]
+    own = picks.moved({position: index for index, position in enumerate(picks.used)})
     for row, values in cells(wanted):
-        yield _row(row, values, _Picks(0, None if picks.label is None else 1), path)
+        yield example(row, values, own, path)
 
 
 def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
@@ -130,7 +105,7 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
     picks, skipped = _picks(first[1], records, reading, path, note)
     for row, fields in islice(records(), skipped, None):
         _check_width(row, fields, len(first[1]), path)
-        yield _row(row, fields, picks, path)
+        yield example(row, fields, picks, path)
 
 
 def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Records]:
@@ -170,62 +145,27 @@ def _picks(
     reading: Reading,
     path: Path,
     note: Note,
-) -> tuple[_Picks, int]:
+) -> tuple[Picks, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
     names = [name.strip() for name in first]
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
-            return _Picks(1, None), 1
+            return Picks(1), 1
         may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
         if may_be_cola and not is_header(_fields(records()), certain=True):
-            return _Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
-    picks = _named_picks(names, reading, path)
+            return Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
+    picks = named_picks(names, reading, path, is_prepared(path))
     if not all(column.isdecimal() for column in reading.columns):
         return picks, 1
-    has_header = is_header(_fields(records()))
-    if has_header:
-        said = ", ".join(names)[:80]
-        note(f"{path}: row 1 ({said}) is the header and is not read as data")
-    return picks, int(has_header)
+    if not is_header(_fields(records())):
+        return picks.numbered(reading.label_columns), 0
+    said = ", ".join(names)[:80]
+    note(f"{path}: row 1 ({said}) is the header and is not read as data")
+    return picks, 1
 
 
 def _fields(records: Records) -> Iterable[list[str]]:
     return (fields for _, fields in records)
-
-
-def _named_picks(names: list[str], reading: Reading, path: Path) -> _Picks:
-    text = _position("text_column", reading.text_column, names, path)
-    if reading.label_column is None:
-        return _Picks(text, None)
-    label = _position("label_column", reading.label_column, names, path)
-    if text == label:
-        raise ConfigError(
-            f"`text_column` {reading.text_column} and `label_column` {reading.label_column} are"
-            " the same column",
-            "choose two different columns",
-            path=path,
-        )
-    return _Picks(text, label)
-
-
-def _position(option: str, column: str, names: list[str], path: Path) -> int:
-    if column.isdecimal():
-        if not 1 <= int(column) <= len(names):
-            raise ConfigError(
-                f"`{option}` {column} is not one of the columns 1 to {len(names)}",
-                "count columns from 1",
-                path=path,
-            )
-        return int(column) - 1
-    if names.count(column) != 1:
-        times = "occurs more than once" if column in names else "does not occur"
-        raise ConfigError(
-            f"the column {column!r} of `{option}` {times} in the header,"
-            f" which is: {', '.join(names)[:200]}",
-            "choose another column, or pass its number, counted from 1",
-            path=path,
-        )
-    return names.index(column)
 
 
 def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
@@ -237,10 +177,3 @@ def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
             path=path,
             row=row,
         )
-
-
-def _row(row: int, fields: list[str], picks: _Picks, path: Path) -> Row:
-    label = None if picks.label is None else fields[picks.label].strip()
-    if label == "":
-        raise InputError("has no label", "add one or delete the row", path=path, row=row)
-    return Row(row, label, fields[picks.text])

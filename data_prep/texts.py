@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertaccum.progress import Note, unheard
-from data_prep.table import LABEL, TEXT, Reading, read_rows
+from data_prep.columns import LABEL, TEXT, Reading
+from data_prep.table import read_rows
 from data_prep.text_files import PARQUET, ending, first_bytes, text_lines
 
 # Files with these endings are always tables; other files may contain one text per line.
@@ -14,8 +15,10 @@ _TABLES = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".par
 _STDIN = "-"
 
 
-def read_texts(path: Path, reading: Reading, note: Note = unheard) -> Iterator[str]:
-    """Yield the texts of a file in order.
+def read_texts(
+    path: Path, reading: Reading, note: Note = unheard
+) -> Iterator[str | tuple[str, str]]:
+    """Yield the texts of a file in order; a table with second texts yields pairs.
 
     Args:
       path: A table or a folder, as for `read_rows`. A file without the ending of a table is read
@@ -31,7 +34,8 @@ def read_texts(path: Path, reading: Reading, note: Note = unheard) -> Iterator[s
     if str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)
     elif path.is_dir() or _is_table(path, reading):
-        yield from (row.text for row in read_rows(path, reading, note))
+        for row in read_rows(path, reading, note):
+            yield row.text if row.pair is None else (row.text, row.pair)
     else:
         yield from _lines(path, reading)
 
@@ -41,7 +45,7 @@ def _lines(path: Path, reading: Reading) -> Iterator[str]:
 
 
 def _is_table(path: Path, reading: Reading) -> bool:
-    if reading.text_column != TEXT or reading.delimiter is not None:
+    if reading.text_column != TEXT or reading.delimiter or reading.pair_column is not None:
         return True
     if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.
         return False

@@ -3,7 +3,8 @@
 Lines end with a line feed, tabs separate fields, and nothing is quoted. There are two layouts,
 which differ in their first line:
 
-- plain: the header `label<TAB>text`, then these two columns;
+- plain: a header, then the columns `label` and `text`; for pairs of texts also `text_pair`, and for
+  weighted rows `weight`. A test file without labels lacks the first column;
 - cola: four columns (id, label, original mark, text) without a header, as in the CoLA corpus. A
   file without labels has the header `index<TAB>sentence` and these two columns.
 """
@@ -11,7 +12,7 @@ which differ in their first line:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -19,9 +20,9 @@ import pandas as pd
 
 from bertaccum.errors import InputError
 from bertaccum.progress import Note, unheard
-from data_prep.table import COLA_TEST_HEADER, LABEL, TEXT, Reading, read_rows
+from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT, Reading
+from data_prep.table import COLA_TEST_HEADER, read_rows
 
-_PLAIN_HEADER = f"{LABEL}\t{TEXT}"
 _LINES_A_WRITE = 1000
 
 
@@ -37,8 +38,8 @@ def read_tsv(
 
     Returns:
       A DataFrame with the columns `row` (int, line or record of the file, counted from 1), `label`
-      (str without surrounding spaces; absent if the file has no labels) and `text` (str,
-      unchanged).
+      (str without surrounding spaces), `text` (str, unchanged), `text_pair` (str) and `weight`
+      (float64). A column that the file does not have is absent.
 
     Raises:
       ConfigError: An option does not fit the file.
@@ -47,8 +48,9 @@ def read_tsv(
     rows = list(read_rows(Path(path), reading, note))
     if not rows:
         raise InputError("has a header but no rows", path=path)
-    table = pd.DataFrame(rows, columns=["row", LABEL, TEXT])
-    return table.drop(columns=LABEL) if rows[0].label is None else table
+    table = pd.DataFrame(rows, columns=["row", LABEL, TEXT, PAIR, WEIGHT])
+    absent = [name for name, value in zip(table.columns, rows[0], strict=True) if value is None]
+    return table.drop(columns=absent)
 
 
 def default_split(folder: Path) -> str:
@@ -62,20 +64,28 @@ def default_split(folder: Path) -> str:
     return "dev" if first is None or first.label is None else "test"
 
 
-def write_tsv(path: Path, split: str, rows: Iterable[tuple[int, bytes]], layout: str) -> str:
+def write_tsv(
+    path: Path,
+    split: str,
+    rows: Iterable[tuple[bytes | None, bytes]],
+    layout: str,
+    columns: Sequence[str] = (LABEL, TEXT),
+) -> str:
     """Write one split to a file.
 
     Args:
       path: The file to create.
-      split: train, dev or test. In the cola layout a test file has no labels.
-      rows: Class number and cleaned UTF-8 text of each row, in order.
+      split: The name of the split. In the cola layout a test file has no labels.
+      rows: For each row, in order, the cell of its label and its other cells in UTF-8, separated by
+        tabs. The label is None if no row has one.
       layout: plain or cola.
+      columns: Names of the columns; only for the plain layout.
 
     Returns:
       The file's SHA-256, in hexadecimal.
     """
     digest = hashlib.sha256()
-    lines = _lines(split, rows, layout)
+    lines = _lines(split, rows, layout, columns)
     with path.open("wb") as file:
         while block := b"".join(islice(lines, _LINES_A_WRITE)):
             digest.update(block)
@@ -83,14 +93,18 @@ def write_tsv(path: Path, split: str, rows: Iterable[tuple[int, bytes]], layout:
     return digest.hexdigest()
 
 
-def _lines(split: str, rows: Iterable[tuple[int, bytes]], layout: str) -> Iterator[bytes]:
+def _lines(
+    split: str, rows: Iterable[tuple[bytes | None, bytes]], layout: str, columns: Sequence[str]
+) -> Iterator[bytes]:
     if layout == "plain":
-        yield f"{_PLAIN_HEADER}\n".encode()
-        yield from (b"%d\t%s\n" % row for row in rows)
-    elif split == "test":
+        yield "\t".join(columns).encode() + b"\n"
+        yield from (
+            b"%s\n" % text if label is None else b"%s\t%s\n" % (label, text) for label, text in rows
+        )
+    elif split.startswith("test"):
         yield "\t".join(COLA_TEST_HEADER).encode() + b"\n"
         yield from (b"%d\t%s\n" % (index, text) for index, (_, text) in enumerate(rows))
     else:
         name = split.encode()
         for index, (label, text) in enumerate(rows):
-            yield b"%s-%d\t%d\t\t%s\n" % (name, index, label, text)
+            yield b"%s-%d\t%s\t\t%s\n" % (name, index, label, text)

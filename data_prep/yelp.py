@@ -1,36 +1,23 @@
-"""Reads Yelp Polarity. Only this file imports tensorflow-datasets, and only when it is used."""
+"""Reads Yelp Polarity from tensorflow-datasets, which is imported only when it is used."""
 
 from __future__ import annotations
 
-import io
-import logging
-import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertaccum.config import PrepareConfig
-from bertaccum.errors import InputError, RunError
 from bertaccum.files import sha256
+from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Progress
 from data_prep.archive import DATASET, Download, recorded_download, rewrite
 from data_prep.rows import Part, Row, Source
+from data_prep.tfds_builds import ROWS_A_BATCH, adapted, data_folder, explained, in_order
 
+_ARCHIVE = "download it elsewhere and pass the file with `archive`"
 _NAMES = {"1": "negative", "2": "positive"}
-# Progress messages by the first words of tensorflow-datasets' progress bars.
-_DOINGS = {
-    "Dl Size": "downloading the archive",
-    "Extraction": "unpacking the archive",
-    "Generating train": "converting training reviews",
-    "Generating test": "converting test reviews",
-    "Shuffling": "storing reviews",
-}
-_RETRIES = 3  # The default of tensorflow-datasets is 10, which takes 200 s without a network.
-_ROWS_A_BATCH = 512
 # A backslash and an n, unless the backslash itself is escaped.
 _LINE_END = re.compile(r"(?<!\\)((?:\\\\)*)\\n")
 
@@ -89,7 +76,7 @@ def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: P
     copy = folder / recorded.filename
     progress("checking the archive", 0, None)
     rewrite(archive, copy)
-    with _adapted(progress):
+    with adapted(progress):
         expected = tfds.builder_cls(DATASET).url_infos
     before = expected[recorded.url]
     expected[recorded.url] = compute_url_info(copy)
@@ -104,121 +91,15 @@ def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -
 
     Args:
       progress: Called during the download and the conversion.
-      data_dir: Folder for the prepared data set. None uses TFDS_DATA_DIR, or the default folder of
-        tensorflow-datasets. The variable is read here because tensorflow-datasets reads it only
-        when it is imported.
+      data_dir: Folder for the prepared data set. None uses the default folder.
       options: Fields of `DownloadConfig`.
     """
     import tensorflow_datasets as tfds
 
-    builder = tfds.builder_cls(DATASET)(data_dir=data_dir or os.environ.get("TFDS_DATA_DIR"))
-    with _adapted(progress), _explained(recorded_download().url):
+    builder = tfds.builder_cls(DATASET)(data_dir=data_dir or data_folder())
+    with adapted(progress), explained(recorded_download().url, _ARCHIVE):
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
     return builder
-
-
-@contextmanager
-def _adapted(progress: Progress) -> Iterator[None]:
-    """Patch settings for which tensorflow-datasets has no option.
-
-    Its progress bars report to `progress`, its messages do not reach stdout, and it gives up
-    earlier if there is no network.
-    """
-    from tensorflow_datasets.core import utils
-    from tensorflow_datasets.core.download import downloader
-
-    bar = partial(_ReportingBar, progress)
-    with (
-        redirect_stdout(io.StringIO()),
-        _attributes(logging.getLogger("urllib3.connectionpool"), disabled=True),
-        _attributes(utils, tqdm=bar, async_tqdm=bar),
-        _attributes(downloader, MAX_RETRIES=_RETRIES),
-    ):
-        yield
-
-
-class _ReportingBar:
-    """A replacement for tqdm's bar that reports to a callback.
-
-    It has only the methods that tensorflow-datasets calls.
-
-    Args:
-      progress: Called at every change.
-      iterable: Items to iterate over, if any.
-      desc: Description of the bar. Nothing is reported unless it starts with a key of `_DOINGS`.
-      total: Expected final count, or None.
-    """
-
-    def __init__(
-        self,
-        progress: Progress,
-        iterable: Iterable[Any] = (),
-        *,
-        desc: str = "",
-        total: int | None = None,
-        **_: Any,  # Options for the look of tqdm's bar.
-    ) -> None:
-        self._progress, self._iterable = progress, iterable
-        known = (doing for start, doing in _DOINGS.items() if desc.startswith(start))
-        self._doing = next(known, None)
-        self._done, self._total = 0, total
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self._iterable:
-            yield item
-            self.update()
-
-    def __enter__(self) -> _ReportingBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def update(self, done: int = 1) -> None:
-        self._done += done
-        if self._doing is not None:
-            self._progress(self._doing, self._done, self._total or None)
-
-    def update_total(self, more: int = 1) -> None:
-        self._total = (self._total or 0) + more
-
-
-@contextmanager
-def _attributes(owner: Any, **values: Any) -> Iterator[None]:
-    """Give attributes of an object other values inside the `with` block."""
-    before = {name: getattr(owner, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
-
-
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """Convert the known exceptions of a download into errors with a hint."""
-    import requests
-    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
-    from tensorflow_datasets.core.download.extractor import ExtractError
-    from tensorflow_datasets.core.download.util import DownloadError
-
-    hint = "check the network, or download it elsewhere and pass the file with `archive`"
-    try:
-        yield
-    except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-        raise InputError(f"no network: cannot reach {url}", hint) from error
-    except (requests.exceptions.RequestException, DownloadError) as error:
-        raise InputError(f"the download of {url} failed ({error})", hint) from error
-    except (NonMatchingChecksumError, ExtractError) as error:
-        message = f"the download from {url} is not the recorded archive ({error})"
-        raise InputError(message, "try again later, or pass a good copy with `archive`") from error
-    except OSError as error:
-        raise RunError(
-            f"tensorflow-datasets could not write its files ({error})",
-            "free disk space, or set TFDS_DATA_DIR to another folder",
-        ) from error
 
 
 def _source(builder: Any, verified: bool) -> Source:
@@ -240,9 +121,7 @@ def _examples(builder: Any, split: str) -> Iterator[Row]:
     import tensorflow_datasets as tfds
 
     names = builder.info.features["label"].names
-    # Reading one shard after another gives the same order on every machine and takes little memory.
-    in_order = tfds.ReadConfig(interleave_cycle_length=1)
-    rows = builder.as_dataset(split=split, read_config=in_order).batch(_ROWS_A_BATCH)
+    rows = builder.as_dataset(split=split, read_config=in_order()).batch(ROWS_A_BATCH)
     row = 0
     for batch in tfds.as_numpy(rows):
         for label, text in zip(batch["label"].tolist(), batch["text"].tolist(), strict=True):

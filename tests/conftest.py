@@ -51,4 +51,5 @@ def store() -> TokenStore:
         token_ids=rng.integers(1, 50, lengths.sum()).astype(np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]),
         labels=rng.integers(0, 2, 100).astype(np.int32),
+        weights=np.ones(100, np.float32),
     )

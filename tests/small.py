@@ -10,6 +10,11 @@ import tf_keras
 from bertaccum.bert.bert_config_file import write_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.tasks.classification import Classification
+from bertaccum.tasks.labels import Labels
+
+# A task with two classes.
+CLASSIFICATION = Classification(Labels.numbered(2))
 
 
 def write_small_model(path: Path, vocabulary: Path, **dimensions: int) -> Path:

@@ -22,6 +22,8 @@ LOWEST = {
         "bertaccum.sizes",
         "bertaccum.stopping",
     ),
+    "bertaccum.prepare_config",
+    "bertaccum.task_names",
     "bertaccum.version",
 }
 # The private names of TensorFlow, which any module may import.
@@ -33,10 +35,12 @@ MAY_IMPORT = {
     "bertaccum.distribution": set(),
     "data_prep": set(),
     "bertaccum.bert": {"bertaccum.cache"},
-    "bertaccum.data": {"bertaccum.bert", "bertaccum.cache", "data_prep"},
-    "bertaccum.planning": {"bertaccum.bert", "bertaccum.cache", "bertaccum.data"},
+    "bertaccum.data": {"bertaccum.bert", "bertaccum.cache", "bertaccum.tasks", "data_prep"},
+    "bertaccum.planning": {
+        *("bertaccum.bert", "bertaccum.cache", "bertaccum.data", "bertaccum.tasks"),
+    },
     "bertaccum.reporting": {"bertaccum.data"},
-    "bertaccum.tasks": {"bertaccum.bert", "bertaccum.data"},
+    "bertaccum.tasks": {"bertaccum.bert", "data_prep"},
     "bertaccum.inference": {
         *("bertaccum.bert", "bertaccum.data", "bertaccum.distribution", "bertaccum.planning"),
         *("bertaccum.reporting", "bertaccum.tasks", "data_prep"),

@@ -36,11 +36,11 @@ from bertaccum.bert.huggingface_folder import (
 from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
 from bertaccum.cli.program import cli
-from bertaccum.config import PrepareConfig
 from bertaccum.errors import BertAccumError
+from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import silent
 from bertaccum.reporting.run_record import read_run_config
-from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import read_saved
 from data_prep.preparation import prepare
@@ -118,17 +118,7 @@ def csv_case(folder: Path) -> tuple[Path, Reader]:
         rows = [(i % 2, f"{TEXT} {i}") for i in range(6)]
         csv.writer(file).writerows([("label", "text"), *rows])
 
-    def read(path: Path) -> object:
-        options = {"train_file": str(path), "out": str(out), "dev_fraction": 0.4}
-        try:
-            prepare(PrepareConfig(source="csv", **options), silent, list)
-        except BertAccumError:
-            assert not out.exists(), "a partial output folder is left"
-            raise
-        shutil.rmtree(out)
-        return None
-
-    return path, read
+    return path, preparing(out, source="csv", train_file=str(path))
 
 
 def tsv_case(folder: Path) -> tuple[Path, Reader]:
@@ -174,6 +164,39 @@ def parquet_case(folder: Path) -> tuple[Path, Reader]:
     return path, read_user_table
 
 
+def weighted_case(folder: Path) -> tuple[Path, Reader]:
+    path, out = folder / "mine.csv", folder / "out"
+    rows = [f"{i % 2},{i // 2 % 2},{i}.5,good food {i}" for i in range(12)]
+    path.write_text("\n".join(["joy,awe,weight,text", *rows]) + "\n")
+    columns = {"label_columns": "joy,awe", "weight_column": "weight"}
+    return path, preparing(out, source="csv", train_file=str(path), **columns)
+
+
+def glue_case(folder: Path) -> tuple[Path, Reader]:
+    glue, out = folder / "RTE", folder / "out"
+    glue.mkdir()
+    names = "index\tsentence1\tsentence2"
+    rows = [f"{i}\ta {i}\tb\t{'not_' * (i % 2)}entailment" for i in range(8)]
+    for split in ("train", "dev"):
+        (glue / f"{split}.tsv").write_text("\n".join([f"{names}\tlabel", *rows]) + "\n")
+    (glue / "test.tsv").write_text(f"{names}\n0\ta\tb\n")
+    return glue / "train.tsv", preparing(out, source="glue", dataset="rte", folder=str(glue))
+
+
+def preparing(out: Path, **options: str) -> Reader:
+    """Return a function that prepares data, and checks that an error leaves no folder."""
+
+    def read(_: Path) -> object:
+        try:
+            prepare(PrepareConfig(out=str(out), dev_fraction=0.4, **options), silent, list)
+        except BertAccumError:
+            assert not out.exists(), "a partial output folder is left"
+            raise
+        return shutil.rmtree(out)
+
+    return read
+
+
 def classes_case(folder: Path) -> tuple[Path, Reader]:
     for name in ("pos", "neg"):
         (folder / name).mkdir()
@@ -183,7 +206,7 @@ def classes_case(folder: Path) -> tuple[Path, Reader]:
 
 def read_user_table(path: Path) -> object:
     """Read a table as `prepare`, `eval` and `predict` do, and check that they agree on its rows."""
-    texts = [text for _, _, text in read_rows(path, Reading())]
+    texts = [row.text for row in read_rows(path, Reading())]
     assert list(read_texts(path, Reading(label_column=None))) == texts
     return list(read_rows(path, Reading("1", "2")))
 
@@ -316,6 +339,8 @@ CASES = {
     "json lines": json_lines_case,
     "utf-16": utf_16_case,
     "parquet": parquet_case,
+    "weighted": weighted_case,
+    "glue": glue_case,
     "classes": classes_case,
     "config": config_case,
     "vocabulary": vocabulary_case,

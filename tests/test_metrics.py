@@ -25,9 +25,9 @@ OLD = {"update": 3, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.1, "
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_higher_is_better_except_for_the_loss_and_ties_are_not_worse(metric: str) -> None:
-    assert is_worse(0.2, 0.3, metric) == (metric != "loss")
-    assert is_worse(0.3, 0.2, metric) == (metric == "loss")
+def test_higher_is_better_except_for_errors_and_ties_are_not_worse(metric: str) -> None:
+    assert is_worse(0.2, 0.3, metric) == (metric not in ("loss", "mse"))
+    assert is_worse(0.3, 0.2, metric) == (metric in ("loss", "mse"))
     assert not is_worse(0.3, 0.3, metric)
 
 

@@ -11,15 +11,27 @@ from small import write_small_task
 
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
+from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recipes") / "reviews"
+# The label of a review of class 0 or 1, for each kind of task.
+CELLS = {CLASSIFICATION: ["0", "1"], REGRESSION: ["1.5", "4.0"], MULTI_LABEL: ["0|1", "1"]}
+
+
+@pytest.fixture
+def data(recipe: Path, tmp_path: Path) -> Path:
+    """Return a small data folder for the task of a recipe."""
+    folder = tmp_path / "reviews"
     write_small_task(folder, train=96, dev=8)
+    cells = CELLS[yaml.safe_load(recipe.read_text(encoding="utf-8")).get("task", CLASSIFICATION)]
+    for tsv in folder.glob("*.tsv"):
+        rows = [row.partition("\t") for row in tsv.read_text().splitlines()]
+        labels = ["label", *(cells[int(label)] for label, _, _ in rows[1:])]
+        lines = [f"{cell}\t{text}\n" for cell, (_, _, text) in zip(labels, rows, strict=True)]
+        tsv.write_text("".join(lines))
     return folder
 
 

@@ -420,3 +420,25 @@ else:
     raise AssertionError("a reduction after the abort")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_mirrored_strategies_of_one_process_reduce_independently() -> None:
+    """The test needs a new process, because devices cannot be added later."""
+    code = """
+import tensorflow as tf
+from bertaccum import _tf_compat
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+for size in (3, 5):
+    strategy = _tf_compat.mirrored_strategy(["CPU:0", "CPU:1"])
+
+    @tf.function
+    def total():
+        def own():
+            return tf.distribute.get_replica_context().all_reduce("sum", tf.ones([size]))
+
+        return strategy.experimental_local_results(strategy.run(own))
+
+    assert [x.numpy().tolist() for x in total()] == [[2.0] * size] * 2
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -228,7 +228,12 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
         "data", "model", "init_checkpoint", "max_seq_length", "target_batch", "micro_batch",
         "epochs", "learning_rate", "eval_every",
     }  # fmt: skip
-    assert shown["resolved"] == {"precision": "float32", "recompute": "none"}
+    assert shown["resolved"] == {
+        "precision": "float32",
+        "recompute": "none",
+        "task": "classification",
+        "best_by": "accuracy",
+    }
     assert run("show", "runs/none")[0] == run("runs", "none")[0] == 2
 
 

@@ -79,29 +79,15 @@ def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
         layer.recompute = recompute
 
 
-def encoder_inputs(token_ids: tf.Tensor, padding_mask: tf.Tensor) -> dict[str, Any]:
-    """Return the encoder's inputs for single texts, with every token in segment 0.
-
-    Args:
-      token_ids: Token IDs [batch, length] int32.
-      padding_mask: Mask [batch, length] int32, 1 for tokens and 0 for padding.
-    """
-    return {
-        "input_word_ids": token_ids,
-        "input_mask": padding_mask,
-        "input_type_ids": tf.zeros_like(token_ids),
-    }
-
-
 def initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
     """Return a new initializer for a kernel or an embedding table."""
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
 
-def head_dropouts(config: EncoderConfig, rate: float) -> list[ExampleDropout]:
-    """Return the two dropout layers of a classifier's head, in order of use."""
-    last = _FIRST_LAYER_SITE + _SITES_OF_LAYER * config.num_hidden_layers
-    return [ExampleDropout(rate, site, _mask_width(config)) for site in (0, last)]
+def head_dropout(config: EncoderConfig, rate: float) -> ExampleDropout:
+    """Return the dropout layer of a classifier's head."""
+    site = _FIRST_LAYER_SITE + _SITES_OF_LAYER * config.num_hidden_layers
+    return ExampleDropout(rate, site, _mask_width(config))
 
 
 def checkpoint_name(name: str) -> str:

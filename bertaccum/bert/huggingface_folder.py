@@ -213,6 +213,7 @@ def write_description(
     names: list[str],
     max_seq_length: int,
     dropout: float,
+    problem_type: str = "single_label_classification",
 ) -> None:
     """Write the files of a BertForSequenceClassification of transformers, except the weights.
 
@@ -223,6 +224,7 @@ def write_description(
       names: Names of the classes, in the order of their numbers.
       max_seq_length: Maximum number of tokens per text; longer texts are truncated.
       dropout: Dropout rate that the model was trained with.
+      problem_type: Kind of task, as transformers names it.
     """
     config = {
         "architectures": ["BertForSequenceClassification"],
@@ -235,7 +237,7 @@ def write_description(
         "classifier_dropout": dropout,
         **_USUAL,
         "pad_token_id": vocabulary.index("[PAD]"),
-        "problem_type": "single_label_classification",
+        "problem_type": problem_type,
         "num_labels": len(names),
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

@@ -72,13 +72,26 @@ def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
             variable.assign(tensor.astype(np.float32).reshape(variable.shape))
 
 
-def save_huggingface(model: tf_keras.Model, folder: Path) -> None:
-    """Write a classifier's weights to a folder that `write_description` has written to."""
+def save_huggingface(
+    model: tf_keras.Model, folder: Path, factor: float = 1.0, offset: float = 0.0
+) -> None:
+    """Write a classifier's weights to a folder that `write_description` has written to.
+
+    Args:
+      model: Model that `build_classifier` returned.
+      folder: Folder to write to.
+      factor: Factor by which the logits of the written model are multiplied.
+      offset: Number that is then added to them.
+    """
     tensors = {}
     for variable in model.weights:
         name = _their_name(variable)
         flat = variable.numpy().reshape(original_shape(variable))
         key = name if name.startswith(_HEAD) else PREFIX + name
+        if name.startswith(_HEAD):
+            flat = flat * np.float32(factor)
+        if name == f"{_HEAD}bias":
+            flat = flat + np.float32(offset)
         # safetensors writes an array in the order of its memory, which is wrong for a transpose.
         tensors[key] = np.ascontiguousarray(_turned(flat, variable))
     path = folder / WEIGHTS

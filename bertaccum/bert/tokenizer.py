@@ -42,12 +42,27 @@ def normalize(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(texts, _LONG_WORD, "x" * (_MAX_WORD_BYTES + 1))
 
 
+# A token is the ID of its vocabulary entry plus this number times its segment: 0 for the first
+# text, 1 for the second. One array therefore holds both, in stores and in windows.
+_SEGMENT_BITS = 24
+_SEGMENT = 2**_SEGMENT_BITS
+
+
+def unpack(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the vocabulary IDs and the segments of tokens, with the shape of `tokens`, int32."""
+    ids = tf.bitwise.bitwise_and(tokens, _SEGMENT - 1)
+    return ids, tf.bitwise.right_shift(tokens, _SEGMENT_BITS)
+
+
 class Tokenizer:
-    """A tokenizer that returns rows `[CLS] … [SEP]` of at most `max_seq_length` IDs.
+    """A tokenizer that returns rows `[CLS] a [SEP]` or, for pairs, `[CLS] a [SEP] b [SEP]`.
+
+    A pair whose second text is empty is tokenized as a single text. A pair that is too long loses
+    tokens from the end of its longer text, one by one, as in google-research/bert.
 
     Args:
       vocabulary: Entries of the vocabulary, in the order of their IDs.
-      max_seq_length: Maximum number of tokens per text, including [CLS] and [SEP]; longer texts are
+      max_seq_length: Maximum number of tokens per row, including [CLS] and [SEP]; longer texts are
         truncated.
     """
 
@@ -65,17 +80,41 @@ class Tokenizer:
         """Return all IDs [batch, (length)] of strings [batch], without special tokens."""
         return self._wordpiece.tokenize(normalize(texts))
 
-    def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Return the IDs [batch, (length)] of strings [batch], truncated, with [CLS] and [SEP]."""
-        return self.with_lengths(texts)[0]
+    def __call__(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> tf.RaggedTensor:
+        """Return the tokens [batch, (length)] int32 of strings [batch], which `unpack` takes apart.
 
-    def with_lengths(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Return the IDs as `__call__` does, and the number of IDs of each text before truncation.
+        Args:
+          texts: Strings [batch].
+          pairs: The second text of each pair, strings [batch]; None for single texts.
+        """
+        return self.with_lengths(texts, pairs)[0]
 
-        The numbers, [batch] int32, include [CLS] and [SEP].
+    def with_lengths(
+        self, texts: tf.Tensor, pairs: tf.Tensor | None = None
+    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Return the tokens as `__call__` does, and the length of each row before truncation.
+
+        The lengths, [batch] int32, include [CLS] and [SEP].
         """
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
-        cut = pieces[:, : self.max_seq_length - 2]
-        tokens = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
-        return tokens, tf.cast(pieces.row_lengths() + 2, tf.int32)
+        if pairs is None:
+            cut = pieces[:, : self.max_seq_length - 2]
+            tokens = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
+            return tokens, tf.cast(pieces.row_lengths() + 2, tf.int32)
+        others = self.pieces(pairs)
+        first, second = pieces.row_lengths(), others.row_lengths()
+        paired = tf.cast(second > 0, tf.int64)
+        room = self.max_seq_length - 2 - paired
+        kept = tf.minimum(first, tf.maximum(room - second, (room + paired) // (1 + paired)))
+        cut, other = _first(pieces, kept), _first(others, room - kept)
+        end = tf.RaggedTensor.from_row_lengths(
+            tf.fill([tf.reduce_sum(paired)], self._sep + _SEGMENT), paired
+        )
+        parts = [self._cls * edge, cut, self._sep * edge, other + _SEGMENT, end]
+        return tf.concat(parts, axis=1), tf.cast(first + second + 2 + paired, tf.int32)
+
+
+def _first(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """Return at most the first `lengths` [batch] values of each row."""
+    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < lengths[:, None])

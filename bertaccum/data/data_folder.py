@@ -6,13 +6,11 @@ from pathlib import Path
 
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import PlanConfig
-from bertaccum.data.labels import Labels, labels_of
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import store_digest
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
-from data_prep.manifest import label_names
-from data_prep.tsv import read_tsv
+from bertaccum.tasks.task import Task
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:
@@ -41,35 +39,14 @@ def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
     return tsvs_to_train_on(folder)
 
 
-def read_labels(folder: Path) -> Labels:
-    """Return the classes of a data folder, from its manifest or else from its train.tsv.
-
-    Raises:
-      InputError: train.tsv is missing, is unusable or has fewer than two classes.
-    """
-    names = label_names(folder)
-    if names is not None:
-        return Labels([str(number) for number in range(len(names))], names)
-    train = folder / "train.tsv"
-    found = labels_of(train, read_tsv(train))
-    values = sorted(set(found), key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
-    if len(values) < 2:
-        raise InputError(
-            f"has only one class ({values[0]}), but a classifier needs at least two",
-            "check the label column",
-            path=train,
-        )
-    return Labels(values, values)
-
-
 def read_inputs(
-    source: ModelSource, labels: Labels, tsvs: list[Path], max_seq_length: int
+    source: ModelSource, task: Task, tsvs: list[Path], max_seq_length: int
 ) -> RunInputs:
     """Return a run's inputs, including digests of the data.
 
     Args:
       source: Model to start from.
-      labels: Classes.
+      task: Task of the data.
       tsvs: Paths of train.tsv and dev.tsv; may be empty.
       max_seq_length: Maximum number of tokens per text; longer texts are truncated.
 
@@ -78,7 +55,7 @@ def read_inputs(
     """
     digests = [sha256(tsv) for tsv in tsvs]
     stores = [
-        store_digest(tsv, digest, labels, source.vocabulary, max_seq_length)
+        store_digest(tsv, digest, task.labels, source.vocabulary, max_seq_length)
         for tsv, digest in zip(tsvs, digests, strict=True)
     ]
-    return RunInputs(source, labels, tsvs, digests, stores)
+    return RunInputs(source, task.labels, task.outputs, tsvs, digests, stores)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bertaccum.data.labels import Labels
 from bertaccum.data.truncation import Truncation
+from bertaccum.tasks.labels import Labels
 from data_prep.prepared_files import is_prepared
 
 # Increment this number if the same inputs would result in a different store.
-_FORMAT = 2
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,17 @@ class TokenStore:
     """Tokenized examples and their labels.
 
     Args:
-      token_ids: Token IDs of all examples, including [CLS] and [SEP], concatenated, [tokens] int32.
+      token_ids: Tokens of all examples, concatenated, as `Tokenizer` returns them, [tokens] int32.
       offsets: Start of each example, and the end of the last one, [examples + 1] int64.
-      labels: Class numbers, [examples] int32.
+      labels: Labels that the task's `encode` returned, [examples, *label_shape].
+      weights: Weight of each example in the training loss, [examples] float32.
       truncation: Statistics of the truncation; None if the texts do not come from a TSV.
     """
 
     token_ids: np.ndarray
     offsets: np.ndarray
     labels: np.ndarray
+    weights: np.ndarray
     truncation: Truncation | None = None
 
     def __len__(self) -> int:
@@ -59,10 +61,11 @@ def store_digest(
     Args:
       tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently from others.
       contents: SHA-256 of the TSV.
-      labels: Classes.
+      labels: Labels of the data.
       vocabulary: Vocabulary of the tokenizer.
       max_seq_length: Maximum number of tokens per text; longer texts are truncated.
     """
     table = [contents, is_prepared(tsv)]
-    key = json.dumps([_FORMAT, table, labels.values, max_seq_length, vocabulary])
+    of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]
+    key = json.dumps([_FORMAT, table, of_labels, max_seq_length, vocabulary])
     return hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,23 +14,28 @@ import tensorflow as tf
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.cache import cache_folder
-from bertaccum.data.labels import Labels, _class_numbers, labels_of
 from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation
+from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text, sha256
 from bertaccum.progress import Note, Progress
+from bertaccum.tasks.labels import SEPARATOR, label_column
+from bertaccum.tasks.task import Task
+from data_prep.columns import PAIR, TEXT, WEIGHT, Reading
 from data_prep.prepared_files import is_prepared
 from data_prep.tsv import read_tsv
 
-_BATCH = 1024
+# The texts of some rows and, for pairs, their second texts.
+Columns = Sequence[list[str]]
 
+_BATCH = 1024
 
 _TRUNCATION = "truncation.json"
 
 
 def open_store(
     tsv: Path,
-    labels: Labels,
+    task: Task,
     vocabulary: list[str],
     max_seq_length: int,
     progress: Progress,
@@ -40,7 +45,7 @@ def open_store(
 
     Args:
       tsv: Path of the TSV.
-      labels: Classes.
+      task: Task of the data.
       vocabulary: Vocabulary of the tokenizer.
       max_seq_length: Maximum number of tokens per text; longer texts are truncated.
       progress: Called with the current activity, the number of texts done and the total.
@@ -49,71 +54,91 @@ def open_store(
     Raises:
       InputError: The TSV cannot be read, or has no labels or an unknown one.
     """
-    digest = digest or store_digest(tsv, sha256(tsv), labels, vocabulary, max_seq_length)
+    digest = digest or store_digest(tsv, sha256(tsv), task.labels, vocabulary, max_seq_length)
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
-        _make_store(folder, tsv, labels, Tokenizer(vocabulary, max_seq_length), progress)
+        _make_store(folder, tsv, task, Tokenizer(vocabulary, max_seq_length), progress)
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),
-        labels=np.fromfile(folder / "labels.int32", np.int32),
+        labels=np.load(folder / "labels.npy"),
+        weights=np.load(folder / "weights.npy"),
         truncation=Truncation(**json.loads(read_text(folder / _TRUNCATION))),
     )
 
 
-def store_of(texts: list[str], tokenizer: Tokenizer) -> TokenStore:
-    """Return an in-memory token store of unlabeled texts, with all labels 0."""
-    tokens = tokenizer(tf.constant(texts, tf.string))
+def store_of(columns: Columns, tokenizer: Tokenizer) -> TokenStore:
+    """Return an in-memory token store of unlabeled texts or pairs; its labels are zeros."""
+    tokens = tokenizer(*(tf.constant(column, tf.string) for column in columns))
     return TokenStore(
         token_ids=tokens.flat_values.numpy(),
         offsets=tokens.row_splits.numpy(),
-        labels=np.zeros(len(texts), np.int32),
+        labels=np.zeros(len(columns[0]), np.int32),
+        weights=np.ones(len(columns[0]), np.float32),
     )
 
 
 def store_of_table(
-    table: pd.DataFrame, path: Path, labels: Labels, tokenizer: Tokenizer, note: Note
+    table: pd.DataFrame,
+    path: Path,
+    task: Task,
+    tokenizer: Tokenizer,
+    note: Note,
+    separator: str = SEPARATOR,
 ) -> TokenStore:
     """Return an in-memory token store of a user's table.
 
     Args:
       table: Table that `read_tsv` returned.
       path: Path of the table, for error messages and notes.
-      labels: Classes. The table may contain their names or their numbers.
+      task: Task of the model. The table may contain the names or the numbers of classes.
       tokenizer: Tokenizer of the model.
       note: Called with a sentence if the labels could be either names or numbers.
+      separator: Separates the labels of an example.
 
     Raises:
       InputError: The table has no labels, or an unknown one.
     """
-    store = store_of(table["text"].tolist(), tokenizer)
-    found = set(labels_of(path, table))
-    by_name = found <= set(labels.names) and not is_prepared(path)
+    labels = task.labels
+    store = store_of(_texts(path, table, labels.pairs), tokenizer)
+    cells = set(label_column(path, table))
+    found = {label for cell in cells for label in task.parts(cell, separator)}
+    # Unknown labels among names are an error that lists the names.
+    are_names = found <= set(labels.names) or found.isdisjoint(labels.values)
+    by_name = are_names and not is_prepared(path)
     if by_name and found <= set(labels.values) and labels.names != labels.values:
         note(f"{path}: its labels could be class names or class numbers; they are read as names")
-    known = Labels(labels.names, labels.names) if by_name else labels
-    return dataclasses.replace(store, labels=_class_numbers(path, table, known))
+    encoded = task.encode(path, table, separator, by_name)
+    return dataclasses.replace(store, labels=encoded)
 
 
 def _make_store(
-    folder: Path, tsv: Path, labels: Labels, tokenizer: Tokenizer, progress: Progress
+    folder: Path, tsv: Path, task: Task, tokenizer: Tokenizer, progress: Progress
 ) -> None:
-    table = read_tsv(tsv)
-    numbers = _class_numbers(tsv, table, labels)
-    texts = table["text"].tolist()
+    table = read_tsv(tsv, Reading(weight_if_named=True))
+    encoded = task.encode(tsv, table)
+    columns = _texts(tsv, table, task.labels.pairs)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as temporary:
         kept, whole = [np.zeros(1, np.int64)], []
         with (temporary / "token_ids.int32").open("wb") as file:
-            for done, (tokens, lengths) in enumerate(tokenized(texts, tokenizer), 1):
+            for done, (tokens, lengths) in enumerate(tokenized(columns, tokenizer), 1):
                 file.write(tokens.flat_values.numpy().tobytes())
                 kept.append(tokens.row_lengths().numpy())
                 whole.append(lengths.numpy())
-                progress(f"tokenizing {tsv}", min(done * _BATCH, len(texts)), len(texts))
+                progress(f"tokenizing {tsv}", min(done * _BATCH, len(table)), len(table))
         np.cumsum(np.concatenate(kept)).tofile(temporary / "offsets.int64")
-        numbers.tofile(temporary / "labels.int32")
+        np.save(temporary / "labels.npy", encoded)
+        np.save(temporary / "weights.npy", _weights(table))
         truncation = _truncation(np.concatenate(whole), tokenizer.max_seq_length)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
+
+
+def _weights(table: pd.DataFrame) -> np.ndarray:
+    """Return the weight of each row, [rows] float32; 1 if the table has no weights."""
+    if WEIGHT not in table:
+        return np.ones(len(table), np.float32)
+    return table[WEIGHT].to_numpy(np.float32)
 
 
 def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
@@ -126,16 +151,32 @@ def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
     )
 
 
-def tokenized(
-    texts: list[str], tokenizer: Tokenizer
-) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
-    """Yield the result of `Tokenizer.with_lengths` for each batch of texts; use all cores."""
+def _texts(path: Path, table: pd.DataFrame, pairs: bool) -> Columns:
+    if pairs and PAIR not in table:
+        raise InputError(
+            "has single texts, but the model was trained on pairs",
+            "name the column of second texts with `text_pair_column`",
+            path=path,
+        )
+    if not pairs and PAIR in table:
+        raise InputError(
+            "has pairs of texts, but the model was trained on single texts",
+            "omit `text_pair_column`, or rename the column text_pair",
+            path=path,
+        )
+    return [table[name].tolist() for name in (TEXT, PAIR)[: 1 + pairs]]
 
-    def batches() -> Iterator[list[str]]:
-        for start in range(0, len(texts), _BATCH):
-            yield texts[start : start + _BATCH]
+
+def tokenized(
+    columns: Columns, tokenizer: Tokenizer
+) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
+    """Yield the result of `Tokenizer.with_lengths` for each batch of rows; use all cores."""
+
+    def batches() -> Iterator[tuple[list[str], ...]]:
+        for start in range(0, len(columns[0]), _BATCH):
+            yield tuple(column[start : start + _BATCH] for column in columns)
 
     data = tf.data.Dataset.from_generator(
-        batches, output_signature=tf.TensorSpec([None], tf.string)
+        batches, output_signature=(tf.TensorSpec([None], tf.string),) * len(columns)
     )
     yield from data.map(tokenizer.with_lengths, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)

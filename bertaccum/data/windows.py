@@ -27,12 +27,14 @@ class Window:
       token_ids: Token IDs of the examples, concatenated, shortest example first, [tokens] int32.
       row_splits: Start of each example in `token_ids`, and the end of the last one, [examples + 1]
         int64.
-      labels: Class numbers, [examples] int32.
+      labels: Labels that the task's `encode` returned, [examples, *label_shape].
       cuts: Start of each micro-batch in the examples, and the end of the last one,
         [micro_steps + 1] int32.
       share: Positions of the examples in the whole window, [examples] int32; None if the
         examples are the whole window.
       whole: Number of examples in the whole window; None if `examples` is this number.
+      weights: Weight of each example in the loss, [examples] float32; None if all are 1.
+      whole_weight: Sum of the weights in the whole window; None if all are 1.
     """
 
     token_ids: np.ndarray
@@ -41,6 +43,8 @@ class Window:
     cuts: np.ndarray
     share: np.ndarray | None = None
     whole: int | None = None
+    weights: np.ndarray | None = None
+    whole_weight: float | None = None
 
     @property
     def examples(self) -> int:
@@ -123,6 +127,7 @@ def make_window(
       replicas: Number of replicas that share the window.
     """
     whole, share = len(rows), shares(len(rows), replicas)[replica]
+    total = float(store.weights[rows].sum(dtype=np.float64))
     rows = by_length(store, rows)[share]
     lengths = store.lengths(rows)
     starts = store.offsets[rows]
@@ -131,6 +136,8 @@ def make_window(
         token_ids=np.concatenate([store.token_ids[:0], *tokens]),
         row_splits=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=store.labels[rows],
+        weights=store.weights[rows],
+        whole_weight=total,
         cuts=(cut(lengths, micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
         share=share,
         whole=whole,
@@ -159,20 +166,30 @@ def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
     return [order[start : start + batch] for start in range(0, len(store), batch)]
 
 
-# The shapes and dtypes that `fields` returns: [tokens], [examples + 1], [examples],
-# [micro_steps + 1], [examples] and []. All sizes are unknown, so that all windows share one trace.
-SIGNATURE = [
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([None], tf.int64),
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([None], tf.int32),
-    tf.TensorSpec([], tf.int32),
-]
+def signature(label_shape: tuple[int | None, ...], label_dtype: Any) -> list[tf.TensorSpec]:
+    """Return the shapes and dtypes of `fields`, with all sizes unknown.
+
+    All windows of a run therefore share one trace.
+
+    Args:
+      label_shape: Shape of the label of one example.
+      label_dtype: Data type of labels.
+    """
+    return [
+        tf.TensorSpec([None], tf.int32, name="token_ids"),
+        tf.TensorSpec([None], tf.int64, name="row_splits"),
+        tf.TensorSpec([None, *label_shape], label_dtype, name="labels"),
+        tf.TensorSpec([None], tf.int32, name="cuts"),
+        tf.TensorSpec([None], tf.int32, name="positions"),
+        tf.TensorSpec([], tf.int32, name="window_examples"),
+        tf.TensorSpec([None], tf.float32, name="weights"),
+        tf.TensorSpec([], tf.float32, name="window_weight"),
+    ]
 
 
 def fields(window: Window) -> tuple[Any, ...]:
-    """Return the fields of a window that an update takes as input, in the order of `SIGNATURE`."""
+    """Return the fields of a window that an update takes as input, in the order of `signature`."""
+    weights, total = window.weights, window.whole_weight
     return (
         window.token_ids,
         window.row_splits,
@@ -180,4 +197,6 @@ def fields(window: Window) -> tuple[Any, ...]:
         window.cuts,
         window.positions,
         np.int32(window.window_examples),
+        np.ones(window.examples, np.float32) if weights is None else weights,
+        np.float32(window.window_examples if total is None else total),
     )

@@ -97,7 +97,7 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
         return Topology()
     count = _local(replicas)
     devices = _devices(count)
-    return Topology(tf.distribute.MirroredStrategy(devices), count)
+    return Topology(_tf_compat.mirrored_strategy(devices), count)
 
 
 def replicas_to_come(kind: str, replicas: int | None) -> tuple[int, int]:

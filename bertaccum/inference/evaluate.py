@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tf_keras
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import EvalConfig
+from bertaccum.config import FITTED, HALF, EvalConfig, TrainConfig
+from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.files import json_text, read_mapping
 from bertaccum.inference.predictor import Predictor
-from bertaccum.inference.results import ClassScores, EvalResult
+from bertaccum.inference.results import EvalResult
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
-from bertaccum.settings import delimiter_character, size_in_bytes
-from bertaccum.tasks.classification import CLASSIFICATION, classification_report
-from bertaccum.tasks.model_files import EVALUATION
+from bertaccum.settings import column_names, delimiter_character, size_in_bytes
+from bertaccum.tasks.kinds import check_options, make_task
+from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.tasks.saved_classifier import load_best
-from data_prep.table import Reading
+from bertaccum.tasks.task import Task
+from data_prep.table import PAIR, TEXT, Reading
 from data_prep.tsv import read_tsv
 
 
@@ -39,15 +42,15 @@ class Predictions:
       update: Update at which the best checkpoint was saved, or None if unknown.
       tsv: Path of the TSV.
       store: Token store of the TSV.
-      names: Names of the classes.
-      logits: Logits [examples, classes], in the order of the TSV.
+      task: Task of the model.
+      logits: Logits [examples, outputs], in the order of the TSV.
     """
 
     run: str
     update: int | None
     tsv: Path
     store: TokenStore
-    names: list[str]
+    task: Task
     logits: np.ndarray
 
 
@@ -69,51 +72,96 @@ def predictions(
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
     best = folder.best_checkpoint()
-    model, files = load_best(best)
+    model, files, task = load_best(best)
+    task = _fitted(config, trained, model, files, task, progress)
     if config.file:
         tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
         delimiter = delimiter_character(config.delimiter)
-        reading = Reading(config.text_column, config.label_column, delimiter, config.encoding)
+        columns = config.text_column, config.label_column
+        reading = Reading(
+            *columns,
+            delimiter,
+            config.encoding,
+            config.text_pair_column,
+            label_columns=column_names(config.label_columns),
+            label_separator=config.label_separator,
+        )
         table = read_tsv(tsv, reading, note)
-        store = store_of_table(table, tsv, files.labels, tokenizer, note)
+        separator = config.label_separator
+        store = store_of_table(table, tsv, task, tokenizer, note, separator)
     else:
-        store = open_store(tsv, files.labels, files.vocabulary, trained.max_seq_length, progress)
-    logits = Predictor(CLASSIFICATION, model, config.batch)(store, progress)
+        store = open_store(tsv, task, files.vocabulary, trained.max_seq_length, progress)
+    logits = Predictor(model, config.batch)(store, progress)
+    if task.decoding != files.decoding:
+        dataclasses.replace(files, decoding=task.decoding).write_decoding(best)
     update = (read_mapping(best / EVALUATION) or {}).get("update")
     name = folder.path.resolve().name
-    return Predictions(name, update, tsv, store, files.labels.names, logits)
+    return Predictions(name, update, tsv, store, task, logits)
+
+
+def _fitted(
+    config: EvalConfig,
+    trained: TrainConfig,
+    model: tf_keras.Model,
+    files: ModelFiles,
+    task: Task,
+    progress: Progress,
+) -> Task:
+    """Fit or remove what the options request.
+
+    Args:
+      config: Options of the evaluation.
+      trained: Options of the run.
+      model: Model of the best checkpoint.
+      files: The other information in that checkpoint.
+      task: Task of the model.
+      progress: Called with the current activity, the number of examples done and the total.
+
+    Returns:
+      The task with the new `decoding`, or unchanged if the options request nothing.
+
+    Raises:
+      ConfigError: An option does not suit the task.
+      InputError: dev.tsv cannot be used.
+    """
+    requested = [n for n in ("calibrate", "thresholds") if getattr(config, n) is not None]
+    if not requested:
+        return task
+    check_options(files.labels.task, requested)
+    decoding = task.decoding
+    if config.calibrate is False:
+        decoding = dataclasses.replace(decoding, temperature=1.0)
+    if config.thresholds == HALF:
+        decoding = dataclasses.replace(decoding, thresholds=None)
+    if config.calibrate or config.thresholds == FITTED:
+        dev = tsvs_to_train_on(Path(trained.data))[1]
+        store = open_store(dev, task, files.vocabulary, trained.max_seq_length, progress)
+        logits = Predictor(model, config.batch)(store, progress)
+        wanted = bool(config.calibrate), config.thresholds == FITTED
+        decoding = make_task(files.labels, decoding).fit_decoding(logits, store.labels, *wanted)
+    return make_task(files.labels, decoding)
 
 
 def evaluation(found: Predictions) -> EvalResult:
     """Return the scores of predictions."""
-    report = classification_report(found.logits, found.store.labels, found.names)
-    classes = [ClassScores(**scores) for scores in report.pop("classes")]
-    return EvalResult(found.run, found.update, str(found.tsv), classes=classes, **report)
+    scores = found.task.report(found.logits, found.store.labels)
+    return EvalResult(found.run, found.update, str(found.tsv), found.task.labels.task, scores)
 
 
 def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
-    """Return the misclassified examples whose labels have the lowest probabilities.
+    """Return the worst of the wrong predictions.
 
     Returns:
-      At most `count` examples, worst first, each with its `row` in the TSV, `text`, `label`,
-      `prediction`, and the `probability` of the prediction.
+      At most `count` examples, worst first, each with its `row` in the TSV, its `text`, and the
+      items of `Task.mistakes`.
     """
-    labels, guesses = found.store.labels, np.argmax(found.logits, axis=1)
-    shifted = found.logits - found.logits.max(axis=1, keepdims=True)
-    probabilities = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
-    own = probabilities[np.arange(len(labels)), labels]
-    wrong = np.flatnonzero(guesses != labels)
-    worst = wrong[np.argsort(own[wrong], kind="stable")][:count]
     table = read_tsv(found.tsv)
+    texts = table[[name for name in (TEXT, PAIR) if name in table]].agg(" | ".join, axis=1)
+    wrong = found.task.mistakes(found.logits, found.store.labels, count)
+    indices = [one.pop("index") for one in wrong]
     return [
-        {
-            "row": int(table["row"].iloc[i]),
-            "text": str(table["text"].iloc[i]),
-            "label": found.names[labels[i]],
-            "prediction": found.names[guesses[i]],
-            "probability": float(probabilities[i, guesses[i]]),
-        }
-        for i in worst
+        {"row": int(table["row"].iloc[index]), "text": texts.iloc[index], **one}
+        for index, one in zip(indices, wrong, strict=True)
     ]
 
 
@@ -121,5 +169,5 @@ def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
     """Write the result to `eval-<split>.json` or `eval-file-<name>.json`, and update the card."""
     name = f"file-{Path(config.file).stem}" if config.file else Path(result.data).stem
     folder = RunPaths(Path(config.run))
-    write_text(folder.path / f"eval-{name}.json", json_text(dataclasses.asdict(result)))
+    write_text(folder.path / f"eval-{name}.json", json_text(result.record()))
     write_card(folder.path)

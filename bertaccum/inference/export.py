@@ -12,6 +12,7 @@ import tf_keras
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
+from bertaccum.bert.model_inputs import logits_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason
@@ -19,9 +20,10 @@ from bertaccum.inference.results import ExportResult
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_record, read_run_config
-from bertaccum.tasks.classification import classify
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.saved_classifier import load_best
+from bertaccum.tasks.task import Task
+from data_prep.table import PAIR, TEXT
 
 # Folder in a SavedModel for additional files.
 _BESIDE = "assets.extra"
@@ -31,15 +33,33 @@ import tensorflow as tf
 import tensorflow_text  # the tokenizer's ops
 
 serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
-serve(text=tf.constant(["a text"]))
+serve(ARGUMENTS)
 ```"""
 _TRANSFORMERS = """\
 ```python
 from transformers import pipeline
 
 classifier = pipeline("text-classification", "FOLDER")
-classifier(["a text"], truncation=True)
+classifier(ARGUMENTS, truncation=True)
 ```"""
+
+
+def _tensorflow(task: Task) -> str:
+    pair = ', text_pair=tf.constant(["another text"])' if task.labels.pairs else ""
+    return _TENSORFLOW.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
+
+
+def _transformers(task: Task) -> str:
+    given = '{"text": "a text", "text_pair": "another text"}' if task.labels.pairs else '"a text"'
+    usage = _TRANSFORMERS.replace("ARGUMENTS", f"[{given}]")
+    thresholds = task.decoding.thresholds
+    if not thresholds:
+        return usage
+    listed = ", ".join(
+        f"{name} {threshold:.4f}"
+        for name, threshold in zip(task.labels.names, thresholds, strict=True)
+    )
+    return f"{usage}\n\nPredict a label if its probability reaches its threshold: {listed}."
 
 
 def export(config: ExportConfig) -> ExportResult:
@@ -57,42 +77,53 @@ def export(config: ExportConfig) -> ExportResult:
     """
     run, path = RunPaths(Path(config.run)), Path(config.folder)
     trained = read_run_config(run.path)
-    model, files = load_best(run.best_checkpoint())
+    model, files, task = load_best(run.best_checkpoint())
     record = read_record(run.path)
     with _written(path) as folder:
         if config.format == "huggingface":
-            card = model_card(record, library="transformers", usage=_TRANSFORMERS)
-            write_huggingface(folder, model, files, trained, card)
+            card = model_card(record, library="transformers", usage=_transformers(task))
+            write_huggingface(folder, model, files, task, trained, card)
         else:
-            card = model_card(record, library="tensorflow", usage=_TENSORFLOW)
-            write_savedmodel(folder, model, files, trained.max_seq_length, card)
+            card = model_card(record, library="tensorflow", usage=_tensorflow(task))
+            write_savedmodel(folder, model, files, task, trained.max_seq_length, card)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return ExportResult(run.path.resolve().name, config.format, path, size)
 
 
 def write_savedmodel(
-    folder: Path, model: tf_keras.Model, files: ModelFiles, max_seq_length: int, card: str
+    folder: Path,
+    model: tf_keras.Model,
+    files: ModelFiles,
+    task: Task,
+    max_seq_length: int,
+    card: str,
 ) -> None:
     """Write a SavedModel with its model card, vocabulary, labels and dimensions."""
-    save_serving(model, Tokenizer(files.vocabulary, max_seq_length), files.labels.names, folder)
+    save_serving(model, Tokenizer(files.vocabulary, max_seq_length), task, folder)
     (folder / _BESIDE).mkdir()
     files.write(folder / _BESIDE)
     write_text(folder / _BESIDE / "README.md", card)
 
 
 def write_huggingface(
-    folder: Path, model: tf_keras.Model, files: ModelFiles, trained: TrainConfig, card: str
+    folder: Path,
+    model: tf_keras.Model,
+    files: ModelFiles,
+    task: Task,
+    trained: TrainConfig,
+    card: str,
 ) -> None:
     """Write a BertForSequenceClassification for transformers, with its model card."""
     write_description(
         folder,
         files.encoder,
         files.vocabulary,
-        files.labels.names,
+        files.labels.names or ["score"],
         trained.max_seq_length,
         trained.dropout,
+        task.problem_type,
     )
-    save_huggingface(model, folder)
+    save_huggingface(model, folder, *task.head_transform())
     write_text(folder / "README.md", card)
 
 
@@ -115,32 +146,27 @@ def _written(path: Path) -> Iterator[Path]:
         ) from None
 
 
-def save_serving(
-    model: tf_keras.Model, tokenizer: Tokenizer, names: list[str], folder: Path
-) -> None:
+def save_serving(model: tf_keras.Model, tokenizer: Tokenizer, task: Task, folder: Path) -> None:
     """Write a SavedModel that needs only TensorFlow and the ops of tensorflow-text.
 
-    Its signature `serving_default` maps `text`, strings [batch], to `logits` and `probabilities`,
-    [batch, classes] float32, and `label`, strings [batch].
+    Its signature `serving_default` maps `text` and, for pairs, `text_pair`, strings [batch], to the
+    outputs of `Task.serve`.
 
     Args:
       model: Classifier that `build_classifier` returned.
       tokenizer: Tokenizer that the model was trained with.
-      names: Names of the classes, in the order of their numbers.
+      task: Task of the model.
       folder: Folder to write to.
     """
     # Save only the weights of the model: Keras would also save functions of each layer.
     module = tf.Module()
     module.weights = list(model.weights)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def serve(text: tf.Tensor) -> dict[str, tf.Tensor]:
-        logits = classify(model, tokenizer(text), training=False)
-        return {
-            "logits": logits,
-            "probabilities": tf.nn.softmax(logits),
-            "label": tf.gather(tf.constant(names), tf.argmax(logits, axis=-1)),
-        }
+    inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]
+
+    @tf.function(input_signature=inputs[: 1 + task.labels.pairs])
+    def serve(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        return task.serve(logits_of(model, tokenizer(*texts), training=False))
 
     module.serve = serve
     # Serving does not need the layers' custom gradients.

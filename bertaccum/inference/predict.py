@@ -1,18 +1,19 @@
-"""Classification of texts as they arrive."""
+"""Prediction for texts as they arrive."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import queue
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import numpy as np
-import tensorflow as tf
+from typing import Any
 
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.tokenizing import store_of
+from bertaccum.errors import InputError
 from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.results import Prediction
 from bertaccum.planning.device_memory import limit_memory
@@ -20,18 +21,18 @@ from bertaccum.progress import silent
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import size_in_bytes
-from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.tasks.saved_classifier import load_best
+from data_prep.table import PAIR, TEXT
 
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
 # for more.
 _TOGETHER = 2048
 
 
-def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]:
-    """Classify texts with a run's best model.
+def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> Iterator[Prediction]:
+    """Predict the labels of texts with a run's best model.
 
-    The texts may come from a pipe: texts that have arrived are classified while more are read.
+    The texts may come from a pipe: the model processes texts that have arrived while more are read.
 
     Args:
       config: Options, including the run.
@@ -47,19 +48,51 @@ def predict(config: PredictConfig, texts: Iterable[str]) -> Iterator[Prediction]
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
-    model, files = load_best(folder.best_checkpoint())
+    model, files, task = load_best(folder.best_checkpoint())
     tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
-    predictor = Predictor(CLASSIFICATION, model, config.batch)
-    for some in _as_they_come(texts):
-        logits = predictor(store_of(some, tokenizer), silent)
-        for text, of_text in zip(some, tf.nn.softmax(logits).numpy(), strict=True):
-            of_class = zip(files.labels.names, of_text.tolist(), strict=True)
-            yield Prediction(text, files.labels.names[np.argmax(of_text)], dict(of_class))
+    pairs = files.labels.pairs
+    predictor = Predictor(model, config.batch)
+    for some in _as_they_come(_given(text, pairs) for text in texts):
+        columns = [list(column) for column in zip(*some, strict=True)][: 1 + pairs]
+        logits = predictor(store_of(columns, tokenizer), silent)
+        for (text, pair), found in zip(some, task.predictions(logits), strict=True):
+            yield Prediction(text, text_pair=pair, **found)
 
 
-def _as_they_come(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lists of the texts that have arrived; wait until there is at least one."""
-    read: queue.Queue[str | BaseException | None] = queue.Queue(2 * _TOGETHER)
+def _given(text: str | tuple[str, str], pairs: bool) -> tuple[str, str | None]:
+    """Return a text and, for a model of pairs, its second text.
+
+    A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab.
+
+    Raises:
+      InputError: The model takes pairs but the text is single, or the other way round.
+    """
+    if not pairs and isinstance(text, str):
+        return text, None
+    if not pairs:
+        raise InputError(
+            f"the text {text[0][:40]!r} has a second text, but the model takes single texts",
+            "omit `text_pair_column`, or rename the column text_pair",
+        )
+    if not isinstance(text, str):
+        return text
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        record = json.loads(text)
+        found = record[TEXT], record[PAIR]
+        if all(isinstance(one, str) for one in found):
+            return found
+    first, tab, second = text.partition("\t")
+    if not tab:
+        raise InputError(
+            f"the text {text[:40]!r} is single, but the model takes pairs",
+            "separate the two texts with a tab, or choose a column with `text_pair_column`",
+        )
+    return first, second
+
+
+def _as_they_come(texts: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield lists of the texts that have arrived, waiting until there is at least one."""
+    read: queue.Queue[Any] = queue.Queue(2 * _TOGETHER)
 
     def put() -> None:
         try:
@@ -70,10 +103,10 @@ def _as_they_come(texts: Iterable[str]) -> Iterator[list[str]]:
             read.put(error)
 
     threading.Thread(target=put, daemon=True).start()
-    end: BaseException | str | None = ""
-    while isinstance(end, str):
+    end: Any = ()
+    while isinstance(end, tuple):
         some, end = [], read.get()
-        while isinstance(end, str):
+        while isinstance(end, tuple):
             some.append(end)
             if len(some) == _TOGETHER:
                 break

@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.bert import model_inputs
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.windows import SIGNATURE, Window, batches_by_length, fields, make_window
+from bertaccum.data.windows import Window, batches_by_length, fields, make_window, signature
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
@@ -18,7 +19,6 @@ from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import survive_lack_of_memory
 from bertaccum.progress import Progress
 from bertaccum.stopping import StoppedEarlyError
-from bertaccum.tasks.task import Task
 
 
 class Predictor:
@@ -27,7 +27,6 @@ class Predictor:
     If a batch runs out of memory, this and all later calls use smaller batches.
 
     Args:
-      task: Task of the model.
       model: Model to predict with; its weights may change between calls.
       batch: Number of examples that each replica processes in one forward pass.
       topology: Replicas that share the work; None if there is only one.
@@ -36,7 +35,6 @@ class Predictor:
 
     def __init__(
         self,
-        task: Task,
         model: tf_keras.Model,
         batch: int,
         topology: Topology | None = None,
@@ -44,8 +42,8 @@ class Predictor:
     ) -> None:
         self._topology = topology or Topology()
         self._watch = watch or Watch(self._topology)
-        self._predict, self._classes = (
-            make_predict(task, model, self._topology),
+        self._predict, self._outputs = (
+            make_predict(model, self._topology),
             model.output_shape[-1],
         )
         self._batch = self._fitting = batch
@@ -56,7 +54,7 @@ class Predictor:
         progress: Progress,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> np.ndarray:
-        """Return the logits [examples, classes] float32 in the store's order.
+        """Return the logits [examples, outputs] float32 in the store's order.
 
         All workers must call this method. The batches do not depend on the topology. The logits are
         therefore bit-identical on any topology, unless memory runs out.
@@ -72,7 +70,7 @@ class Predictor:
         """
         batches = batches_by_length(store, self._batch)
         first, replicas = self._topology.first_replica, self._topology.replicas
-        logits, done = np.zeros((len(store), self._classes), np.float32), 0
+        logits, done = np.zeros((len(store), self._outputs), np.float32), 0
         for start in range(0, len(batches), replicas):
             present = batches[start : start + replicas]
             self._watch.doing("predicting")
@@ -121,25 +119,25 @@ def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def make_predict(
-    task: Task, model: tf_keras.Model, topology: Topology
-) -> Callable[..., list[np.ndarray]]:
+def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
     """Build a function that runs the forward pass on one window per replica of this process.
 
     Returns:
       A function that takes these windows as arguments and returns the logits of each,
-      [examples, classes] float32.
+      [examples, outputs] float32.
     """
     survive_lack_of_memory()
-    strategy, number, width = topology.strategy, topology.present_replica, 2
+    strategy, number = topology.strategy, topology.present_replica
+    tokens_only = signature((), tf.int32)[:2]
+    width = len(tokens_only)
 
-    @tf.function(input_signature=SIGNATURE[:width] * topology.local_replicas)
+    @tf.function(input_signature=tokens_only * topology.local_replicas)
     def predict(*flat: tf.Tensor) -> Any:
         def own() -> tf.Tensor:
             start = width * number()
             token_ids, row_splits = flat[start : start + width]
             tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-            return task.logits(model, tokens, training=False)
+            return model_inputs.logits_of(model, tokens, training=False)
 
         return strategy.experimental_local_results(strategy.run(own))
 

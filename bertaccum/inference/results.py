@@ -2,77 +2,66 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model's prediction for a text.
+    """A model's prediction for a text or a pair of texts.
 
     Args:
       text: The text, unchanged.
-      label: Name of the most probable class.
-      probabilities: Probability of each class, keyed by name, in the order of the class numbers.
+      label: Name of the most probable class, for a classification.
+      probabilities: Probability of each class or label, keyed by name, in the order of the class
+        numbers; None for a regression.
+      text_pair: The second text of a pair, unchanged; None for a single text.
+      labels: Names of the predicted labels, for a multi-label task.
+      score: Predicted number, for a regression.
     """
 
     text: str
-    label: str
-    probabilities: dict[str, float]
-
-
-@dataclass(frozen=True)
-class ClassScores:
-    """The scores of one class.
-
-    Args:
-      name: Name of the class.
-      precision: Fraction of the predictions of this class that are right.
-      recall: Fraction of the examples with this label that are predicted as this class.
-      f1: Harmonic mean of precision and recall.
-      examples: Number of examples with this label.
-    """
-
-    name: str
-    precision: float
-    recall: float
-    f1: float
-    examples: int
+    label: str | None = None
+    probabilities: dict[str, float] | None = None
+    text_pair: str | None = None
+    labels: list[str] | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True)
 class EvalResult:
     """The scores of a run's best model on a table.
 
+    Each score is also an attribute: `result.accuracy` is `result.scores["accuracy"]`.
+
     Args:
       run: Name of the run.
       update: Update at which the best checkpoint was saved, or None if unknown.
       data: Path of the table.
-      examples: Number of rows.
-      accuracy: Fraction of the rows that are predicted correctly.
-      loss: Mean cross-entropy.
-      matthews_correlation: Matthews correlation of predictions and labels.
-      macro_f1: Mean F1 of the classes that occur or are predicted.
-      majority_class: Most frequent label.
-      majority_accuracy: Accuracy of always predicting the most frequent label.
-      only_prediction: Class predicted for every row, or None if there are several.
-      classes: Scores of each class, in the order of the class numbers.
-      confusion_matrix: Counts, with labels as rows and predictions as columns.
+      task: Kind of task.
+      scores: What the task's `report` returned: `examples`, `loss` and the metrics of the task;
+        `expected_calibration_error` and `classes` (one `ClassScores` per class), except for a
+        regression; `confusion_matrix`, for a classification.
     """
 
     run: str
     update: int | None
     data: str
-    examples: int
-    accuracy: float
-    loss: float
-    matthews_correlation: float
-    macro_f1: float
-    majority_class: str
-    majority_accuracy: float
-    only_prediction: str | None
-    classes: list[ClassScores]
-    confusion_matrix: list[list[int]]
+    task: str
+    scores: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        # Copying looks up special methods, and `scores`, before the fields are set.
+        if name == "scores" or name.startswith("__") or name not in self.scores:
+            raise AttributeError(f"an evaluation has no {name!r}")
+        return self.scores[name]
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields and the scores in one dict, as in `eval-<split>.json`."""
+        values = dataclasses.asdict(self)
+        return values | values.pop("scores")
 
 
 @dataclass(frozen=True)

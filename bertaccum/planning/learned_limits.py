@@ -55,14 +55,14 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
     """
     names = field_names(StepConfig) - set(ignored)
     # Other parts of the digest contain what these options select.
-    names -= {"data", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
+    names -= {"data", "task", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
     parts = [
         _FORMAT,
         __version__,
         {name: importlib.metadata.version(name) for name in _PACKAGES},
         request.inputs.source.name,
         dataclasses.asdict(request.inputs.source.encoder),
-        len(request.inputs.labels.values),
+        [request.inputs.labels.task, request.inputs.outputs],
         {name: getattr(request.config, name) for name in sorted(names)},
         request.inputs.store_digests,
         request.limit_bytes,

@@ -136,8 +136,8 @@ def measurement_job(
     return {
         "config": dataclasses.asdict(dataclasses.replace(config, recompute=first_kind)),
         "encoder": dataclasses.asdict(source.encoder),
-        "classes": len(request.inputs.labels.values),
-        "labels": request.inputs.labels.values,
+        "outputs": request.inputs.outputs,
+        "labels": dataclasses.asdict(request.inputs.labels),
         "vocabulary": source.vocabulary,
         "tsvs": [str(tsv) for tsv in request.inputs.tsvs],
         "limit_bytes": limit,

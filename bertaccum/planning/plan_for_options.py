@@ -8,8 +8,7 @@ from pathlib import Path
 from bertaccum.atomic import write_text
 from bertaccum.bert.model_finder import find_dimensions
 from bertaccum.config import PlanConfig
-from bertaccum.data.data_folder import read_inputs, read_labels, tsvs_to_plan_with
-from bertaccum.data.labels import Labels
+from bertaccum.data.data_folder import read_inputs, tsvs_to_plan_with
 from bertaccum.files import json_text
 from bertaccum.planning import device_memory
 from bertaccum.planning.batch_plan import PlanResult
@@ -17,6 +16,9 @@ from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
 from bertaccum.progress import Progress
 from bertaccum.settings import size_in_bytes
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.prepared_labels import read_labels
 
 
 def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
@@ -34,7 +36,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     """
     out, data = Path(config.out), Path(config.data)
     tsvs = prepared = tsvs_to_plan_with(config)
-    labels = read_labels(data) if prepared else Labels(["0", "1"], ["0", "1"])
+    task = make_task(read_labels(data, config.task) if prepared else Labels.numbered(2))
     source = find_dimensions(config, progress)
     if not source.vocabulary:
         tsvs = []
@@ -42,7 +44,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     if memory is not None:
         memory = device_memory.memory_for_tensors(memory)
     report = make_report(
-        PlanRequest(config, read_inputs(source, labels, tsvs, config.max_seq_length), memory),
+        PlanRequest(config, read_inputs(source, task, tsvs, config.max_seq_length), memory),
         progress,
         config.fresh,
     )

@@ -46,7 +46,7 @@ _PAGE_STYLE = STYLE | {
 def loss_curve(series: Series, span: int) -> Markup:
     """Plot the loss of every update, and the running mean of the loss, against examples seen."""
     label = f"Training loss over {series.total:,} examples, and its mean over {span:,} examples"
-    return _svg("loss", label, series, lambda axes: draw_loss(axes, series, span, Look(_ACCENT)))
+    return _curve("loss", label, series, lambda axes: draw_loss(axes, series, span, Look(_ACCENT)))
 
 
 def learning_rate_curve(series: Series) -> Markup:
@@ -56,24 +56,50 @@ def learning_rate_curve(series: Series) -> Markup:
         axes.plot(series.seen, series.learning_rate, color=_ACCENT, linewidth=1.8)
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
 
-    return _svg("rate", f"Learning rate over {series.total:,} examples", series, draw)
+    return _curve("rate", f"Learning rate over {series.total:,} examples", series, draw)
 
 
 def score_curve(series: Series) -> Markup:
     """Plot the dev metric against examples seen."""
     label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
-    return _svg("score", label, series, lambda axes: draw_scores(axes, series, Look(_ACCENT)))
+    return _curve("score", label, series, lambda axes: draw_scores(axes, series, Look(_ACCENT)))
 
 
-def _svg(name: str, label: str, series: Series, draw: Callable[[Axes], None]) -> Markup:
+def reliability_curve(bins: list[dict[str, float]]) -> Markup:
+    """Plot the accuracy of each bin of `scoring.reliability` against its mean confidence."""
+    label = f"Accuracy against confidence in {len(bins)} bins"
+    confidences, accuracies, examples = (
+        [row[key] for row in bins] for key in ("confidence", "accuracy", "examples")
+    )
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle="--")
+        axes.plot(confidences, accuracies, color=_ACCENT, linewidth=1.4)
+        sizes = [12 + 90 * count / max(examples) for count in examples]
+        axes.scatter(confidences, accuracies, sizes, color=_ACCENT)
+        axes.set(xlabel="confidence", ylabel="accuracy", ylim=(-0.03, 1.03))
+
+    return _svg("reliability", label, draw)
+
+
+def _curve(name: str, label: str, series: Series, draw: Callable[[Axes], None]) -> Markup:
+    """Return a plot against examples seen."""
+
+    def draw_labeled(axes: Axes) -> None:
+        draw(axes)
+        label_examples(axes)
+        axes.set_xlim(right=series.total * 1.03)
+
+    return _svg(name, label, draw_labeled)
+
+
+def _svg(name: str, label: str, draw: Callable[[Axes], None]) -> Markup:
     """Return a plot as an SVG element without external references; its ids begin with `name`."""
     with matplotlib.rc_context(_PAGE_STYLE | {"svg.hashsalt": name}):
         figure = Figure(figsize=_INCHES, layout="constrained")
         axes = figure.subplots()
         draw(axes)
         axes.grid()
-        label_examples(axes)
-        axes.set_xlim(right=series.total * 1.03)
         figure.patch.set_visible(False)
         axes.patch.set_visible(False)
         root = ElementTree.fromstring(as_bytes(figure, "svg"))

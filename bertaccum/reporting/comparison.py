@@ -10,6 +10,7 @@ from typing import Any
 from bertaccum.atomic import write_bytes
 from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.metrics import METRICS
 from bertaccum.reporting.curves import (
     Series,
     default_span,
@@ -66,7 +67,7 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 
 def shared_metric(records: Sequence[Record]) -> str | None:
     """Return the metric that selects the best checkpoint in all runs; None if the runs differ."""
-    found = {record.config.best_by for record in records}
+    found = {record.best_by for record in records}
     return found.pop() if len(found) == 1 else None
 
 
@@ -108,11 +109,9 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
             "noise": noise(series, span),
             "noise_of_equal_means": noise(regrouped(series, size), span),
             "best_metric": record.best_metric,
-            "best_dev_accuracy": best.get("accuracy"),
-            "best_dev_loss": best.get("loss"),
-            "best_dev_macro_f1": best.get("macro_f1"),
+            **{f"best_dev_{metric}": best.get(metric) for metric in METRICS},
             "majority_accuracy": best.get("majority_accuracy"),
-            "final_dev_accuracy": last.get("accuracy"),
+            **{f"final_dev_{metric}": last.get(metric) for metric in METRICS},
             "seconds": record.seconds,
             "peak_memory_bytes": summary.get("peak_memory_bytes") or max(peaks, default=0) or None,
         }

@@ -66,7 +66,7 @@ def read_series(record: Record, metric: str | None = None) -> Series:
         seen = dict(zip(updates.tolist(), np.cumsum(examples).tolist(), strict=True))
         known = [line for line in record.evaluations if line["update"] in seen]
         evaluated = np.array([seen[line["update"]] for line in known], np.int64)
-        metric = metric or record.config.best_by
+        metric = metric or record.best_by
         scores = _numbers([line.get(metric) for line in known])
         return Series(updates, examples, loss, rates, evaluated, metric, scores)
 

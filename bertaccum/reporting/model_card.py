@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, one_class
+from bertaccum.metrics import LABELS, one_class, scores
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
@@ -18,8 +18,13 @@ from bertaccum.reporting.run_record import FINISHED, Record, read_record, undama
 # Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {
     "accuracy": "accuracy",
+    "micro_f1": "f1",
     "macro_f1": "f1",
     "matthews_correlation": "matthews_correlation",
+    "average_precision": "average_precision",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "mse": "mse",
     "loss": "loss",
 }
 
@@ -56,6 +61,7 @@ def model_card(
         return render(
             "model-card.md.j2",
             **run_facts.facts(record, series, default_span([series])),
+            task=record.config.task,
             front_matter=_front_matter(record, library, language),
             classes=", ".join(run_facts.class_names(record)) or "not recorded",
             evaluations=_evaluations(record),
@@ -73,12 +79,18 @@ def _front_matter(record: Record, library: str, language: str | None) -> str:
         "library_name": library,
         "pipeline_tag": "text-classification",
         "tags": ["bert", "text-classification", "bertaccum"],
-        "metrics": ["accuracy", "f1", "matthews_correlation"],
+        "metrics": list(dict.fromkeys(_HUB_METRICS[metric] for metric in _metrics(record))),
     }
     if found := run_facts.evaluations(record):
         results = [_hub_result(record, name, values) for name, values in found.items()]
         known["model-index"] = [{"name": record.name, "results": results}]
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
+
+
+def _metrics(record: Record) -> list[str]:
+    """Return the metrics of the run's evaluations, except the loss."""
+    found = record.best or {}
+    return [metric for metric in _HUB_METRICS if metric in found and metric != "loss"]
 
 
 def _hub_result(record: Record, name: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +113,7 @@ def _evaluations(record: Record) -> list[dict[str, str]]:
         {
             "evaluated on": Path(str(values.get("data", name))).name,
             "examples": f"{values['examples']:,}",
-            **run_facts.scores(values),
+            **scores(values),
         }
         for name, values in run_facts.evaluations(record).items()
     ]

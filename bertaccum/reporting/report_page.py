@@ -12,9 +12,14 @@ from markupsafe import Markup
 
 from bertaccum.atomic import write_text
 from bertaccum.errors import ConfigError
-from bertaccum.metrics import LABELS, one_class
+from bertaccum.metrics import LABELS, one_class, scores
 from bertaccum.reporting import run_facts
-from bertaccum.reporting.charts import learning_rate_curve, loss_curve, score_curve
+from bertaccum.reporting.charts import (
+    learning_rate_curve,
+    loss_curve,
+    reliability_curve,
+    score_curve,
+)
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.reporting.run_record import RUNNING, Record, undamaged
@@ -53,8 +58,7 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
     Args:
       record: The record of the run.
       evaluation: The fields of the `EvalResult` of the best model; None if there is no best model.
-      mistakes: `row`, `text`, `label`, `prediction` and `probability` of each misclassified example
-        to show.
+      mistakes: The wrong predictions to show, as `most_wrong` returned them.
 
     Raises:
       InputError: The files of the run are damaged.
@@ -98,12 +102,14 @@ def _charts(series: Series, span: int) -> dict[str, Markup]:
 
 
 def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
+    bins = evaluation.get("reliability")
     return {
         "data": Path(evaluation["data"]).name,
-        "totals": run_facts.scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
+        "totals": scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
         "warning": one_class(evaluation),
-        "classes": evaluation["classes"],
-        "confusion": evaluation["confusion_matrix"],
+        "classes": evaluation.get("classes"),
+        "confusion": evaluation.get("confusion_matrix"),
+        "reliability": reliability_curve(bins) if bins else None,
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from bertaccum.config import TrainConfig
 from bertaccum.data.truncation import Truncation
 from bertaccum.files import read_mapping
-from bertaccum.metrics import LABELS, METRICS, baseline, mean_loss, outcome, shown
+from bertaccum.metrics import LABELS, mean_loss, outcome, shown
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.reporting.run_record import Record
 from bertaccum.sizes import format_size, known_size
@@ -86,7 +86,7 @@ def _results(record: Record, series: Series, span: int) -> dict[str, str]:
 
 def _scores(record: Record) -> dict[str, str]:
     """Return the dev scores of the best checkpoint and, for a finished run, of the final model."""
-    best, metric = record.best, record.config.best_by
+    best, metric = record.best, record.best_by
     if best is None:
         return {}
     found = outcome(best, metric)
@@ -139,16 +139,8 @@ def evaluations(record: Record) -> dict[str, dict[str, Any]]:
     return found
 
 
-def scores(evaluation: dict[str, Any]) -> dict[str, str]:
-    """Return the metrics and the majority baseline of an evaluation, keyed by label."""
-    found = {LABELS[metric]: shown(evaluation, metric) for metric in METRICS}
-    return found | {"majority baseline": baseline(evaluation)}
-
-
 def _is_evaluation(values: dict[str, Any]) -> bool:
-    scores = [values.get(name) for name in ("accuracy", "loss", "matthews_correlation")]
-    numbers = all(isinstance(score, int | float) for score in scores)
-    return numbers and isinstance(values.get("examples"), int) and "classes" in values
+    return isinstance(values.get("loss"), int | float) and isinstance(values.get("examples"), int)
 
 
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:

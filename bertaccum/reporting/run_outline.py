@@ -30,7 +30,7 @@ def outline(record: Record) -> dict[str, Any]:
         "micro_batch": plan.get("micro_batch", record.config.micro_batch),
         "updates": record.updates[-1]["update"] if record.updates else 0,
         "planned_updates": plan.get("updates"),
-        "best_by": record.config.best_by,
+        "best_by": record.best_by,
         "best_metric": record.best_metric,
         "best_dev_accuracy": best.get("accuracy"),
         "best_update": best.get("update"),

@@ -61,7 +61,12 @@ class Record:
     @property
     def best_metric(self) -> dict[str, Any] | None:
         """The name, value and update of the metric that selected the model in `best/`."""
-        return metric_of(self.best, self.config.best_by)
+        return metric_of(self.best, self.best_by)
+
+    @property
+    def best_by(self) -> str:
+        """The name of that metric, which training saves in the configuration."""
+        return self.config.best_by or "accuracy"
 
     @property
     def seconds(self) -> float:

@@ -1,87 +1,178 @@
-"""Single-text classification: head, loss and metrics."""
+"""Classification: one class for each example, trained with softmax cross-entropy."""
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
-import tf_keras
-from official.nlp.modeling import models, networks
 
-from bertaccum.bert.encoder import encoder_inputs, head_dropouts, initializer
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
+from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
+from bertaccum.tasks.task import PLAIN, Decoding
 
-
-def build_classifier(
-    encoder: networks.EncoderScaffold, config: EncoderConfig, classes: int, dropout: float = 0.0
-) -> models.BertClassifier:
-    """Build a classifier on the encoder's pooled output.
-
-    Args:
-      encoder: Encoder that `build_encoder` returned.
-      config: Dimensions of the encoder.
-      classes: Number of classes.
-      dropout: Dropout rate of the pooled output.
-
-    Returns:
-      A model that maps the result of `encoder_inputs` to logits [batch, classes].
-    """
-    head = ClassificationHead(config, classes, dropout)
-    # BertClassifier's own dropout layer does not use our masks, so the head applies both dropouts.
-    return models.BertClassifier(encoder, num_classes=classes, dropout_rate=0.0, cls_head=head)
+if TYPE_CHECKING:
+    import pandas as pd
+    import tensorflow as tf
 
 
-class ClassificationHead(tf_keras.layers.Layer):
-    """A layer that maps the pooled output to logits, with dropout and a dense layer.
+@dataclass(frozen=True)
+class Classification:
+    """A `Task` that assigns one class to each example."""
 
-    In tf-models, `BertClassifier` and its `ClassificationHead` each apply dropout; this layer
-    applies both. Its weights have the same names as those of tf-models' `ClassificationHead`.
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews_correlation", "loss")
+    options: ClassVar[frozenset[str]] = frozenset({"class_weight", "label_smoothing", "calibrate"})
+    problem_type: ClassVar[str] = "single_label_classification"
+    label_shape: ClassVar[tuple[int | None, ...]] = ()
+    label_dtype: ClassVar[type[np.generic]] = np.int32
 
-    Args:
-      config: Dimensions of the encoder.
-      classes: Number of classes.
-      dropout: Rate of both dropouts.
-    """
+    labels: Labels
+    decoding: Decoding = PLAIN
+    smoothing: float = 0.0
 
-    def __init__(self, config: EncoderConfig, classes: int, dropout: float) -> None:
-        super().__init__(name="sentence_prediction")
-        self.dropouts = head_dropouts(config, dropout)
-        self.out_proj = tf_keras.layers.Dense(
-            classes, kernel_initializer=initializer(config), name="logits"
-        )
+    @property
+    def outputs(self) -> int:
+        """The number of classes."""
+        return len(self.labels.values)
 
-    def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the logits [batch, classes] of pooled outputs [batch, hidden]."""
-        for dropout in self.dropouts:
-            pooled = dropout(pooled, training=training)
-        return self.out_proj(pooled)
+    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
+        """Return the cell, which is the label."""
+        return [cell]
+
+    def encode(
+        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+    ) -> np.ndarray:
+        """Return the class numbers [examples] int32 of a table; see `Task.encode`."""
+        numbers = class_numbers(tsv, table, self.labels, self.parts, by_name)
+        return np.array([number for (number,) in numbers], np.int32)
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return the cross-entropy [batch] of `logits` [batch, classes] and `labels` [batch].
+
+        With label smoothing s, the target is 1 - s for the label plus s / classes for every class.
+        Source: Szegedy et al. 2016.
+        """
+        import tensorflow as tf
+
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        if not self.smoothing:
+            return losses
+        uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+        return (1 - self.smoothing) * losses + self.smoothing * uniform
+
+    def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return the scores that every evaluation contains, during training and afterwards.
+
+        Args:
+          logits: Logits [examples, classes].
+          labels: Class numbers [examples].
+
+        Returns:
+          `examples` and the values of `metrics`; `majority_class` and `majority_accuracy`, the most
+          frequent label and the accuracy of always predicting it; and `only_prediction`, the class
+          predicted for every example, or None if there are several.
+        """
+        names = self.labels.names
+        counts, predicted = np.bincount(labels, minlength=len(names)), np.argmax(logits, axis=1)
+        different = np.unique(predicted)
+        return {
+            "examples": len(labels),
+            "accuracy": float(np.mean(predicted == labels)),
+            "loss": self._loss(logits, labels, self.decoding.temperature),
+            "matthews_correlation": _matthews(labels, predicted),
+            "macro_f1": _macro_f1(labels, predicted),
+            "majority_class": names[counts.argmax()],
+            "majority_accuracy": float(counts.max() / len(labels)),
+            "only_prediction": names[different[0]] if len(different) == 1 else None,
+        }
+
+    def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return `scores`, calibration, the scores of each class and the confusion matrix.
+
+        Returns:
+          The items of `scores` and of `reliability`; `temperature`; `classes`, a list of
+          `ClassScores`; and `confusion_matrix`, whose rows are labels and whose columns are
+          predictions.
+        """
+        from sklearn import metrics
+
+        predicted, numbers = np.argmax(logits, axis=1), list(range(self.outputs))
+        top = self._probabilities(logits).max(axis=1)
+        return {
+            **self.scores(logits, labels),
+            "temperature": self.decoding.temperature,
+            **reliability(top, predicted == labels),
+            "classes": class_scores(self.labels.names, labels, predicted),
+            "confusion_matrix": metrics.confusion_matrix(
+                labels, predicted, labels=numbers
+            ).tolist(),
+        }
+
+    def fit_decoding(
+        self, logits: np.ndarray, labels: np.ndarray, calibrate: bool, thresholds: bool
+    ) -> Decoding:
+        """Return `decoding` with a fitted temperature; thresholds do not apply."""
+        if not calibrate:
+            return self.decoding
+        temperature = fitted_temperature(lambda t: self._loss(logits, labels, t))
+        return dataclasses.replace(self.decoding, temperature=temperature)
+
+    def predictions(self, logits: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Yield the `label` with the highest probability, and all `probabilities` by name."""
+        names = self.labels.names
+        for row in self._probabilities(logits):
+            yield {
+                "label": names[np.argmax(row)],
+                "probabilities": dict(zip(names, row.tolist(), strict=True)),
+            }
+
+    def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
+        """Return the misclassified examples whose labels have the lowest probabilities."""
+        probabilities, guesses = self._probabilities(logits), np.argmax(logits, axis=1)
+        own = probabilities[np.arange(len(labels)), labels]
+        wrong = np.flatnonzero(guesses != labels)
+        names = self.labels.names
+        return [
+            {
+                "index": int(i),
+                "label": names[labels[i]],
+                "prediction": names[guesses[i]],
+                "probability": float(probabilities[i, guesses[i]]),
+            }
+            for i in wrong[np.argsort(own[wrong], kind="stable")][:count]
+        ]
+
+    def head_transform(self) -> tuple[float, float]:
+        """Return the factor and the offset that put the temperature into the logits."""
+        return 1 / self.decoding.temperature, 0.0
+
+    def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return `logits` and `probabilities` [batch, classes], and `label` [batch] as strings."""
+        import tensorflow as tf
+
+        return {
+            "logits": logits,
+            "probabilities": tf.nn.softmax(logits / self.decoding.temperature),
+            "label": tf.gather(tf.constant(self.labels.names), tf.argmax(logits, axis=-1)),
+        }
+
+    def _loss(self, logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+        plain = dataclasses.replace(self, smoothing=0.0)
+        return mean_of(plain.losses(logits / np.float32(temperature), labels))
+
+    def _probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities [examples, classes] float32."""
+        import tensorflow as tf
+
+        return tf.nn.softmax(logits / np.float32(self.decoding.temperature)).numpy()
 
 
-def classify(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-    """Return the logits [batch, classes] float32 of `tokens` [batch, (length)]."""
-    token_ids = tokens.to_tensor()  # [batch, longest]; padded with 0, which is masked
-    padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
-    logits = model(encoder_inputs(token_ids, padding_mask), training=training)
-    return tf.cast(logits, tf.float32)
-
-
-def mean_loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean cross-entropy of `logits` [examples, classes] and `labels` [examples]."""
-    losses = tf_keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    return float(np.mean(losses, dtype=np.float64))
-
-
-def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Return the fraction of examples whose label has the largest logit."""
-    return float(np.mean(np.argmax(logits, axis=1) == labels))
-
-
-def matthews(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Return the Matthews correlation of predictions and `labels` [examples].
-
-    It is 0 if all predictions or all labels are the same class.
+def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return the Matthews correlation; 0 if all predictions or all labels are the same class.
 
     Sources: Matthews 1975; Gorodkin 2004 for more than two classes.
     """
@@ -89,93 +180,11 @@ def matthews(logits: np.ndarray, labels: np.ndarray) -> float:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # sklearn warns if only one class occurs.
-        return float(metrics.matthews_corrcoef(labels, np.argmax(logits, axis=1)))
+        return float(metrics.matthews_corrcoef(labels, predictions))
 
 
-def macro_f1(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur in `labels` [examples] or are predicted."""
+def _macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return the mean F1 of the classes that occur in `labels` or are predicted."""
     from sklearn import metrics
 
-    predictions = np.argmax(logits, axis=1)
     return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
-
-
-def scores(logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Return the scores that every evaluation contains, during training and afterwards.
-
-    Args:
-      logits: Logits [examples, classes].
-      labels: Class numbers [examples].
-      names: Names of the classes.
-
-    Returns:
-      `examples`, `accuracy`, `loss`, `matthews_correlation` and `macro_f1`; `majority_class` and
-      `majority_accuracy`, the most frequent label and the accuracy of always predicting it; and
-      `only_prediction`, the class predicted for every example, or None if there are several.
-    """
-    counts = np.bincount(labels, minlength=len(names))
-    predicted = np.unique(np.argmax(logits, axis=1))
-    return {
-        "examples": len(labels),
-        "accuracy": accuracy(logits, labels),
-        "loss": mean_loss(logits, labels),
-        "matthews_correlation": matthews(logits, labels),
-        "macro_f1": macro_f1(logits, labels),
-        "majority_class": names[counts.argmax()],
-        "majority_accuracy": float(counts.max() / len(labels)),
-        "only_prediction": names[predicted[0]] if len(predicted) == 1 else None,
-    }
-
-
-def classification_report(
-    logits: np.ndarray, labels: np.ndarray, names: list[str]
-) -> dict[str, Any]:
-    """Return the items of `scores`, the scores of each class and the confusion matrix.
-
-    Args:
-      logits: Logits [examples, classes].
-      labels: Class numbers [examples].
-      names: Names of the classes.
-
-    Returns:
-      The items of `scores`; `classes`, a list with name, precision, recall, f1 and examples of
-      each class; and `confusion_matrix`, whose rows are labels and whose columns are predictions.
-    """
-    from sklearn import metrics
-
-    predictions, numbers = np.argmax(logits, axis=1), range(len(names))
-    of_classes = metrics.precision_recall_fscore_support(
-        labels, predictions, labels=list(numbers), zero_division=0.0
-    )
-    keys = ("precision", "recall", "f1")
-    return {
-        **scores(logits, labels, names),
-        "classes": [
-            {"name": names[i]}
-            | {k: float(s[i]) for k, s in zip(keys, of_classes, strict=False)}
-            | {"examples": int(of_classes[3][i])}
-            for i in numbers
-        ],
-        "confusion_matrix": metrics.confusion_matrix(
-            labels, predictions, labels=list(numbers)
-        ).tolist(),
-    }
-
-
-class Classification:
-    """A `Task` that assigns one class to each text, trained with softmax cross-entropy."""
-
-    def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-        """Return the logits that `classify` computes."""
-        return classify(model, tokens, training)
-
-    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Return the cross-entropy [batch] of `logits` [batch, classes] and `labels` [batch]."""
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-
-    def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-        """Return the scores that the function `scores` computes."""
-        return scores(logits, labels, names)
-
-
-CLASSIFICATION = Classification()

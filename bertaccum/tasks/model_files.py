@@ -1,42 +1,55 @@
-"""The files beside a saved classifier's weights: dimensions, vocabulary and classes."""
+"""The files beside a saved model's weights: dimensions, vocabulary, labels and decoding."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
+from typing import TypeVar
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.vocabulary import read_vocabulary
-from bertaccum.data.labels import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.task import PLAIN, Decoding
 
+_Kind = TypeVar("_Kind", Labels, Decoding)
 # Name of the file with the scores that a checkpoint had when it was saved.
 EVALUATION = "evaluation.json"
+# Absent if nothing was fitted on dev.tsv.
+_DECODING = "decoding.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFiles:
-    """The information that a classifier needs in addition to its weights.
+    """The information that a model needs in addition to its weights.
 
     Args:
       encoder: Dimensions of the encoder.
       vocabulary: Entries of the vocabulary, in the order of their IDs.
-      labels: Classes.
+      labels: Labels of the dataset.
+      decoding: How logits become predictions.
     """
 
     encoder: EncoderConfig
     vocabulary: list[str]
     labels: Labels
+    decoding: Decoding = PLAIN
 
     def write(self, folder: Path) -> None:
         """Write one file for each field to `folder`."""
         write_bert_config(folder / "bert_config.json", self.encoder)
         write_text(folder / "vocab.txt", "\n".join(self.vocabulary) + "\n")
         write_text(folder / "labels.json", json_text(dataclasses.asdict(self.labels)))
+        if self.decoding != PLAIN:
+            self.write_decoding(folder)
+
+    def write_decoding(self, folder: Path) -> None:
+        """Write only `decoding` to `folder`."""
+        write_text(folder / _DECODING, json_text(dataclasses.asdict(self.decoding)))
 
     @staticmethod
     def read(folder: Path) -> ModelFiles:
@@ -45,15 +58,12 @@ class ModelFiles:
         Raises:
           InputError: A file is missing or damaged.
         """
-        path = folder / "labels.json"
-        try:
-            labels = Labels(**json.loads(read_text(path)))
-            if not all(isinstance(text, str) for text in [*labels.values, *labels.names]):
-                raise ValueError("a label is not a string")
-            if len(labels.values) != len(labels.names):
-                raise ValueError(f"{len(labels.values)} labels but {len(labels.names)} names")
-        except (ValueError, TypeError) as error:
-            raise InputError(f"is damaged ({error})", "train the model again", path=path) from None
+        labels = _read(Labels, folder / "labels.json")
+        fitted = (folder / _DECODING).exists()
+        decoding = _read(Decoding, folder / _DECODING) if fitted else PLAIN
+        if decoding.thresholds and len(decoding.thresholds) != len(labels.values):
+            counts = f"{len(decoding.thresholds)} thresholds for {len(labels.values)} labels"
+            raise _damaged(folder / _DECODING, counts)
         encoder = read_bert_config(folder / "bert_config.json")
         vocabulary = read_vocabulary(folder / "vocab.txt")
         if len(vocabulary) != encoder.vocab_size:
@@ -62,4 +72,15 @@ class ModelFiles:
                 "train the model again",
                 path=folder,
             )
-        return ModelFiles(encoder, vocabulary, labels)
+        return ModelFiles(encoder, vocabulary, labels, decoding)
+
+
+def _read(kind: type[_Kind], path: Path) -> _Kind:
+    try:
+        return kind(**json.loads(read_text(path)))
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, why: object) -> InputError:
+    return InputError(f"is damaged ({why})", "train the model again", path=path)

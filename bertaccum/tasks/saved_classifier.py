@@ -1,4 +1,4 @@
-"""Loader of the classifier in a run's best checkpoint."""
+"""Loader of the model in a run's best checkpoint."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ import tf_keras
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.errors import InputError, reason
-from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.head import build_classifier
+from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.task import Task
 
 
-def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles]:
+def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles, Task]:
     """Load a run's best checkpoint.
 
     Args:
       best: Folder of the checkpoint, which `RunPaths.best_checkpoint` returned.
 
     Returns:
-      The model with its weights, and its dimensions, vocabulary and classes.
+      The model with its weights, the information that it needs in addition to them, and its task.
 
     Raises:
       InputError: The files are damaged.
     """
     files = ModelFiles.read(best)
+    task = make_task(files.labels, files.decoding)
     encoder = build_encoder(files.encoder)
-    model = build_classifier(encoder, files.encoder, len(files.labels.values))
+    model = build_classifier(encoder, files.encoder, task.outputs)
     load_run(model, best / RUN_PREFIX)
-    return model, files
+    return model, files, task
 
 
 def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:

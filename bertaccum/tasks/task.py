@@ -1,22 +1,146 @@
-"""The interface that a fine-tuning task, such as classification, implements."""
+"""The interface that each kind of task implements, and the settings of its predictions.
+
+The modules of this package that define a task do not import TensorFlow before a loss is computed,
+so that options can be checked without it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-import tensorflow as tf
-import tf_keras
+
+from bertaccum.tasks.labels import SEPARATOR, Labels
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How logits become predictions; fitted on dev.tsv and saved with a model.
+
+    Args:
+      temperature: Number by which the logits are divided.
+      thresholds: For each label of a multi-label task, the probability from which the label is
+        predicted; None for 0.5 for every label.
+
+    Raises:
+      ValueError: A value is not a valid number.
+    """
+
+    temperature: float = 1.0
+    thresholds: list[float] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = [self.temperature, *(self.thresholds or [])]
+        if not all(isinstance(number, float) for number in numbers) or not self.temperature > 0:
+            raise ValueError("a temperature or threshold is not a valid number")
+
+
+PLAIN = Decoding()
 
 
 class Task(Protocol):
-    """A task, which defines how logits, losses and scores are computed."""
+    """A kind of task, which defines how labels, losses, scores and predictions are computed.
 
-    def logits(self, model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-        """Return the logits [batch, classes] float32 of `tokens` [batch, (length)]."""
+    Attributes:
+      metrics: Metrics that can select the best checkpoint; the first is the default.
+      options: Options that suit only some tasks, and that suit this one.
+      problem_type: Name of the task in the config.json of transformers.
+      label_shape: Shape of the label of one example; None for a dimension that varies.
+      label_dtype: Data type of labels.
+    """
+
+    metrics: ClassVar[tuple[str, ...]]
+    options: ClassVar[frozenset[str]]
+    problem_type: ClassVar[str]
+    label_shape: ClassVar[tuple[int | None, ...]]
+    label_dtype: ClassVar[type[np.generic]]
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of the dataset."""
+
+    @property
+    def decoding(self) -> Decoding:
+        """How logits become predictions."""
+
+    @property
+    def smoothing(self) -> float:
+        """The label smoothing of the training loss."""
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of the head."""
+
+    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
+        """Return the class labels in a cell of a label column."""
+
+    def encode(
+        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+    ) -> np.ndarray:
+        """Return the labels of a table, [examples, *label_shape] of `label_dtype`.
+
+        Args:
+          tsv: Path of the table, for error messages.
+          table: Table that `read_tsv` returned.
+          separator: Separates the labels in a cell.
+          by_name: Whether the table contains names of classes instead of their labels in the TSV.
+
+        Raises:
+          InputError: The table has no labels, or one that the task does not allow.
+        """
 
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Return the loss [batch] of each example, given `labels` [batch] int32."""
+        """Return the training loss [batch] float32 of each example.
 
-    def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-        """Return the fields of `Evaluated` except `update` and `best`, keyed by name."""
+        Args:
+          logits: Outputs of the head, [batch, outputs] float32.
+          labels: Labels that `encode` returned, [batch, *label_shape].
+        """
+
+    def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return the scores that every evaluation contains, keyed by name.
+
+        They include `examples`, `loss` (without label smoothing) and the values of `metrics`.
+        """
+
+    def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return `scores` and the tables that `bertaccum eval` adds."""
+
+    def fit_decoding(
+        self, logits: np.ndarray, labels: np.ndarray, calibrate: bool, thresholds: bool
+    ) -> Decoding:
+        """Return `decoding` with the requested parts fitted to labeled examples.
+
+        Args:
+          logits: Logits of the examples, [examples, outputs].
+          labels: Labels of the examples, [examples, *label_shape].
+          calibrate: Whether to fit the temperature.
+          thresholds: Whether to fit the thresholds.
+        """
+
+    def predictions(self, logits: np.ndarray) -> Iterable[dict[str, Any]]:
+        """Yield fields of a `Prediction` for each example of `logits` [examples, outputs]."""
+
+    def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
+        """Return at most `count` of the wrong predictions, worst first.
+
+        Returns:
+          For each, its `index` in the examples, `label` and `prediction` as text, and the
+            `probability` of the prediction or, for regression, its `error`.
+        """
+
+    def head_transform(self) -> tuple[float, float]:
+        """Return the factor and the offset that turn logits into those of an exported head.
+
+        Formats without a place for `decoding` and `labels` get a head with other weights instead.
+        """
+
+    def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the outputs of the SavedModel for `logits` [batch, outputs]."""

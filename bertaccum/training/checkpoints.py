@@ -25,7 +25,7 @@ from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.files import json_text, read_text, sha256
+from bertaccum.files import finite, json_text, read_text, sha256
 from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.training.events import Evaluated
@@ -79,8 +79,14 @@ class Position:
           TypeError, KeyError, AttributeError: The values do not describe a position.
         """
         own = {key: value for key, value in saved.items() if key not in _CUT}
-        evaluations = {key: own[key] and Evaluated(**own[key]) for key in ("best", "last")}
+        evaluations = {key: own[key] and Evaluated.of(own[key]) for key in ("best", "last")}
         return Position(**own | evaluations)
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields as `of` reads them."""
+        evaluations = {"best": self.best, "last": self.last}
+        records = {name: found and found.record() for name, found in evaluations.items()}
+        return dataclasses.asdict(self) | records
 
     @property
     def evaluated(self) -> int:
@@ -135,7 +141,8 @@ class Checkpoints:
             self._state.write(str(folder / _STATE))
             files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
             cut = {key: getattr(batch, key) for key in _CUT}
-            values = {"position": dataclasses.asdict(position) | cut, "files": files}
+            # JSON has no NaN, so the digest is computed for the values as they are written.
+            values = finite({"position": position.record() | cut, "files": files})
             write_text(folder / _POSITION, json_text(values | {"digest": _digest(values)}))
         self._forget()
 
@@ -305,13 +312,13 @@ def save_best(
     """
     with _saved(folder.best, folder.checkpoints) as written:
         files.write(written)
-        write_text(written / EVALUATION, json_text(dataclasses.asdict(evaluated)))
+        write_text(written / EVALUATION, json_text(evaluated.record()))
         tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
 
 
 def best_evaluation(folder: RunFolder) -> Evaluated | None:
     """Return the evaluation of the model in `best/`; None if the folder is missing or damaged."""
     try:
-        return Evaluated(**json.loads(read_text(folder.best / EVALUATION)))
-    except (InputError, ValueError, TypeError, RecursionError):
+        return Evaluated.of(json.loads(read_text(folder.best / EVALUATION)))
+    except (InputError, ValueError, TypeError, KeyError, RecursionError):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,32 +95,46 @@ class Updated:
 class Evaluated:
     """An evaluation on dev.tsv, recorded as a line of `eval.jsonl`.
 
-    Logs and checkpoints of earlier versions lack the fields after `best`.
+    Each score is also an attribute: `evaluated.accuracy` is `evaluated.scores["accuracy"]`.
 
     Args:
       update: Number of completed updates.
-      accuracy, loss, matthews_correlation, macro_f1: Metrics over dev.tsv.
       best: Whether no earlier evaluation was better by the metric that `best_by` names.
-      examples: Number of rows in dev.tsv.
-      majority_class: Most frequent class of dev.tsv.
-      majority_accuracy: Accuracy of always predicting that class.
-      only_prediction: Class predicted for every example; None if several classes were predicted.
+      scores: What the task's `scores` returned, such as `loss`, `accuracy` and `examples`.
     """
 
     update: int
-    accuracy: float
-    loss: float
-    matthews_correlation: float
     best: bool
-    macro_f1: float | None = None
-    examples: int | None = None
-    majority_class: str | None = None
-    majority_accuracy: float | None = None
-    only_prediction: str | None = None
+    scores: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        # Copying looks up special methods, and `scores`, before the fields are set.
+        if name == "scores" or name.startswith("__") or name not in self.scores:
+            raise AttributeError(f"an evaluation has no {name!r}")
+        return self.scores[name]
 
     def is_worse_than(self, other: Evaluated, metric: str) -> bool:
-        """Return whether another evaluation of the run is better by `metric`, one of `METRICS`."""
-        return is_worse(getattr(self, metric), getattr(other, metric), metric)
+        """Return whether another evaluation of the run is better by `metric`.
+
+        Evaluations by earlier versions lack some metrics, which are as bad as NaN.
+        """
+        values = (found.scores.get(metric) for found in (self, other))
+        one, another = (math.nan if value is None else value for value in values)
+        return is_worse(one, another, metric)
+
+    def record(self) -> dict[str, Any]:
+        """Return `update`, the scores and `best` in one dict, as in `eval.jsonl`."""
+        return {"update": self.update, **self.scores, "best": self.best}
+
+    @staticmethod
+    def of(record: dict[str, Any]) -> Evaluated:
+        """Return the evaluation of which `record` returned a dict.
+
+        Raises:
+          KeyError, TypeError: The dict is not a record of an evaluation.
+        """
+        scores = {k: v for k, v in record.items() if k not in ("update", "best")}
+        return Evaluated(record["update"], record["best"], scores)
 
 
 @dataclass(frozen=True)

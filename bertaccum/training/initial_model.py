@@ -1,4 +1,4 @@
-"""The classifier that a configuration describes, with its initial weights."""
+"""The model that a configuration describes, with its initial weights."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bertaccum.bert.huggingface_weights import load_huggingface
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import TrainConfig
-from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.saved_classifier import load_run
 
 
 def build_model(
-    config: TrainConfig, source: ModelSource, classes: int, takes_head: bool = False
+    config: TrainConfig, source: ModelSource, outputs: int, takes_head: bool = False
 ) -> tf_keras.Model:
-    """Return the classifier to train, in the configured precision, with its initial weights.
+    """Return the model to train, in the configured precision, with its initial weights.
 
     Args:
       config: Options of the run, including precision, dropout, seed and recomputation.
       source: Dimensions and pretrained weights of the encoder.
-      classes: Number of outputs of the head.
+      outputs: Number of outputs of the head.
       takes_head: Whether to load the weights of the head as well, if `source` is a run.
     """
     tf_keras.utils.set_random_seed(config.seed)
@@ -37,7 +37,7 @@ def build_model(
         if source.checkpoint is not None and not source.of_run:
             _load(encoder, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
-        model = build_classifier(encoder, source.encoder, classes, config.dropout)
+        model = build_classifier(encoder, source.encoder, outputs, config.dropout)
         if source.checkpoint is not None and source.of_run:
             load_run(model, source.checkpoint, takes_head)
         return model

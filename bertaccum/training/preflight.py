@@ -11,13 +11,15 @@ from pathlib import Path
 
 from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.config import PlanConfig, TrainConfig
-from bertaccum.data.data_folder import read_labels, tsvs_to_plan_with, tsvs_to_train_on
+from bertaccum.data.data_folder import tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError
 from bertaccum.progress import Progress
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
+from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.run_folder import RunFolder
+from bertaccum.training.task_options import check_task_options
 
 
 def check_run(config: TrainConfig, progress: Progress) -> None:
@@ -90,5 +92,5 @@ def check_plan(config: PlanConfig, progress: Progress) -> None:
 def _check_inputs(config: TrainConfig, progress: Progress) -> None:
     data = Path(config.data)
     tsvs_to_train_on(data)
-    read_labels(data)
+    check_task_options(config, read_labels(data, config.task))
     find_model(config, progress)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.config import EvalConfig
+from bertaccum.config import FITTED, EvalConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
@@ -23,9 +24,11 @@ from bertaccum.metrics import metric_of
 from bertaccum.planning.learned_limits import learned_limits
 from bertaccum.progress import Progress
 from bertaccum.reporting.run_record import read_record
+from bertaccum.settings import field_names
 from bertaccum.stopping import StoppedEarlyError, Stopping
+from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.tasks.task import Task
+from bertaccum.tasks.task import Decoding, Task
 from bertaccum.training.checkpoints import (
     Checkpoints,
     Position,
@@ -80,13 +83,14 @@ class Run:
         progress: Progress,
     ) -> None:
         self.task, self.plan, self.config, self.inputs = task, plan, plan.config, plan.inputs
+        self.best_by = str(self.config.best_by)
         self.model, self.topology, self.source = model, topology, plan.inputs.source
         self.train_store, self.dev_store = stores
         self.folder, self.stopping, self.progress = folder, stopping, progress
         self.files = ModelFiles(self.source.encoder, self.source.vocabulary, self.inputs.labels)
         self.updater = Updater(task, plan, model, self.train_store, topology, watch)
         self.optimizer = self.updater.optimizer
-        self.predictor = Predictor(task, model, EvalConfig().batch, topology, watch)
+        self.predictor = Predictor(model, EvalConfig().batch, topology, watch)
         self.checkpoints = Checkpoints(model, self.optimizer, folder, self.config.keep)
         self.position = Position(folder.mark)
         self.tensorboard: TensorBoardLog | None = None
@@ -118,7 +122,7 @@ class Run:
             of_best = state_of(self.folder.checkpoints, best.update)
             read_saved(of_best, position.run)
             self.checkpoints.restore(of_best)
-            save_best(self.model, self.files, best, self.folder)
+            self._save_best(best)
         self.checkpoints.restore(path)
 
     def share_state(self, position: Position) -> None:
@@ -235,7 +239,7 @@ class Run:
             pretrained_pooler=self.source.has_pooler,
             pretrained_run=self.source.name if self.source.of_run else None,
             pretrained_head=self.inputs.takes_head,
-            best_by=self.config.best_by,
+            best_by=self.best_by,
             truncation=self.train_store.truncation,
         )
 
@@ -265,7 +269,7 @@ class Run:
             raise self.updater.not_finite(position.update, position.nonfinite_in_a_row)
 
     def _log(self, path: Path, event: Updated | Evaluated | OutOfMemory) -> None:
-        line = dataclasses.asdict(event)
+        line = event.record() if isinstance(event, Evaluated) else dataclasses.asdict(event)
         self.folder.append(path, line)
         if self.tensorboard is not None:
             self.tensorboard.add(line)
@@ -281,45 +285,56 @@ class Run:
         return self.stopping.requested is not None
 
     def _evaluate(self) -> Evaluated:
-        update, store = self.position.update, self.dev_store
+        update, store, task = self.position.update, self.dev_store, self.task
         logits = self.predictor(store, self.progress, self._asked_to_stop)
-        found = self.task.scores(logits, store.labels, self.inputs.labels.names)
-        evaluated = Evaluated(update=update, best=True, **found)
-        before = self.position.best
-        # A small dev.tsv gives many ties; of equally good models, the one trained longest is the
-        # best guess.
-        if before is not None and evaluated.is_worse_than(before, self.config.best_by):
-            evaluated = dataclasses.replace(evaluated, best=False)
+        fitted = self._fitted(logits)
+        task = make_task(task.labels, Decoding(**fitted)) if fitted else task
+        evaluated = Evaluated(update, True, task.scores(logits, store.labels) | fitted)
         if not math.isfinite(evaluated.loss):
             raise RunError(
                 f"the loss on dev.tsv is not finite after update {update}",
                 remedy(self.config.precision),
             )
+        before = self.position.best
+        # A small dev.tsv gives many ties; of equally good models, the one trained longest is the
+        # best guess.
+        if before is not None and evaluated.is_worse_than(before, self.best_by):
+            evaluated = dataclasses.replace(evaluated, best=False)
         if evaluated.best and self.topology.chief:
             with self.stopping.saving():
-                save_best(self.model, self.files, evaluated, self.folder)
+                self._save_best(evaluated)
         self._log(self.folder.eval, evaluated)
         return evaluated
+
+    def _fitted(self, logits: np.ndarray) -> dict[str, Any]:
+        """Return the fields of a `Decoding` fitted to dev.tsv; empty if none is requested."""
+        wanted = self.config.calibrate, self.config.thresholds == FITTED
+        if not any(wanted):
+            return {}
+        return dataclasses.asdict(self.task.fit_decoding(logits, self.dev_store.labels, *wanted))
+
+    def _save_best(self, best: Evaluated) -> None:
+        fitted = {name: best.scores[name] for name in field_names(Decoding) if name in best.scores}
+        files = dataclasses.replace(self.files, decoding=Decoding(**fitted))
+        save_best(self.model, files, best, self.folder)
 
     def _summary(self, last: Evaluated) -> dict[str, Any]:
         now, best = self.position, last if last.best else self.position.best
         assert best is not None
+        first = self.task.metrics[0]
         return {
             "updates": now.update,
             "epochs": math.ceil(now.update / self.plan.updates_per_epoch),
             "examples": now.examples,
             "final_loss": now.loss,
-            "final_dev_accuracy": last.accuracy,
-            "best_by": self.config.best_by,
-            "best_metric": metric_of(vars(best), self.config.best_by),
+            "best_by": self.best_by,
+            "best_metric": metric_of(best.record(), self.best_by),
             "best_update": best.update,
             # These metrics are those of the best checkpoint, whichever metric selected it.
-            "best_dev_accuracy": best.accuracy,
-            "best_dev_loss": best.loss,
-            "best_dev_matthews_correlation": best.matthews_correlation,
-            "best_dev_macro_f1": best.macro_f1,
-            "best_evaluation": dataclasses.asdict(best),
-            "last_evaluation": dataclasses.asdict(last),
+            **{f"best_dev_{metric}": best.scores[metric] for metric in self.task.metrics},
+            f"final_dev_{first}": last.scores[first],
+            "best_evaluation": best.record(),
+            "last_evaluation": last.record(),
             "stopped_early": now.update < self.plan.last_update,
             "skipped_windows": int(self.optimizer.skipped_windows.numpy()),
             "training_seconds": round(now.seconds, 3),

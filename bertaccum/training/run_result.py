@@ -75,7 +75,7 @@ def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -
             return RunResult(event.folder, False, event.update, best, None)
         elif isinstance(event, Finished):
             found = event.summary.get("best_evaluation")
-            best = Evaluated(**found) if found else best
+            best = Evaluated.of(found) if found else best
             return RunResult(folder, True, event.summary["updates"], best, event.summary)
     return RunResult(folder, False, updates, best, None)
 

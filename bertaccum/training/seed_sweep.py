@@ -17,6 +17,7 @@ from bertaccum.config import TrainConfig
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.files import json_text, read_mapping
+from bertaccum.metrics import METRICS
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.events import Event, Finished, Stopped
@@ -26,11 +27,8 @@ from bertaccum.training.resume import resumed_config
 _LONGER = ("max_updates", "patience")
 # Fields of the summaries that are averaged over the runs.
 _FIGURES = (
-    "best_dev_accuracy",
-    "best_dev_loss",
-    "best_dev_matthews_correlation",
-    "best_dev_macro_f1",
-    "final_dev_accuracy",
+    *(f"best_dev_{metric}" for metric in METRICS),
+    *(f"final_dev_{metric}" for metric in METRICS),
     "final_loss",
     "total_seconds",
 )

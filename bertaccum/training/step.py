@@ -12,8 +12,9 @@ import tf_keras
 
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here
+from bertaccum.bert import model_inputs
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
-from bertaccum.data.windows import SIGNATURE, Window, fields
+from bertaccum.data.windows import Window, fields, signature
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
@@ -44,12 +45,12 @@ def make_update(
       dropout_stream: How dropout masks are seeded, "example" or "micro-batch".
 
     Returns:
-      A function that takes a `Window`, updates the weights and returns a dict. `loss` is the mean
-        loss of the window, and `losses` contains each micro-batch's contribution to it. `grad_norm`
-        is the global norm of the mean gradient before clipping. `learning_rate` is the rate of the
-        update. `finished` is False if the update was stopped; in that case, the accumulated sums
-        remain. `applied` is False if the update was stopped, or skipped because a gradient was not
-        finite.
+      A function that takes a `Window`, updates the weights and returns a dict. `loss` is the
+        weighted mean loss of the window, and `losses` contains each micro-batch's contribution to
+        it. `grad_norm` is the global norm of the mean gradient before clipping. `learning_rate` is
+        the rate of the update. `finished` is False if the update was stopped; in that case, the
+        accumulated sums remain. `applied` is False if the update was stopped, or skipped because a
+        gradient was not finite.
     """
     if stopped is None:
         with tf.device("CPU"):
@@ -58,7 +59,7 @@ def make_update(
     run = _accumulated if accumulate else _single
     optimizer.build(model.trainable_variables)
 
-    @tf.function(input_signature=SIGNATURE)
+    @tf.function(input_signature=signature(task.label_shape, task.label_dtype))
     def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
         share = open_share(model, optimizer, seed, dropout_stream, window)
         return run(task, model, optimizer, share, stopped) | of_update(optimizer)
@@ -85,7 +86,9 @@ class Share:
 
     Args:
       tokens: Token ids, [examples, (length)] int32.
-      labels: Labels, [examples] int32.
+      labels: Labels, [examples, *label_shape].
+      weights: Weights of the examples in the loss, [examples] float32.
+      window_weight: Sum of the weights in the whole window, [] float32.
       cuts: Index of each micro-batch's first example, then the number of examples,
         [micro_steps + 1] int32.
       masks: Dropout masks of these examples.
@@ -94,6 +97,8 @@ class Share:
 
     tokens: tf.RaggedTensor
     labels: tf.Tensor
+    weights: tf.Tensor
+    window_weight: tf.Tensor
     cuts: tf.Tensor
     masks: Masks
     window_examples: tf.Tensor
@@ -107,11 +112,11 @@ def open_share(
     window: tuple[tf.Tensor, ...],
 ) -> Share:
     """Build the share from the tensors of `fields`, with dropout masks for the next update."""
-    token_ids, row_splits, labels, cuts, positions, examples = window
+    token_ids, row_splits, labels, cuts, positions, examples, weights, total = window
     tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
     own_seed = tf.stack([tf.constant(seed, tf.int64), here(optimizer.iterations).read_value()])
     masks = draw_masks(model, own_seed, examples, positions, dropout_stream)
-    return Share(tokens, labels, cuts, masks, examples)
+    return Share(tokens, labels, weights, total, cuts, masks, examples)
 
 
 def _accumulated(
@@ -143,9 +148,9 @@ def accumulate_share(
         # Parallel iterations would keep the activations of several micro-batches in memory.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         start, end = share.cuts[step], share.cuts[step + 1]
-        tokens, labels = share.tokens[start:end], share.labels[start:end]
+        part = share.tokens[start:end], share.labels[start:end], share.weights[start:end]
         with dropout_masks(share.masks.of_micro_batch(start)):
-            loss, pairs = micro_step(task, model, optimizer, tokens, labels, share.window_examples)
+            loss, pairs = micro_step(task, model, optimizer, *part, share.window_weight)
         optimizer.accumulate(pairs, weight=(end - start) / share.window_examples)
         total += loss
         losses = losses.write(step, loss)
@@ -163,7 +168,13 @@ def _single(
     # The window is a single micro-batch.
     with dropout_masks(share.masks.of_micro_batch(share.cuts[0])):
         loss, pairs = micro_step(
-            task, model, optimizer, share.tokens, share.labels, share.window_examples
+            task,
+            model,
+            optimizer,
+            share.tokens,
+            share.labels,
+            share.weights,
+            share.window_weight,
         )
     applied = optimizer.apply_sums(pairs, weight=1.0)
     finished = tf.constant(True)
@@ -176,25 +187,31 @@ def micro_step(
     optimizer: AccumulatingOptimizer,
     tokens: tf.RaggedTensor,
     labels: tf.Tensor,
-    window: tf.Tensor,
+    weights: tf.Tensor,
+    window_weight: tf.Tensor,
 ) -> tuple[tf.Tensor, list[Any]]:
     """Return a micro-batch's contribution to the window's mean loss, and its gradients.
 
-    The contribution is the sum of the losses divided by the size of the window. With a loss scale,
-    float16 therefore overflows exactly when it would if the whole window were one micro-batch.
+    The contribution is the weighted sum of the losses divided by the sum of the weights in the
+    whole window, not in the micro-batch; otherwise the update would depend on the micro-batch size.
+    With a loss scale, float16 therefore overflows exactly when it would if the whole window were
+    one micro-batch.
 
     Args:
       task: Task of the model.
       model: Model to differentiate.
       optimizer: Optimizer that scales the loss.
       tokens: Token ids, [micro_batch, (length)] int32.
-      labels: Labels, [micro_batch] int32.
-      window: Number of examples in the whole window, [] int32.
+      labels: Labels, [micro_batch, *label_shape].
+      weights: Weights of the examples, [micro_batch] float32.
+      window_weight: Sum of the weights in the whole window, [] float32. If it is 0, loss and
+        gradients are 0.
     """
     variables = model.trainable_variables
     with tf.GradientTape() as tape:
-        losses = task.losses(task.logits(model, tokens, training=True), labels)  # [micro_batch]
-        loss = tf.reduce_sum(losses) / tf.cast(window, losses.dtype)
+        logits = model_inputs.logits_of(model, tokens, training=True)
+        losses = task.losses(logits, labels)  # [micro_batch]
+        loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weights), window_weight)
         scaled = optimizer.scale_loss(loss)
     return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
 
@@ -233,9 +250,10 @@ class SharedUpdate:
         with self._strategy.scope():
             optimizer.build(model.trainable_variables)
 
-        width = len(SIGNATURE)
+        one_share = signature(task.label_shape, task.label_dtype)
+        width = len(one_share)
 
-        @tf.function(input_signature=SIGNATURE * topology.local_replicas)
+        @tf.function(input_signature=one_share * topology.local_replicas)
         def accumulate(*flat: tf.Tensor) -> Any:
             def own() -> dict[str, tf.Tensor]:
                 start = width * number()

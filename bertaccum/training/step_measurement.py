@@ -25,7 +25,6 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import TrainConfig
-from bertaccum.data.labels import Labels
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution.topology import Topology
@@ -33,7 +32,8 @@ from bertaccum.errors import BertAccumError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
 from bertaccum.planning.measurement import MeasurementRequest
-from bertaccum.tasks.classification import CLASSIFICATION
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -79,9 +79,10 @@ class MeasuredModel:
         self.config = TrainConfig(**job["config"])
         self.devices = job["devices"]
         device_memory.limit_memory(job["limit_bytes"])
+        self.task = make_task(Labels(**job["labels"]))
         self.longest, self.windows = self._lengths(job, progress)
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), [], None)
-        self.model = build_model(self.config, source, job["classes"])
+        self.model = build_model(self.config, source, job["outputs"])
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
         self.optimizer.build(self.model.trainable_variables)
         self.updates: dict[tuple[str, bool], Callable[..., Any]] = {}
@@ -94,9 +95,8 @@ class MeasuredModel:
         target, longest = self.config.target_batch, self.config.max_seq_length
         if not job["tsvs"]:
             return longest, [[longest] * target]
-        labels = Labels(job["labels"], job["labels"])
         stores = [
-            open_store(Path(tsv), labels, job["vocabulary"], longest, progress)
+            open_store(Path(tsv), self.task, job["vocabulary"], longest, progress)
             for tsv in job["tsvs"]
         ]
         train = stores[0]
@@ -153,12 +153,12 @@ class MeasuredModel:
             encoder = self.model.checkpoint_items["encoder"]
             set_recompute(encoder, recompute == "layer")
             self.updates[recompute, accumulate] = make_update(
-                CLASSIFICATION, self.model, self.optimizer, _SEED, accumulate
+                self.task, self.model, self.optimizer, _SEED, accumulate
             )
         return self.updates[recompute, accumulate]
 
     def _between_updates(self, micro_batch: Sequence[int]) -> None:
-        make_predict(CLASSIFICATION, self.model, Topology())(self._window([micro_batch]))
+        make_predict(self.model, Topology())(self._window([micro_batch]))
         with tempfile.TemporaryDirectory() as folder:
             state = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer.inner)
             state.write(f"{folder}/state")
@@ -166,10 +166,11 @@ class MeasuredModel:
     def _window(self, micro_batches: Sequence[Sequence[int]]) -> Window:
         lengths = [n for micro_batch in micro_batches for n in micro_batch]
         rng = np.random.default_rng(_SEED)
+        own = [self.task.outputs for _ in self.task.label_shape]
         return Window(
             token_ids=rng.integers(0, self.vocabulary_size, sum(lengths), dtype=np.int32),
             row_splits=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            labels=np.zeros(len(lengths), np.int32),
+            labels=np.zeros([len(lengths), *own], self.task.label_dtype),
             cuts=np.cumsum([0, *map(len, micro_batches)]).astype(np.int32),
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.errors import RunError, reason
+from bertaccum.metrics import LABELS
 from bertaccum.reporting.run_record import Record
 
 # Fields of `metrics.jsonl` and `eval.jsonl` to plot, with their TensorBoard tags.
@@ -25,12 +26,7 @@ _OF_UPDATES = {
     "examples_per_second": "speed/examples_per_second",
     "peak_memory_bytes": "memory/peak_bytes",
 }
-_OF_EVALUATIONS = {
-    "accuracy": "dev/accuracy",
-    "loss": "dev/loss",
-    "matthews_correlation": "dev/matthews_correlation",
-    "macro_f1": "dev/macro_f1",
-}
+_OF_EVALUATIONS = {name: f"dev/{name}" for name in LABELS}
 # Maximum delay before an event appears in TensorBoard.
 _FLUSH_MILLISECONDS = 10_000
 
@@ -66,7 +62,7 @@ class TensorBoardLog:
         Raises:
           RunError: The event cannot be written.
         """
-        names = _OF_EVALUATIONS if "accuracy" in line else _OF_UPDATES
+        names = _OF_EVALUATIONS if "best" in line else _OF_UPDATES
         known = {name: line[key] for key, name in names.items() if line.get(key) is not None}
         with self._writing(), self._writer.as_default(step=line["update"]):
             for name, value in known.items():

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bertaccum.bert.model_finder import find_model
 from bertaccum.config import TrainConfig
-from bertaccum.data.data_folder import read_inputs, read_labels, tsvs_to_train_on
+from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.exchange import told_by_chief
@@ -28,8 +28,8 @@ from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import target_of
 from bertaccum.settings import AUTO, named_options, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
-from bertaccum.tasks.classification import CLASSIFICATION
-from bertaccum.tasks.task import Task
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.checkpoints import Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished
 from bertaccum.training.initial_model import build_model
@@ -45,6 +45,7 @@ from bertaccum.training.resume import (
 from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
 from bertaccum.training.run_plan import RunPlan
+from bertaccum.training.task_options import check_task_options, weighted
 from data_prep.tsv import read_tsv
 
 # Maximum number of rows that an error lists.
@@ -56,7 +57,6 @@ def train(
     progress: Progress,
     stopping: Stopping | None = None,
     named: dict[str, Any] | None = None,
-    task: Task = CLASSIFICATION,
 ) -> Iterator[Event]:
     """Start a run, and yield its events.
 
@@ -69,7 +69,6 @@ def train(
       progress: Called during long preparations with the activity, the amount done, and the total.
       stopping: Records requests to stop, and passes them on to the run.
       named: Options that the user set; by default, those that differ from their default values.
-      task: Task of the model.
 
     Yields:
       `Started`, then `Updated` and `Evaluated` as they happen, then `Finished` or `Stopped`.
@@ -84,7 +83,7 @@ def train(
     topology = _connect(config, stopping)
     watch = Watch(topology)
     if topology.workers == 1:
-        yield from _begin(task, config, named, topology, watch, progress, stopping)
+        yield from _begin(config, named, topology, watch, progress, stopping)
         return
     if config.out is None:
         raise ConfigError(
@@ -95,9 +94,9 @@ def train(
         path = Path(config.out)
         if told_by_chief(topology, lambda: (path / "config.yaml").is_file()):
             asked = {name: value for name, value in named.items() if name != "out"}
-            yield from _go_on(task, path, asked, topology, watch, progress, stopping)
+            yield from _go_on(path, asked, topology, watch, progress, stopping)
         else:
-            yield from _begin(task, config, named, topology, watch, progress, stopping)
+            yield from _begin(config, named, topology, watch, progress, stopping)
 
 
 def resume(
@@ -105,14 +104,13 @@ def resume(
     asked: dict[str, Any],
     progress: Progress,
     stopping: Stopping | None = None,
-    task: Task = CLASSIFICATION,
 ) -> Iterator[Event]:
     """Resume a run from its last checkpoint, and yield its events as `train` does.
 
     Args:
       path: Run folder; with several workers, only the chief reads it.
       asked: Options that the user set. Those that affect the updates must have their old values.
-      progress, stopping, task: Arguments of `train`.
+      progress, stopping: Arguments of `train`.
     """
     path = target_of(path)
     there = (path / "config.yaml").is_file()
@@ -125,7 +123,7 @@ def resume(
     with watch.watched():
         # A missing run must be reported before its lock file is opened.
         told_by_chief(topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
-        yield from _go_on(task, path, asked, topology, watch, progress, stopping)
+        yield from _go_on(path, asked, topology, watch, progress, stopping)
 
 
 def _plan_apart(config: TrainConfig, progress: Progress) -> None:
@@ -152,7 +150,6 @@ def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
 
 
 def _begin(
-    task: Task,
     config: TrainConfig,
     named: Iterable[str],
     topology: Topology,
@@ -162,7 +159,7 @@ def _begin(
 ) -> Iterator[Event]:
     path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
-    run = _prepare(task, config, topology, watch, folder, stopping, progress)
+    run = _prepare(config, topology, watch, folder, stopping, progress)
     told_by_chief(topology, lambda: run.create_folder(named))
     with folder.locked():
         yield from _events(run)
@@ -189,7 +186,6 @@ def _naming_rows(error: NotFiniteError, tsv: Path) -> RunError:
 
 
 def _go_on(
-    task: Task,
     path: Path,
     asked: dict[str, Any],
     topology: Topology,
@@ -221,7 +217,7 @@ def _go_on(
         # Keep the plan's values from when the run began, such as the reason for it, unless the
         # user now sets another micro-batch size.
         earlier = {} if "micro_batch" in asked else folder.read_plan()
-        run = _prepare(task, config, topology, watch, folder, stopping, progress, earlier)
+        run = _prepare(config, topology, watch, folder, stopping, progress, earlier)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
             folder.rewind(0, 0)
@@ -233,7 +229,6 @@ def _go_on(
 
 
 def _prepare(
-    task: Task,
     config: TrainConfig,
     topology: Topology,
     watch: Watch,
@@ -245,7 +240,6 @@ def _prepare(
     """Plan a run, read its data and weights, and return the run.
 
     Args:
-      task: Task of the model.
       config: Options of the run.
       topology, watch, folder, stopping, progress: Arguments of `Run`.
       earlier: Content of plan.json, if the run is resumed.
@@ -258,30 +252,34 @@ def _prepare(
     batch = planned.taken()
     watch.doing("reading data and weights")
     vocabulary, length = inputs.source.vocabulary, config.max_seq_length
+    task = make_task(inputs.labels, smoothing=config.label_smoothing)
     train_store, dev_store = (
-        open_store(tsv, inputs.labels, vocabulary, length, progress, digest)
+        open_store(tsv, task, vocabulary, length, progress, digest)
         for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
     )
     config = dataclasses.replace(
         resolved_config(config, inputs.source.name),
         micro_batch=batch.micro_batch,
         recompute=batch.recompute,
+        task=inputs.labels.task,
+        best_by=config.best_by or task.metrics[0],
     )
     planned = dataclasses.replace(planned, values=planned.values | (earlier or {}))
     plan = RunPlan(config, request, planned, topology.replicas, len(train_store))
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     with topology.strategy.scope():
-        model = build_model(config, inputs.source, len(inputs.labels.values), inputs.takes_head)
-    stores = train_store, dev_store
+        model = build_model(config, inputs.source, inputs.outputs, inputs.takes_head)
+    stores = weighted(train_store, config, inputs), dev_store
     return Run(task, plan, model, stores, topology, watch, folder, stopping, progress)
 
 
 def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:
     data = Path(config.data)
     tsvs = tsvs_to_train_on(data)
-    labels, source = read_labels(data), find_model(config, progress)
-    return read_inputs(source, labels, tsvs, config.max_seq_length)
+    labels, source = read_labels(data, config.task), find_model(config, progress)
+    check_task_options(config, labels)
+    return read_inputs(source, make_task(labels), tsvs, config.max_seq_length)
 
 
 def _plan(

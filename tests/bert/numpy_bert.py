@@ -20,19 +20,25 @@ ACTIVATIONS = {
 }
 
 
-def logits(folder: Path, token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return logits [batch, classes] float64 of token ids and mask [batch, length]."""
+def logits(
+    folder: Path, token_ids: np.ndarray, mask: np.ndarray, segments: np.ndarray | int = 0
+) -> np.ndarray:
+    """Return logits [batch, classes] float64 of token ids, mask and segments [batch, length]."""
     weights, _ = read(folder)
-    return linear(weights, "classifier", pooled(folder, token_ids, mask))
+    return linear(weights, "classifier", pooled(folder, token_ids, mask, segments))
 
 
-def pooled(folder: Path, token_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the pooled output [batch, hidden] float64 of token ids and mask [batch, length]."""
+def pooled(
+    folder: Path, token_ids: np.ndarray, mask: np.ndarray, segments: np.ndarray | int = 0
+) -> np.ndarray:
+    """Return the pooled output [batch, hidden] float64 of token ids, mask and segments."""
     weights, config = read(folder)
     tables = "bert.embeddings.{}_embeddings.weight"
     x = weights[tables.format("word")][token_ids]
     x = x + weights[tables.format("position")][: token_ids.shape[1]]
-    x = norm(weights, "bert.embeddings.LayerNorm", x + weights[tables.format("token_type")][0])
+    x = norm(
+        weights, "bert.embeddings.LayerNorm", x + weights[tables.format("token_type")][segments]
+    )
     for number in range(config["num_hidden_layers"]):
         layer = f"bert.encoder.layer.{number}."
         attended = attention(weights, layer, config["num_attention_heads"], x, mask)

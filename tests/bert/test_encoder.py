@@ -9,9 +9,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.dropout import ExampleDropout
-from bertaccum.bert.encoder import build_encoder, encoder_inputs
+from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
-from bertaccum.tasks.classification import build_classifier
+from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.tasks.head import build_classifier
 
 SMALL = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], vocab_size=10)
 
@@ -23,7 +24,9 @@ def test_dropout_is_at_every_site_of_bert() -> None:
     # One dropout follows the embeddings; each of the two layers has three, on the attention
     # weights, the attention output and the feed-forward output. BERT has no other.
     assert rates == [0.25] * (1 + 2 * 3)
-    assert [dropout.rate for dropout in model.classifier.dropouts] == [0.5, 0.5]
+    # google-research/bert has one dropout on the pooled output; BertClassifier would have two.
+    dropouts = [p.rate for p in model.submodules if isinstance(p, tf_keras.layers.Dropout)]
+    assert sorted(rate for rate in dropouts if rate) == [*rates, 0.5]
 
 
 def test_dropout_sites_never_change() -> None:
@@ -32,8 +35,8 @@ def test_dropout_sites_never_change() -> None:
     model = build_classifier(encoder, SMALL, 2, dropout=0.1)
     dropouts = [p for p in model.submodules if isinstance(p, ExampleDropout)]
     assert {d.width for d in dropouts} == {512}
-    assert sorted(d.site for d in dropouts) == [0, 1, 2, 4, 5, 6, 8, 9, 10]
-    assert [d.site for d in model.classifier.dropouts] == [0, 10]
+    assert sorted(d.site for d in dropouts) == [1, 2, 4, 5, 6, 8, 9, 10]
+    assert model.classifier.dropout.site == 10
     for number, layer in enumerate(encoder.hidden_layers):
         parts = (
             layer._attention_dropout,

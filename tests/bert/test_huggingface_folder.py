@@ -21,16 +21,17 @@ import tf_keras
 from safetensors.numpy import load_file, save_file
 from small import scatter
 
-from bertaccum.bert.encoder import build_encoder, encoder_inputs
+from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
 from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.head import build_classifier
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "[unused0]"]
 SMALL = EncoderConfig(

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from small import CLASSIFICATION
 from test_step import CONFIG, TINY
 
 from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
-from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -30,7 +30,7 @@ def train(
 ) -> tuple[list[np.ndarray], list[float]]:
     """Return the weights after four updates with dropout, and the losses of the updates."""
     config = dataclasses.replace(DROPOUT, recompute=recompute, precision=precision)
-    model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
+    model = build_model(config, ModelSource("tiny", TINY, [], None), outputs=2)
     update = make_update(CLASSIFICATION, model, make_optimizer(config, 8, 4), seed, True)
     windows = [make_window(store, np.arange(32 * i, 32 * i + 32), 8) for i in (0, 1, 2, 0)]
     losses = [update(window)["loss"] for window in windows]
@@ -60,7 +60,7 @@ def test_masks_depend_only_on_seed_and_update(store: TokenStore) -> None:
 
 
 def test_training_without_masks_is_refused() -> None:
-    model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+    model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2)
     words = np.ones((1, 4), np.int32)
     inputs = {"input_word_ids": words, "input_mask": words, "input_type_ids": words}
     model(inputs, training=False)
@@ -79,13 +79,15 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.tasks.classification import CLASSIFICATION
+from bertaccum.tasks.classification import Classification
+from bertaccum.tasks.labels import Labels
 from bertaccum.training.step import make_update
 from bertaccum.data.windows import Window
 config = TrainConfig(recompute=sys.argv[1])
 encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], vocab_size=1000)
-model = build_model(config, ModelSource("small", encoder, [], None), classes=2)
-update = make_update(CLASSIFICATION, model, make_optimizer(config, 8, 2), 0, True)
+model = build_model(config, ModelSource("small", encoder, [], None), outputs=2)
+task = Classification(Labels.numbered(2))
+update = make_update(task, model, make_optimizer(config, 8, 2), 0, True)
 for size in (1,) * 8 + (9,) * 8:
     n, length = 2 * size, 128
     splits = np.arange(n + 1, dtype=np.int64) * length
@@ -127,7 +129,7 @@ def test_masks_do_not_depend_on_micro_batches(store: TokenStore, cuts: list[int]
     """With dropout, the cut of a window, and thus its padding, does not change the update."""
     weights = []
     for sizes in ([8, 8, 8, 8], cuts):
-        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2)
         optimizer = make_optimizer(DROPOUT, 8, len(sizes))
         update = make_update(CLASSIFICATION, model, optimizer, 0, accumulate=len(sizes) > 1)
         for number in range(10):
@@ -136,7 +138,7 @@ def test_masks_do_not_depend_on_micro_batches(store: TokenStore, cuts: list[int]
             update(window)
         weights.append(model.get_weights())
     moved = 0.0
-    start = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2).get_weights()
+    start = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2).get_weights()
     for one, other, first in zip(*weights, start, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
         moved = max(moved, float(np.abs(one - first).max()))
@@ -159,7 +161,7 @@ def test_masks_may_be_drawn_per_micro_batch(store: TokenStore) -> None:
     other = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 12, 24, 32]))
     losses = []
     for stream, cut in (("example", window), ("micro-batch", window), ("micro-batch", other)):
-        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), classes=2)
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2)
         optimizer = make_optimizer(DROPOUT, 8, 4)
         update = make_update(CLASSIFICATION, model, optimizer, 0, True, dropout_stream=stream)
         losses.append(update(cut)["losses"])

@@ -18,13 +18,13 @@ from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder import (
     build_encoder,
     checkpoint_name,
-    encoder_inputs,
     initializer,
     set_recompute,
 )
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.transformer_layer import TransformerLayer
-from bertaccum.tasks.classification import build_classifier
+from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.saved_classifier import load_run
 
 CONFIG = EncoderConfig(

@@ -46,6 +46,47 @@ def test_training_texts_in_the_test_set_are_counted() -> None:
     assert "1 text of the test set is also in the training set (1 row): " in said(also_in_test=one)
 
 
+def test_texts_shared_with_a_dev_set_of_the_source_are_counted() -> None:
+    """These splits are kept as published, and nothing is held out from the training rows."""
+    shared = {"texts": 2, "rows": 3}
+    found = {"also_in_test": shared, "also_in_dev": shared, "repeated": {"texts": 1, "rows": 2}}
+    lines = said(False, **found).splitlines()
+    for line, split in zip(lines, ("test", "dev"), strict=False):
+        assert line == (
+            f"note: 2 texts of the {split} set are also in the training set (3 rows):"
+            " kept in train.tsv; --drop-duplicates leaves them out"
+        )
+    assert lines[2].endswith(
+        "(2 rows): all of these rows are in train.tsv; --drop-duplicates keeps only the first"
+    )
+    assert "left out of train.tsv; --no-drop-duplicates" in said(True, also_in_dev=shared)
+    few = {"train": counted(a=9, b=9), "dev": counted(a=2, b=0), "test": {"rows": 3}}
+    manifest = {"counts": few, "options": {"drop_duplicates": False}}
+    nothing_shared = {"also_in_dev": {"texts": 0, "rows": 0}}
+    assert notes(manifest | {"findings": NOTHING | nothing_shared}) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("classification", "more than one label in the training set (rows 4 and 17): correct"),
+        ("regression", "more than one score in the training set (rows 4 and 17): the model learns"),
+        ("multi-label", "more than one set of labels in the training set (rows 4 and 17): correct"),
+    ],
+)
+def test_notes_suit_the_task(task: str, words: str) -> None:
+    statistics = {"rows": 10, "mean": 0.5}
+    small = counted(a=5, b=5) if task != "regression" else statistics
+    conflicting = {"texts": 1, "rows": [[4, 17]]}
+    manifest = {"counts": {"train": small, "dev": small}, "options": {"drop_duplicates": None}}
+    manifest |= {"findings": NOTHING | {"conflicting": conflicting}, "task": task}
+    first, last = notes(manifest)
+    assert words in first
+    by_chance = "dev.tsv has only 10 rows, so its scores depend largely on chance; raise --dev"
+    by_accuracy = "dev.tsv has only 10 rows, so each row changes the accuracy by 10%; raise --dev"
+    assert (by_accuracy if task == "classification" else by_chance) in last
+
+
 def test_repeated_texts_are_counted() -> None:
     repeated = {"texts": 40, "rows": 92}
     counted = "40 texts occur more than once in the training set (92 rows): "
@@ -133,4 +174,9 @@ def test_class_found_only_in_the_test_set_is_named() -> None:
     assert lines == [
         "note: train.tsv has no rows labeled b, because all texts with this label are also in the"
         " test set"
+    ]
+    # Rows of published data sets are kept, so the class has no training rows in the source.
+    options = {"drop_duplicates": False}
+    assert notes({"counts": counts, "options": options}) == [
+        "note: train.tsv has no rows labeled b, so a model cannot learn to predict it"
     ]

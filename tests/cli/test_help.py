@@ -11,7 +11,8 @@ import click
 import pytest
 
 from bertaccum.cli.program import cli
-from bertaccum.config import GROUPS, StepConfig, TrainConfig
+from bertaccum.config import GROUPS, OUTPUT, SOURCE, SPLIT, TABLES, StepConfig, TrainConfig
+from bertaccum.prepare_config import PrepareConfig
 
 FIRST_COMMANDS = ["prepare", "train", "eval", "predict"]
 
@@ -37,18 +38,26 @@ def test_program_help_describes_each_command_in_one_line() -> None:
     assert len(text.split("First steps:")[1].strip().splitlines()) == len(cli.commands) + 2
 
 
-def test_train_help_groups_every_option_once() -> None:
-    found = sections(cli.commands["train"])
-    assert list(found) == ["Options", *GROUPS]
-    assert found["Options"] == ["--config", "--help"]
+OF_PREPARE = [SOURCE, TABLES, SPLIT, OUTPUT]
+OF_TRAIN = [group for group in GROUPS if group not in OF_PREPARE[:3]]
+
+
+@pytest.mark.parametrize(
+    ("command", "groups", "general"),
+    [("train", OF_TRAIN, ["--config", "--help"]), ("prepare", OF_PREPARE, ["--help"])],
+)
+def test_help_groups_every_option_once(command: str, groups: list[str], general: list[str]) -> None:
+    found = sections(cli.commands[command])
+    assert list(found) == ["Options", *groups]
+    assert found["Options"] == general
     flags = [flag for names in found.values() for flag in names]
-    parameters = cli.commands["train"].get_params(click.Context(cli.commands["train"]))
+    parameters = cli.commands[command].get_params(click.Context(cli.commands[command]))
     assert sorted(flags) == sorted(max(p.opts, key=len) for p in parameters)
 
 
 def test_train_help_lists_the_main_option_of_each_group_first() -> None:
     found = sections(cli.commands["train"])
-    assert {group: found[group][0] for group in GROUPS} == {
+    assert {group: found[group][0] for group in OF_TRAIN} == {
         "Data": "--data",
         "Model": "--model",
         "Batch and memory": "--target-batch",
@@ -59,13 +68,13 @@ def test_train_help_lists_the_main_option_of_each_group_first() -> None:
     }
 
 
-@pytest.mark.parametrize("config", [StepConfig, TrainConfig])
-def test_every_training_option_declares_its_group(config: type) -> None:
+@pytest.mark.parametrize("config", [PrepareConfig, StepConfig, TrainConfig])
+def test_every_option_of_a_long_command_declares_its_group(config: type) -> None:
     for field in dataclasses.fields(config):
         assert field.metadata["group"] in GROUPS, field.name
 
 
-@pytest.mark.parametrize("command", ["prepare", "eval", "predict", "export", "runs", "show"])
+@pytest.mark.parametrize("command", ["eval", "predict", "export", "runs", "show"])
 def test_help_of_a_command_with_few_options_has_one_section(command: str) -> None:
     assert list(sections(cli.commands[command]))[-1] == "Options"
 

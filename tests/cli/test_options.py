@@ -18,11 +18,11 @@ from bertaccum.config import (
     ExportConfig,
     PlanConfig,
     PredictConfig,
-    PrepareConfig,
     ReportConfig,
     TrainConfig,
 )
 from bertaccum.errors import ConfigError
+from bertaccum.prepare_config import PrepareConfig
 
 CONFIGS = {
     "prepare": PrepareConfig,

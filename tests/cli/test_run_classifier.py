@@ -136,7 +136,7 @@ def test_failed_evaluation_keeps_the_earlier_results_file(run: Any, folder: Path
     assert (code, out, err.count("\n")) == (2, "", 3)
     assert re.match(r"run: by-2; its best checkpoint: update \d+\nevaluating on test.tsv\n", err)
     assert (
-        "cola/test.tsv: has no labels; run `bertaccum predict` on it, or prepare the data with"
+        "cola/test.tsv: has no labels; run `bertaccum predict` on it, or choose a --split or --file"
         in err
     )
     assert [p.read_text() for p in folder.glob("*earlier*")] == ["earlier results\n"]

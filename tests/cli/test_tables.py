@@ -90,6 +90,25 @@ def prepared(classes: int) -> PrepareResult:
     return PrepareResult(Path("data"), manifest(classes), unchanged=False)
 
 
+def prepared_scores() -> PrepareResult:
+    scores = {"mean": 3.51625344, "std": 1.02494054, "min": 1.0, "max": 5.0}
+    counts = {
+        "train": {"rows": 12_345} | scores,
+        "dev": {"rows": 444} | scores,
+        "test": {"rows": 49},
+    }
+    values = {"source": "csv", "task": "regression", "labels": [], "counts": counts}
+    return PrepareResult(Path("data"), values, unchanged=False)
+
+
+def prepared_sets(labels: int) -> PrepareResult:
+    values = manifest(labels) | {"task": "multi-label"}
+    for number, split in enumerate(("train", "dev")):
+        values["counts"][split]["without_label"] = 7000 + number
+    values["counts"]["test"] = {"rows": 4321}
+    return PrepareResult(Path("data"), values, unchanged=False)
+
+
 FOLDER = "sweeps/on-a-long-path/november"
 
 
@@ -183,6 +202,9 @@ ALL: dict[str, tuple[Any, ...]] = {
     "eval of 60 classes": (tables.evaluation, evaluation(60)),
     "prepare with 2 classes": (tables.prepared, prepared(2)),
     "prepare with 155 classes": (tables.prepared, prepared(155)),
+    "prepare with scores": (tables.prepared, prepared_scores()),
+    "prepare with 2 labels": (tables.prepared, prepared_sets(2)),
+    "prepare with 155 labels": (tables.prepared, prepared_sets(155)),
     "runs": (tables.runs, [outline(n) for n in range(3)]),
     "one run in a list": (tables.runs, [outline(1)]),
     "compare": (tables.compared, comparison(5)),
@@ -244,6 +266,18 @@ def test_compare_shows_the_common_folder_of_runs_only_once(show: Show) -> None:
     assert all(f"batch-{n}/run" in text for n in range(5))
     assert sum("on-a-long" in line for line in lines) == 1
     assert not any("/data/sets" in line and re.search(r"reviews/\d", line) for line in lines)
+
+
+def test_prepare_shows_statistics_of_scores(show: Show) -> None:
+    lines = "\n".join(show(80, *ALL["prepare with scores"]))
+    for cell in ("12,345", "444", "49", "mean", "3.516", "std", "1.025", "min", "max"):
+        assert cell in lines
+
+
+@pytest.mark.parametrize("name", ["prepare with 2 labels", "prepare with 155 labels"])
+def test_prepare_counts_rows_without_labels(show: Show, name: str) -> None:
+    lines = "\n".join(show(80, *ALL[name]))
+    assert all(cell in lines for cell in ("no label", "7,000", "7,001", "4,321"))
 
 
 def test_terminal_shows_the_worst_and_the_largest_of_many_classes(show: Show) -> None:

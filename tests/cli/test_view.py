@@ -58,14 +58,16 @@ def updated(number: int, loss: float = 0.5, skipped: bool = False) -> Updated:
 
 EVALUATED = Evaluated(
     update=12,
-    accuracy=0.75,
-    loss=0.6,
-    matthews_correlation=0.5,
     best=True,
-    macro_f1=0.7333,
-    examples=8,
-    majority_class="bad",
-    majority_accuracy=0.625,
+    scores={
+        "accuracy": 0.75,
+        "loss": 0.6,
+        "matthews_correlation": 0.5,
+        "macro_f1": 0.7333,
+        "examples": 8,
+        "majority_class": "bad",
+        "majority_accuracy": 0.625,
+    },
 )
 
 
@@ -134,7 +136,7 @@ def test_evaluation_line_starts_with_the_best_metric(capsys: pytest.CaptureFixtu
     view = Lines(10)
     view.event(dataclasses.replace(STARTED, best_by="matthews_correlation"))
     capsys.readouterr()
-    only = dataclasses.replace(EVALUATED, only_prediction="bad")
+    only = dataclasses.replace(EVALUATED, scores=EVALUATED.scores | {"only_prediction": "bad"})
     for event in (EVALUATED, dataclasses.replace(only, best=False), only):
         view.event(event)
     first, second, third = capsys.readouterr().err.splitlines()
@@ -159,7 +161,7 @@ def test_evaluation_line_starts_with_the_best_metric(capsys: pytest.CaptureFixtu
 def test_summary_of_a_run_names_the_best_metric(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    best = dataclasses.asdict(EVALUATED)
+    best = EVALUATED.record()
     summary = {
         "best_by": "macro_f1", "best_evaluation": best, "last_evaluation": best | {"macro_f1": 0.7},
         "updates": 50, "examples": 1600, "stopped_early": False, "peak_memory_bytes": None,

@@ -10,14 +10,15 @@ import pytest
 
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.config import PrepareConfig
-from bertaccum.data.data_folder import read_labels
-from bertaccum.data.labels import Labels
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import silent
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.prepared_labels import read_labels
 from data_prep.preparation import prepare
 from data_prep.prepared_files import MANIFEST, TOOL
 from data_prep.tsv import read_tsv
@@ -36,7 +37,7 @@ def open_tsv(tsv: Path, reports: list[str] | None = None, length: int = 8) -> To
         if reports is not None:
             reports.append(what)
 
-    return open_store(tsv, LABELS, WORDS, length, progress)
+    return open_store(tsv, make_task(LABELS), WORDS, length, progress)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,7 @@ def test_interrupted_store_leaves_no_files(tmp_path: Path, cache: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        open_store(tsv, LABELS, WORDS, 8, interrupt)
+        open_store(tsv, make_task(LABELS), WORDS, 8, interrupt)
     assert list((cache / "tokens").iterdir()) == []
     assert len(open_tsv(tsv)) == 2
 
@@ -129,10 +130,10 @@ def test_other_vocabulary_or_classes_create_another_store(tmp_path: Path) -> Non
     tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
     first = open_tsv(tsv)
     turned = Labels(["1", "0"], ["positive", "negative"])
-    other = open_store(tsv, turned, WORDS, 8, silent)
+    other = open_store(tsv, make_task(turned), WORDS, 8, silent)
     assert (first.labels.tolist(), other.labels.tolist()) == ([1, 0], [0, 1])
     swapped = [*SPECIAL_TOKENS, "bad", "good", "food"]
-    again = open_store(tsv, LABELS, swapped, 8, silent)
+    again = open_store(tsv, make_task(LABELS), swapped, 8, silent)
     assert again.token_ids.tolist() != first.token_ids.tolist()
 
 
@@ -150,7 +151,7 @@ STARS = Labels(["0", "1", "2"], ["1", "2", "3"])
 
 def numbers(path: Path, labels: Labels, said: list[str] | None = None) -> list[int]:
     note = (said if said is not None else []).append
-    store = store_of_table(read_tsv(path), path, labels, Tokenizer(WORDS, 8), note)
+    store = store_of_table(read_tsv(path), path, make_task(labels), Tokenizer(WORDS, 8), note)
     return store.labels.tolist()
 
 
@@ -163,6 +164,28 @@ def test_labels_of_user_tables_are_names_or_numbers(tmp_path: Path) -> None:
         InputError, match=r"row 3: label 'negative' is unknown; use one of 0, 1 \(n"
     ):
         numbers(mixed, LABELS)
+
+
+def test_unknown_label_among_names_is_an_error_that_lists_names(tmp_path: Path) -> None:
+    table = write(tmp_path / "a.tsv", "positive\tgood", "neutral\tfood", "negative\tbad")
+    with pytest.raises(
+        InputError, match=r"row 3: label 'neutral' is unknown; use one of negative, positive$"
+    ):
+        numbers(table, LABELS)
+
+
+def test_labels_that_look_like_scores_are_an_error_without_a_task(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", "1\tgood", "4.5\tfood", "2\tbad")
+    with pytest.raises(
+        ConfigError,
+        match=r"train.tsv: labels such as '4.5' look like scores; pass `task` regression, or",
+    ):
+        read_labels(tmp_path)
+    assert read_labels(tmp_path, "classification").values == ["1", "2", "4.5"]
+    assert read_labels(tmp_path, "regression").mean == 2.5
+    for labels in (("1.0", "2.0"), ("1.5", "good")):
+        write(tmp_path / "train.tsv", *(f"{label}\tfood" for label in labels))
+        assert read_labels(tmp_path).values == [*labels]
 
 
 def test_ambiguous_labels_are_names_with_a_note(tmp_path: Path) -> None:

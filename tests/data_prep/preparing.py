@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bertaccum.config import PrepareConfig
+from bertaccum.prepare_config import PrepareConfig
 from data_prep.preparation import PrepareResult, prepare
 
 YELP_FOLDER = "yelp_review_polarity_csv"

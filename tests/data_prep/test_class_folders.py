@@ -31,20 +31,20 @@ def imdb(tmp_path: Path) -> Path:
 
 def rows(folder: Path, encoding: str | None = None) -> list[tuple[str, str]]:
     found = read_rows(folder, Reading(encoding=encoding))
-    return [(label, text) for _, label, text in found]
+    return [(row.label, row.text) for row in found]
 
 
 def test_one_folder_per_class(imdb: Path) -> None:
     said: list[str] = []
     found = list(read_rows(imdb / "train", Reading(), said.append))
-    assert [label for _, label, _ in found] == ["neg"] * 4 + ["pos"] * 4
+    assert [row.label for row in found] == ["neg"] * 4 + ["pos"] * 4
     assert found[0].text == "A neg text.\ntrain 0"
     assert said == [
         f"{imdb}/train/unsup: skipped, because its texts have no class",
         f"{imdb}/train: skipped the files next to the class folders (urls_pos.txt)",
     ]
     texts = list(read_texts(imdb / "train", Reading(label_column=None)))
-    assert texts == [text for _, _, text in found]
+    assert texts == [row.text for row in found]
 
 
 def test_prepare_accepts_folders(imdb: Path, tmp_path: Path) -> None:

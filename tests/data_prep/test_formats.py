@@ -83,7 +83,7 @@ def all_commands(path: Path, reading: Reading | None = None) -> Rows:
     The commands are `prepare`, `eval --file` and `predict --file`.
     """
     reading = reading or Reading()
-    examples = [(label, text) for _, label, text in read_rows(path, reading)]
+    examples = [(row.label, row.text) for row in read_rows(path, reading)]
     table = read_tsv(path, reading)
     assert list(zip(table["label"], table["text"], strict=True)) == examples
     texts = Reading(reading.text_column, None, reading.delimiter, reading.encoding)

@@ -12,8 +12,8 @@ import pytest
 from preparing import contents, run, words
 
 from bertaccum import __version__
-from bertaccum.config import PrepareConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError
+from bertaccum.prepare_config import PrepareConfig
 from data_prep.preparation import prepare
 from data_prep.prepared_files import MANIFEST
 from data_prep.tsv import read_tsv

@@ -15,7 +15,7 @@ from data_prep.table import Reading, read_rows
 
 def read(path: Path, data: bytes, text: str = "text", label: str = "label") -> list[tuple]:
     path.write_bytes(data)
-    return [tuple(example) for example in read_rows(path, Reading(text, label))]
+    return [example[:3] for example in read_rows(path, Reading(text, label))]
 
 
 def test_quoted_fields_keep_line_breaks_and_rows(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_delimiter_is_detected_and_reported(
     path.write_text("".join(f"{delimiter.join(row)}\n" for row in rows))
     said: list[str] = []
     found = list(read_rows(path, Reading(*columns), said.append))
-    assert [(label, text) for _, label, text in found] == rows[1:]
+    assert [(row.label, row.text) for row in found] == rows[1:]
     word = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}[delimiter]
     assert said[0] == f"{path}: columns separated by {word}"
 
@@ -184,9 +184,9 @@ def test_delimiter_is_detected_and_reported(
 def test_chosen_delimiter_is_used(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,x;text\n1,x;a\n")
-    assert list(read_rows(path, Reading("text", "label,x", ";"))) == [(2, "1,x", "a")]
+    assert next(read_rows(path, Reading("text", "label,x", ";")))[:3] == (2, "1,x", "a")
     path.write_text("label~text\n1~a\n")
-    assert list(read_rows(path, Reading(delimiter="~"))) == [(2, "1", "a")]
+    assert next(read_rows(path, Reading(delimiter="~")))[:3] == (2, "1", "a")
 
 
 HEADERS = ["label,text", "class,words", "Bewertung,Kommentar", ",sentence", "stars,review_body"]
@@ -201,7 +201,7 @@ def test_header_above_numbered_columns_is_skipped(
     rows = "".join(f"{labels[i % 2]},text {i}\n" for i in range(30))
     path.write_text(f"{header}\n{rows}")
     found = list(read_rows(path, Reading("2", "1"), said.append))
-    assert (len(found), {label for _, label, _ in found}) == (30, set(labels))
+    assert (len(found), {row.label for row in found}) == (30, set(labels))
     names = header.replace(",", ", ")
     assert said[-1] == f"{path}: row 1 ({names}) is the header and is not read as data"
 

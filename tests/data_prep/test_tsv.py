@@ -30,7 +30,8 @@ def test_written_rows_are_read_back(
     path = folder / "any.tsv"
     texts = [clean(text) for _, text in rows]
     labels = [label for label, _ in rows]
-    write_tsv(path, split, zip(labels, (t.encode() for t in texts), strict=True), layout)
+    cells = ((b"%d" % label, text.encode()) for label, text in zip(labels, texts, strict=True))
+    write_tsv(path, split, cells, layout)
     table = read_tsv(path)
     assert table["text"].tolist() == texts
     if (layout, split) == ("cola", "test"):
@@ -44,12 +45,12 @@ def test_default_split_is_test_if_it_has_labels(
     tmp_path: Path, layout: str | None, split: str
 ) -> None:
     if layout is not None:
-        write_tsv(tmp_path / "test.tsv", "test", [(1, b"good")], layout)
+        write_tsv(tmp_path / "test.tsv", "test", [(b"1", b"good")], layout)
     assert default_split(tmp_path) == split
 
 
 def test_layouts_are_written_byte_for_byte(tmp_path: Path) -> None:
-    rows = [(1, b"good"), (0, b"")]
+    rows = [(b"1", b"good"), (b"0", b"")]
     expected = {
         ("plain", "train"): b"label\ttext\n1\tgood\n0\t\n",
         ("plain", "test"): b"label\ttext\n1\tgood\n0\t\n",

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from preparing import run, words, write_archive, yelp_lines
 
-from bertaccum.config import PrepareConfig
 from bertaccum.errors import BertAccumError, InputError
+from bertaccum.prepare_config import PrepareConfig
 from data_prep import archive as archive_module
 from data_prep import preparation, yelp
 from data_prep.archive import Download
@@ -111,7 +111,7 @@ def test_unverified_archive_is_prepared_without_touching_the_cache(
     assert all(int(label) == int(text.split()[1]) % 2 for _, label, text in test.itertuples(False))
     assert archive.read_bytes() == before and not tfds_folder.exists()
     assert not list((tmp_path / "tmp").glob("bertaccum-*")) and capsys.readouterr().out == ""
-    assert (told["unpacking the archive"], told["converting test reviews"]) == (2, 10)
+    assert (told["unpacking the archive"], told["converting test texts"]) == (2, 10)
 
 
 def test_real_reviews_keep_every_character(shared: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -10,7 +11,12 @@ import pytest
 
 from bertaccum.data.token_store import TokenStore
 from bertaccum.inference.evaluate import Predictions, most_wrong
-from bertaccum.tasks.classification import classification_report, scores
+from bertaccum.tasks.classification import Classification
+from bertaccum.tasks.labels import Labels
+
+
+def task(*names: str) -> Classification:
+    return Classification(Labels([str(number) for number in range(len(names))], [*names]))
 
 
 def test_scores_match_values_by_hand() -> None:
@@ -18,12 +24,12 @@ def test_scores_match_values_by_hand() -> None:
     labels = np.array([0, 0, 0, 1, 1, 2])
     logits = np.log(np.full((6, 3), 0.25))
     logits[np.arange(6), [0, 0, 1, 1, 2, 2]] = math.log(0.5)
-    report = classification_report(logits, labels, ["a", "b", "c"])
+    report = task("a", "b", "c").report(logits, labels)
     assert report["confusion_matrix"] == [[2, 1, 0], [0, 1, 1], [0, 0, 1]]
     assert report["accuracy"] == pytest.approx(4 / 6)
     assert report["loss"] == pytest.approx((4 * math.log(2) + 2 * math.log(4)) / 6)
-    assert [row["name"] for row in report["classes"]] == ["a", "b", "c"]
-    assert report["classes"][0] == {
+    assert [row.name for row in report["classes"]] == ["a", "b", "c"]
+    assert dataclasses.asdict(report["classes"][0]) == {
         "name": "a",
         "precision": pytest.approx(1.0),
         "recall": pytest.approx(2 / 3),
@@ -38,8 +44,8 @@ def test_scores_match_values_by_hand() -> None:
 
 
 def test_class_that_never_occurs_scores_zero() -> None:
-    report = classification_report(np.array([[2.0, 1.0]] * 3), np.zeros(3, int), ["a", "b"])
-    assert report["classes"][1] | {"name": ""} == dict(
+    report = task("a", "b").report(np.array([[2.0, 1.0]] * 3, np.float32), np.zeros(3, int))
+    assert dataclasses.asdict(report["classes"][1]) | {"name": ""} == dict(
         name="", precision=0.0, recall=0.0, f1=0.0, examples=0
     )
     assert report["matthews_correlation"] == 0.0
@@ -49,7 +55,7 @@ def test_class_that_never_occurs_scores_zero() -> None:
 
 
 def test_model_that_always_predicts_one_class_is_reported() -> None:
-    report = scores(np.array([[2.0, 1.0]] * 200), np.array([0] * 199 + [1]), ["ham", "spam"])
+    report = task("ham", "spam").scores(np.array([[2.0, 1.0]] * 200), np.array([0] * 199 + [1]))
     assert (report["accuracy"], report["majority_accuracy"]) == (0.995, 0.995)
     assert report["only_prediction"] == "ham"
     assert report["macro_f1"] == pytest.approx(199 / 399, abs=1e-12)
@@ -62,9 +68,9 @@ def test_most_wrong_matches_values_by_hand(tmp_path: Path) -> None:
     rows = [f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)]
     tsv.write_text("label\ttext\n" + "".join(rows))
     likely = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.4, 0.6]])
-    store = TokenStore(np.zeros(4, np.int32), np.arange(5), np.array(labels, np.int32))
+    store = TokenStore(np.zeros(4, np.int32), np.arange(5), np.array(labels, np.int32), np.ones(4))
     # Adding a constant to all logits changes nothing.
-    found = Predictions("r", 1, tsv, store, ["no", "yes"], np.log(likely) + 1000)
+    found = Predictions("r", 1, tsv, store, task("no", "yes"), np.log(likely) + 1000)
     first, second = most_wrong(found, 9)
     assert first == {
         "row": 4,

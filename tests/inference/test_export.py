@@ -21,12 +21,11 @@ from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.config import ExportConfig, TrainConfig
-from bertaccum.data.labels import Labels
 from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.inference import export
 from bertaccum.inference.predictor import Predictor
-from bertaccum.tasks.classification import CLASSIFICATION
+from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training.checkpoints import save_best
@@ -80,9 +79,9 @@ def make_run(folder: Path, **options: str) -> RunFolder:
     run = RunFolder(folder / "run")
     run.create(config, {})
     files = ModelFiles(ENCODER, WORDS, Labels(["0", "1", "2"], NAMES))
-    evaluated = Evaluated(7, 0.875, 0.5, matthews_correlation=0.5, best=True)
+    evaluated = Evaluated(7, True, {"accuracy": 0.875, "loss": 0.5, "matthews_correlation": 0.5})
     save_best(model, files, evaluated, run)
-    run.append(run.eval, dataclasses.asdict(evaluated))
+    run.append(run.eval, evaluated.record())
     return run
 
 
@@ -93,10 +92,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray:
     """Return the logits of `model`, by default the run's best model, for the run's test.tsv."""
-    best, files = load_best(run.best_checkpoint())
+    best, _, task = load_best(run.best_checkpoint())
     tsv = run.path.parent / "reviews" / "test.tsv"
-    store = open_store(tsv, files.labels, WORDS, 12, lambda *_: None)
-    logits = Predictor(CLASSIFICATION, model or best, batch=4)(store, lambda *_: None)
+    store = open_store(tsv, task, WORDS, 12, lambda *_: None)
+    logits = Predictor(model or best, batch=4)(store, lambda *_: None)
     assert np.ptp(logits, axis=0).max() > 0.5
     return logits
 
@@ -144,7 +143,7 @@ def test_huggingface_export_is_read_back_unchanged(run: RunFolder, huggingface: 
     again = build_model(config, source, len(NAMES))
     head = [tensors["classifier.weight"].T, tensors["classifier.bias"]]
     again.get_layer("sentence_prediction").set_weights(head)
-    model, _ = load_best(run.best_checkpoint())
+    model, *_ = load_best(run.best_checkpoint())
     before = [np.array(weight) for weight in model.get_weights()]
     model.set_weights(again.get_weights())
     for one, other in zip(before, model.get_weights(), strict=True):
@@ -191,7 +190,7 @@ def test_model_is_not_loaded_if_folder_cannot_be_created(
 def test_failed_export_leaves_no_files(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(model: object, folder: Path) -> None:
+    def full(model: object, folder: Path, *_: float) -> None:
         (folder / "model.safetensors").write_text("half")
         raise OSError(28, "No space left on device")
 

@@ -26,6 +26,7 @@ from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.planning.plan_for_options import plan_for_options
 from bertaccum.planning.search import Candidate, SearchResult
 from bertaccum.progress import silent
+from bertaccum.tasks.labels import Labels
 
 MIB = 2**20
 
@@ -211,8 +212,8 @@ def job(**changes: Any) -> dict[str, Any]:
     values = {
         "config": config,
         "encoder": encoder,
-        "classes": 2,
-        "labels": ["0", "1"],
+        "outputs": 2,
+        "labels": dataclasses.asdict(Labels.numbered(2)),
         "vocabulary": [],
         "tsvs": [],
         "limit_bytes": 300 * MIB,

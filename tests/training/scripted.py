@@ -1,50 +1,77 @@
-"""Tasks with scripted behavior, to pass to `train` and `resume`."""
+"""Context managers that change how models behave while they are active."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
+from bertaccum.bert import model_inputs
 from bertaccum.tasks.classification import Classification
 
 
-class ScriptedScores(Classification):
-    """A task with some scores taken from lists, one value per evaluation."""
+class _Patched:
+    """Replaces an attribute while the context is active; the context can be entered repeatedly."""
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._made_of = owner, name, value
+
+    def __enter__(self) -> None:
+        self._patch = mock.patch.object(*self._made_of)
+        self._patch.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
+
+
+class ScriptedScores(_Patched):
+    """Takes some scores of classifications from lists, one value per evaluation."""
 
     def __init__(self, **values: list[float]) -> None:
-        self._values: dict[str, Iterator[float]] = {k: iter(v) for k, v in values.items()}
+        scripted: dict[str, Iterator[float]] = {k: iter(v) for k, v in values.items()}
+        true = Classification.scores
 
-    def scores(self, logits: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-        scripted = {name: next(values) for name, values in self._values.items()}
-        return super().scores(logits, labels, names) | scripted
+        def scores(task: Any, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+            own = {name: next(these) for name, these in scripted.items()}
+            return true(task, logits, labels) | own
+
+        super().__init__(Classification, "scores", scores)
 
 
-class ChangedLogits(Classification):
-    """A task with logits computed by a function of the true logits, the tokens and `training`."""
+class ChangedLogits(_Patched):
+    """Computes logits from the true logits, the tokens and `training`."""
 
     def __init__(self, change: Callable[[tf.Tensor, tf.RaggedTensor, bool], tf.Tensor]) -> None:
-        self._change = change
+        true = model_inputs.logits_of
 
-    def logits(self, model: Any, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-        return self._change(super().logits(model, tokens, training), tokens, training)
+        def changed(model: Any, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
+            return change(true(model, tokens, training), tokens, training)
+
+        super().__init__(model_inputs, "logits_of", changed)
 
 
-class CountedPasses(Classification):
-    """A task that calls a function before each forward pass, of training or of evaluation."""
+class CountedPasses(ChangedLogits):
+    """Calls a function during each forward pass, of training or of evaluation."""
 
     def __init__(self, called: Callable[[], Any], training: bool = True) -> None:
-        self._called, self._training = called, training
-
-    def logits(self, model: Any, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-        if training != self._training:
-            return super().logits(model, tokens, training)
-
         def call() -> np.ndarray:
-            self._called()
+            called()
             return np.zeros((), np.float32)
 
-        with tf.control_dependencies([tf.numpy_function(call, [], tf.float32)]):
-            return tf.identity(super().logits(model, tokens, training))
+        def change(logits: tf.Tensor, _: tf.RaggedTensor, now: bool) -> tf.Tensor:
+            if now != training:
+                return logits
+            with tf.control_dependencies([tf.numpy_function(call, [], tf.float32)]):
+                return tf.identity(logits)
+
+        super().__init__(change)
+
+
+def under(change: AbstractContextManager[Any], events: Iterable[Any]) -> list[Any]:
+    """Return all events of a run, which happen while a change is active."""
+    with change:
+        return list(events)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from resuming import result
-from scripted import ScriptedScores
+from scripted import ScriptedScores, under
 from small import write_small_task
 
 from bertaccum import api
@@ -58,7 +58,7 @@ def test_patience_stops_training_without_improvement(
     config: Any, patience: int, updates: int
 ) -> None:
     run = config("run", patience=patience)
-    *_, last = train(run, silent, task=ScriptedScores(accuracy=ACCURACIES))
+    *_, last = under(ScriptedScores(accuracy=ACCURACIES), train(run, silent))
     assert isinstance(last, Finished)
     # An equal accuracy counts as best: the third evaluation replaces the second.
     assert last.summary["best_update"] == (6 if updates == 6 else 3)
@@ -70,29 +70,30 @@ def test_patience_stops_training_without_improvement(
 
 @pytest.mark.slow
 def test_patience_survives_a_crash(config: Any) -> None:
-    list(train(config("whole", patience=2), silent, task=ScriptedScores(accuracy=ACCURACIES)))
+    under(ScriptedScores(accuracy=ACCURACIES), train(config("whole", patience=2), silent))
     cut = config("cut", patience=2)
-    events: Iterator[Any] = train(cut, silent, task=ScriptedScores(accuracy=ACCURACIES))
-    for event in events:
-        if isinstance(event, Updated) and event.update == 5:
-            break
+    events: Iterator[Any] = train(cut, silent)
+    with ScriptedScores(accuracy=ACCURACIES):
+        for event in events:
+            if isinstance(event, Updated) and event.update == 5:
+                break
     events.close()
     # The fourth update's evaluation was not saved, so resuming repeats it.
-    task = ScriptedScores(accuracy=ACCURACIES[3:])
-    *_, last = resume(Path(cut.out), {}, silent, task=task)
+    scores = ScriptedScores(accuracy=ACCURACIES[3:])
+    *_, last = under(scores, resume(Path(cut.out), {}, silent))
     assert (last.summary["updates"], last.summary["stopped_early"]) == (5, True)
     assert result(cut.out) == result(config("whole").out)
     # With more patience the run continues, and its sixth evaluation is the best.
-    task = ScriptedScores(accuracy=ACCURACIES[4:])
-    *_, last = resume(Path(cut.out), {"patience": 3}, silent, task=task)
+    scores = ScriptedScores(accuracy=ACCURACIES[4:])
+    *_, last = under(scores, resume(Path(cut.out), {"patience": 3}, silent))
     assert (last.summary["updates"], last.summary["best_update"]) == (6, 6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("loss", 3)])
 def test_best_by_selects_the_best_checkpoint(config: Any, metric: str, best: int) -> None:
-    task = ScriptedScores(accuracy=[0.5, 0.9, 0.7], loss=[0.7, 0.9, 0.5])
-    *_, last = train(config("run", best_by=metric, max_updates=3), silent, task=task)
+    scores = ScriptedScores(accuracy=[0.5, 0.9, 0.7], loss=[0.7, 0.9, 0.5])
+    *_, last = under(scores, train(config("run", best_by=metric, max_updates=3), silent))
     assert (last.summary["best_update"], last.summary["best_by"]) == (best, metric)
 
 
@@ -170,8 +171,10 @@ def test_checkpoint_of_an_earlier_version_has_no_macro_f1() -> None:
     values = {"run": "mark", "micro_batch": 4, "recompute": "none", "best": OLD, "last": OLD}
     position = Position.of(values)
     assert position is not None and position.best is not None
-    assert (position.evaluated, position.best.macro_f1) == (4, None)
-    now = dataclasses.replace(position.best, update=8, macro_f1=0.3, majority_accuracy=0.5)
+    assert (position.evaluated, position.best.accuracy) == (4, OLD["accuracy"])
+    now = Evaluated(8, True, position.best.scores | {"macro_f1": 0.3})
     assert not now.is_worse_than(position.best, "accuracy")
+    assert not now.is_worse_than(position.best, "macro_f1")
+    assert position.best.is_worse_than(now, "macro_f1")
     # Saving and loading preserve the position.
-    assert Position.of(dataclasses.asdict(position)) == position
+    assert Position.of(position.record()) == position

@@ -20,6 +20,7 @@ from bertaccum.data.token_store import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.progress import silent
+from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated, Started
@@ -54,7 +55,7 @@ def begun(tmp_path: Path) -> Begun:
     folder.create(config, {})
     model = scatter(build_model(config, source, 2))
     files = ModelFiles(source.encoder, source.vocabulary, LABELS)
-    save_best(model, files, Evaluated(3, 0.5, 0.6, 0.1, best=True), folder)
+    save_best(model, files, Evaluated(3, True, {"accuracy": 0.5, "loss": 0.6}), folder)
     return Begun(folder.path, model)
 
 
@@ -66,7 +67,7 @@ def config_of(begun: Begun, **options: Any) -> TrainConfig:
 def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInputs]:
     source = find_model(config, silent)
     tsvs = [Path(config.data) / name for name in ("train.tsv", "dev.tsv")]
-    return source, read_inputs(source, labels, tsvs, config.max_seq_length)
+    return source, read_inputs(source, make_task(labels), tsvs, config.max_seq_length)
 
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])

@@ -16,8 +16,8 @@ from resuming import result
 from small import write_small_model
 
 from bertaccum.bert.vocabulary import learn_vocabulary
-from bertaccum.config import PrepareConfig
 from bertaccum.files import read_text
+from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import silent
 from data_prep.preparation import prepare
 

@@ -6,24 +6,24 @@ allocation at any place. The last test runs out of real memory.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from scripted import CountedPasses
+from scripted import CountedPasses, under
 from small import write_small_task
 
 from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
 from bertaccum.progress import silent
-from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.tasks.saved_classifier import load_best
-from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import train
@@ -48,17 +48,17 @@ def config(tmp_path: Path) -> Callable[..., TrainConfig]:
 
 
 def run(
-    config: TrainConfig, task: Task = CLASSIFICATION
+    config: TrainConfig, change: Any = None
 ) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
     """Return the final weights, the out-of-memory events and the summary."""
-    events = list(train(config, silent, task=task))
-    model, _ = load_best(RunFolder(Path(config.out)).best_checkpoint())
+    events = under(change or contextlib.nullcontext(), train(config, silent))
+    model, *_ = load_best(RunFolder(Path(config.out)).best_checkpoint())
     shrunk = [event for event in events if isinstance(event, OutOfMemory)]
     return model.get_weights(), shrunk, events[-1].summary
 
 
 class Failing(CountedPasses):
-    """A task with forward passes that fail at the given numbers, from 1."""
+    """Makes forward passes with the given numbers, from 1."""
 
     def __init__(
         self, numbers: set[int] | range, training: bool, error: type[Exception] = MemoryError
@@ -89,8 +89,8 @@ def test_out_of_memory_does_not_change_the_updates(
     per_window = -(-8 // micro_batch)
     # Memory runs out at each micro-step of the second window in turn.
     for position in range(per_window):
-        task = Failing({per_window + 1 + position}, training=True)
-        weights, events, summary = run(config(micro_batch, f"cut-{position}"), task)
+        change = Failing({per_window + 1 + position}, training=True)
+        weights, events, summary = run(config(micro_batch, f"cut-{position}"), change)
         assert_equal(weights, expected)
         assert events == [OutOfMemory(2, micro_batch, micro_batch // 2, "none")]
         assert summary["out_of_memory"] == 1
@@ -125,11 +125,11 @@ def test_error_if_one_example_does_not_fit(config: Callable[..., TrainConfig]) -
 @pytest.mark.slow
 def test_evaluation_continues_with_smaller_batches(config: Callable[..., TrainConfig]) -> None:
     _, _, expected = run(config(4, "whole", eval_every=1))
-    task = Failing({1, 2}, training=False)
-    _, events, summary = run(config(4, "cut", eval_every=1), task)
+    change = Failing({1, 2}, training=False)
+    _, events, summary = run(config(4, "cut", eval_every=1), change)
     # The batch size starts at 24, then falls to 16 and 8; the other two evaluations use 8
     # throughout.
-    assert task.seen == 1 + 1 + 3 + 3 + 3
+    assert change.seen == 1 + 1 + 3 + 3 + 3
     assert events == []
     assert summary["best_dev_accuracy"] == expected["best_dev_accuracy"]
     with pytest.raises(RunError, match="one example at a time"):

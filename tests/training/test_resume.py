@@ -8,6 +8,7 @@ import datetime
 import errno
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from resuming import result
-from scripted import ChangedLogits, CountedPasses, ScriptedScores
+from scripted import ChangedLogits, CountedPasses, ScriptedScores, under
 from small import write_small_task
 
 from bertaccum import atomic
@@ -154,7 +155,7 @@ def test_stop_within_a_window_drops_that_window(config: Make, whole: dict[str, A
             stopping._request()
 
     stopped = config("stopped")
-    *_, last = train(stopped, silent, stopping, task=CountedPasses(counted))
+    *_, last = under(CountedPasses(counted), train(stopped, silent, stopping))
     assert len(passes) == 7
     assert last == Stopped(2, signal.SIGINT, Path(str(stopped.out)))
     list(resume(Path(str(stopped.out)), {}, silent))
@@ -162,16 +163,26 @@ def test_stop_within_a_window_drops_that_window(config: Make, whole: dict[str, A
 
 
 @pytest.mark.slow
+def test_checkpoint_with_a_score_that_is_not_a_number_can_be_resumed(config: Make) -> None:
+    """For example, the average precision if no label occurs in dev.tsv."""
+    run_config = config("run", best_by="macro_f1")
+    with ScriptedScores(macro_f1=[math.nan] * 9):
+        run_until(train(run_config, silent), 4)
+        *_, last = resume(Path(str(run_config.out)), {}, silent)
+    assert (last.summary["best_update"], last.summary["updates"]) == (UPDATES, UPDATES)
+
+
+@pytest.mark.slow
 def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> None:
     """The short run's final evaluation is its best; an uninterrupted long run never makes it."""
     whole = config("whole")
-    *_, last = train(whole, silent, task=ScriptedScores(accuracy=[0.9, 0.5, 0.5]))
+    *_, last = under(ScriptedScores(accuracy=[0.9, 0.5, 0.5]), train(whole, silent))
     assert last.summary["best_update"] == 2
     short = config("short", max_updates=3)
-    task = ScriptedScores(accuracy=[0.9, 0.95, 0.5, 0.5])
-    *_, last = train(short, silent, task=task)
+    scores = ScriptedScores(accuracy=[0.9, 0.95, 0.5, 0.5])
+    *_, last = under(scores, train(short, silent))
     assert last.summary["best_update"] == 3
-    *_, last = resume(Path(str(short.out)), {"max_updates": UPDATES}, silent, task=task)
+    *_, last = under(scores, resume(Path(str(short.out)), {"max_updates": UPDATES}, silent))
     assert last.summary["best_update"] == 2
     assert result(short.out) == result(whole.out)
 
@@ -483,7 +494,7 @@ def test_consecutive_nonfinite_updates_stop_training(
         r" (\d+(?:, \d+)*)\), as in each of the last 2 updates; lower `learning_rate`$"
     )
     with pytest.raises(RunError, match=message) as error:
-        list(train(run_config, silent, task=ChangedLogits(changed)))
+        under(ChangedLogits(changed), train(run_config, silent))
     rows = re.search(message, str(error.value))
     assert rows is not None
     lines = (Path(run_config.data) / "train.tsv").read_text().splitlines()

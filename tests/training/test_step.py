@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from small import CLASSIFICATION
 
-from bertaccum.bert.encoder import build_encoder, encoder_inputs
+from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
@@ -20,7 +22,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.inference.predictor import Predictor, make_predict
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.progress import silent
-from bertaccum.tasks.classification import CLASSIFICATION, build_classifier
+from bertaccum.tasks.head import build_classifier
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, make_schedule
 from bertaccum.training.step import make_update
@@ -137,7 +139,7 @@ def test_all_windows_share_one_trace(store: TokenStore) -> None:
 
 def test_dropout_is_active_in_training_only(store: TokenStore) -> None:
     model, window = build(dropout=0.5), make_window(store, np.arange(8), 8)
-    predict = make_predict(CLASSIFICATION, model, Topology())
+    predict = make_predict(model, Topology())
     np.testing.assert_array_equal(predict(window), predict(window))
     config = dataclasses.replace(CONFIG, learning_rate=1e-30, weight_decay=0.0)
     update = make_update(CLASSIFICATION, model, make_optimizer(config, UPDATES, 1), 0, False)
@@ -146,9 +148,9 @@ def test_dropout_is_active_in_training_only(store: TokenStore) -> None:
 
 def test_padding_does_not_change_predictions(store: TokenStore) -> None:
     model = build()
-    alone, together = (Predictor(CLASSIFICATION, model, batch)(store, silent) for batch in (1, 32))
+    alone, together = (Predictor(model, batch)(store, silent) for batch in (1, 32))
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
-    predict = make_predict(CLASSIFICATION, model, Topology())
+    predict = make_predict(model, Topology())
     for row in (0, len(store) - 1):
         (logits,) = predict(make_window(store, np.array([row]), 1))
         np.testing.assert_array_equal(alone[row], logits[0])
@@ -191,7 +193,7 @@ def test_nonfinite_window_is_skipped(store: TokenStore) -> None:
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_each_precision_trains_in_its_compute_dtype(store: TokenStore, precision: str) -> None:
     config = dataclasses.replace(CONFIG, precision=precision, warmup_fraction=0.0)
-    model = build_model(config, ModelSource("tiny", TINY, [], None), classes=2)
+    model = build_model(config, ModelSource("tiny", TINY, [], None), outputs=2)
     optimizer = make_optimizer(config, UPDATES, 4)
     update, window = (
         make_update(CLASSIFICATION, model, optimizer, 0, True),
@@ -205,6 +207,6 @@ def test_each_precision_trains_in_its_compute_dtype(store: TokenStore, precision
     assert scaled == (precision == "mixed_float16")
     assert results[1]["learning_rate"] == pytest.approx(CONFIG.learning_rate * 0.9)
     assert results[-1]["loss"] < results[0]["loss"]
-    (logits,) = make_predict(CLASSIFICATION, model, Topology())(window)
+    (logits,) = make_predict(model, Topology())(window)
     assert logits.dtype == np.float32
     assert tf_keras.mixed_precision.global_policy().name == "float32"

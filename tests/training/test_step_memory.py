@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from small import CLASSIFICATION
 from test_planner import job
 from test_step import CONFIG, TINY
 
@@ -20,7 +21,6 @@ from bertaccum.data.windows import make_window
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
 from bertaccum.progress import silent
-from bertaccum.tasks.classification import CLASSIFICATION
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -88,7 +88,7 @@ def test_embedding_gradients_stay_sparse_until_accumulated(
         accumulate(self, pairs, weight)
 
     monkeypatch.setattr(AccumulatingOptimizer, "accumulate", spy)
-    model = build_model(CONFIG, ModelSource("tiny", TINY, [], None), classes=2)
+    model = build_model(CONFIG, ModelSource("tiny", TINY, [], None), outputs=2)
     make_update(CLASSIFICATION, model, make_optimizer(CONFIG, 8, 4), 0, True)(
         make_window(store, np.arange(8), 2)
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertaccum import api
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give, name_run, name_split
 from bertaccum.config import EvalConfig
@@ -36,6 +34,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
       bertaccum eval --file mine.csv --text-column body --label-column stars --json
       bertaccum eval --split dev --results eval_results.txt
     """
+    from bertaccum import api
     from bertaccum.cli.display.run_classifier_files import results_file, write_evaluation
 
     with view, results_file(results) as file:
@@ -44,9 +43,9 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
             values["split"] = name_split(view, record, values["split"])
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
         if file is not None:
-            write_evaluation(file, dataclasses.asdict(result))
+            write_evaluation(file, result.record())
     # Show the result first, because writing to the run folder may fail.
     from bertaccum.inference.evaluate import write_evaluation as keep
 
-    give(as_json, result, lambda tables: tables.evaluation(dataclasses.asdict(result)))
+    give(as_json, result.record(), lambda tables: tables.evaluation(result.record()))
     keep(EvalConfig(**values), result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give, name_run
@@ -27,6 +26,8 @@ def export(view: View, as_json: bool, **values: Any) -> None:
       bertaccum export --format huggingface
       bertaccum export --run runs/20260102-030405 --out model
     """
+    from bertaccum import api
+
     with view:
         name_run(view, values["run"])
         view.note("loading and tracing the model")

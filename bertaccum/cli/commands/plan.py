@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bertaccum import api
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give
@@ -36,6 +35,8 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
       bertaccum plan --model bert-base --max-seq-length 512 --device-memory 4GiB
       bertaccum plan --config configs/bert-base-4gb.yaml --device-memory 4GiB --json
     """
+    from bertaccum import api
+
     with view:
         found = api.plan(progress=view, **values)
     give(as_json, found.values, lambda tables: tables.planned(found, values["out"]))

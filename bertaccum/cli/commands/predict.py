@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, options, shown
 from bertaccum.cli.shared import name_run
@@ -25,17 +24,20 @@ if TYPE_CHECKING:
     "--results",
     type=click.Path(),
     metavar="FILE",
-    help="Write the probabilities to FILE, formatted like run_classifier's test_results.tsv.",
+    help="Write the probabilities to FILE, formatted like run_classifier's test_results.tsv; for a"
+    " test set prepared with --source glue, write the predictions as GLUE accepts them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record per text.")
 @shown
 def predict(
     view: View, texts: tuple[str, ...], results: str | None, as_json: bool, **values: Any
 ) -> None:
-    """Predict the classes of texts with the best model of a run.
+    """Predict the labels of texts with the best model of a run.
 
-    Texts are arguments, rows of a file, or lines of stdin. Predictions are printed as texts arrive,
-    one line per text: class, probability, text.
+    Texts are arguments, rows of a file, or lines of stdin; a tab separates the two texts of a pair.
+    Predictions are printed as texts arrive, one line per text: the predicted class and its
+    probability, the predicted labels and their probabilities, or the predicted number; then the
+    text.
 
     \b
     Examples:
@@ -43,6 +45,7 @@ def predict(
       bertaccum predict --file reviews.csv --text-column body --json
       cat reviews.txt | bertaccum predict
       bertaccum predict --file data/yelp_polarity/test.tsv --results test_results.tsv
+      bertaccum predict --file data/rte/test.tsv --results RTE.tsv
     """
     if texts and values["file"]:
         raise ConfigError("both texts and --file are given", "omit one of the two")
@@ -52,7 +55,13 @@ def predict(
                 "no texts are given", "pass texts as arguments, with --file or through a pipe"
             )
         values["file"] = "-"
-    from bertaccum.cli.display.run_classifier_files import results_file, write_predictions
+    from bertaccum import api
+    from bertaccum.cli.display.run_classifier_files import (
+        glue_labels,
+        results_file,
+        write_predictions,
+        write_submission,
+    )
 
     with view, results_file(results) as file:
         name_run(view, values["run"])
@@ -60,6 +69,8 @@ def predict(
         if file is None:
             for one in found:
                 sentences.prediction(one, as_json)
+        elif (labels := glue_labels(values["file"])) is not None:
+            count = write_submission(file, found, labels)
         else:
             count = write_predictions(file, found)
     if results is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, options, run_argument, shown
 from bertaccum.cli.shared import name_run, name_split
@@ -30,6 +29,8 @@ def make_page(view: View, **values: Any) -> None:
       bertaccum report --run runs/20260102-030405 --split dev
       bertaccum report --out latest.html
     """
+    from bertaccum import api
+
     with view:
         record = name_run(view, values["run"])
         if record.best is not None:

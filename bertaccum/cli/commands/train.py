@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from bertaccum import api
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
@@ -72,6 +71,8 @@ def train(
     from bertaccum.training import events
 
     start, summaries = None, []
+    from bertaccum import api
+
     with view, Stopping(functools.partial(_leave, view)) as stopping:
         view.note("loading data and model")
         for event in api.training_events(

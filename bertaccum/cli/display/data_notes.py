@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+
 # In a split with fewer examples, each one changes the accuracy by more than 3 percentage points.
 _FEW = 30
 _NAMED_CLASSES = 5
+_BY_CHANCE = "its scores depend largely on chance"
+# What conflicting labels are called in each kind of task, and what to do about them.
+_CONFLICTS = {
+    None: ("more than one label", "correct the labels or delete the rows"),
+    REGRESSION: ("more than one score", "the model learns their mean"),
+    MULTI_LABEL: ("more than one set of labels", "correct the labels or delete the rows"),
+}
 
 
 def notes(manifest: dict[str, Any]) -> list[str]:
@@ -17,40 +26,47 @@ def notes(manifest: dict[str, Any]) -> list[str]:
       manifest: The manifest of the data folder. Those written by earlier versions lack `findings`.
     """
     found = manifest.get("findings")
-    lines = [] if found is None else [*_duplicates(found, manifest["options"]), *_oddities(found)]
+    lines = [] if found is None else [*_duplicates(found, manifest), *_oddities(found)]
     return [f"note: {line}" for line in [*lines, *_absent(manifest), *_small(manifest)]]
 
 
-def _duplicates(found: dict[str, Any], options: dict[str, Any]) -> Iterator[str]:
-    drop, shared, repeated = options["drop_duplicates"], found["also_in_test"], found["repeated"]
-    if shared["texts"]:
-        done = (
-            "kept in train.tsv and dev.tsv; --drop-duplicates leaves them out"
-            if drop is False
-            else "left out of train.tsv and dev.tsv; --no-drop-duplicates keeps them"
-        )
-        texts = _counted(shared["texts"], "text of the test set is", "texts of the test set are")
-        yield f"{texts} also in the training set ({_rows(shared['rows'])}): {done}"
+def _duplicates(found: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
+    drop, repeated = manifest["options"]["drop_duplicates"], found["repeated"]
+    written = "train.tsv" if "also_in_dev" in found else "train.tsv and dev.tsv"
+    for split in ("test", "dev"):
+        shared = found.get(f"also_in_{split}", {"texts": 0})
+        if shared["texts"]:
+            done = (
+                f"kept in {written}; --drop-duplicates leaves them out"
+                if drop is False
+                else f"left out of {written}; --no-drop-duplicates keeps them"
+            )
+            set_name = f"of the {split} set"
+            texts = _counted(shared["texts"], f"text {set_name} is", f"texts {set_name} are")
+            yield f"{texts} also in the training set ({_rows(shared['rows'])}): {done}"
     if repeated["texts"]:
         done = (
             "only the first row of each is kept"
             if drop
+            else "all of these rows are in train.tsv; --drop-duplicates keeps only the first"
+            if "also_in_dev" in found
             else "all rows with the same text are in one split; --drop-duplicates keeps only the"
             " first"
         )
         texts = _counted(repeated["texts"], "text occurs", "texts occur")
         yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
-    yield from _conflicts(found["conflicting"])
+    yield from _conflicts(found["conflicting"], manifest.get("task"))
 
 
-def _conflicts(conflicting: dict[str, Any]) -> Iterator[str]:
+def _conflicts(conflicting: dict[str, Any], task: str | None) -> Iterator[str]:
     if not conflicting["texts"]:
         return
+    kind, remedy = _CONFLICTS.get(task, _CONFLICTS[None])
     rows = [" and ".join(f"{row:,}" for row in rows) for rows in conflicting["rows"]]
     more = "; ..." if conflicting["texts"] > len(rows) else ""
     yield (
-        f"{_counted(conflicting['texts'], 'text has', 'texts have')} more than one label in the"
-        f" training set (rows {'; '.join(rows)}{more}): correct the labels or delete the rows"
+        f"{_counted(conflicting['texts'], 'text has', 'texts have')} {kind} in the"
+        f" training set (rows {'; '.join(rows)}{more}): {remedy}"
     )
 
 
@@ -81,12 +97,15 @@ def _counted(count: int, singular: str, plural: str) -> str:
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on classes that have no row in a split."""
-    counts = {name: split["classes"] for name, split in manifest["counts"].items()}
+    counts = {name: split.get("classes", {}) for name, split in manifest["counts"].items()}
     if lost := [name for name, count in counts["train"].items() if not count]:
-        yield (
-            f"train.tsv has no rows labeled {_listed(lost)}, because all texts with this label are"
-            " also in the test set"
+        kept = manifest["options"].get("drop_duplicates") is False
+        reason = (
+            "so a model cannot learn to predict it"
+            if kept
+            else "because all texts with this label are also in the test set"
         )
+        yield f"train.tsv has no rows labeled {_listed(lost)}, {reason}"
     for split in _held_out(manifest):
         rare = [name for name, count in counts[split].items() if not count and name not in lost]
         if rare:
@@ -100,15 +119,16 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on splits that are too small to evaluate a model."""
     for split in _held_out(manifest):
         rows = manifest["counts"][split]["rows"]
+        classes = manifest.get("task", CLASSIFICATION) == CLASSIFICATION
+        effect = f"each row changes the accuracy by {1 / rows:.0%}" if classes else _BY_CHANCE
         if rows < _FEW:
-            yield (
-                f"{split}.tsv has only {_rows(rows)}, so each row changes the accuracy by"
-                f" {1 / rows:.0%}; raise --{split}-fraction"
-            )
+            yield f"{split}.tsv has only {_rows(rows)}, so {effect}; raise --{split}-fraction"
 
 
 def _held_out(manifest: dict[str, Any]) -> list[str]:
     """Return the splits that `prepare` took from the training set."""
+    if "also_in_dev" in manifest.get("findings", {}):
+        return []
     return ["test", "dev"] if manifest["options"].get("test_fraction") else ["dev"]
 
 

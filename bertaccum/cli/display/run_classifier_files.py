@@ -1,4 +1,4 @@
-"""Result files in the format of run_classifier.py in google-research/bert."""
+"""Result files in the formats of run_classifier.py in google-research/bert and of GLUE."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertaccum.atomic import new_file
 from bertaccum.errors import ConfigError
+from bertaccum.metrics import METRICS
+from data_prep.manifest import read_manifest
+from data_prep.prepared_files import is_prepared
 
 if TYPE_CHECKING:
     from bertaccum.inference.results import Prediction
@@ -45,13 +48,54 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
 def write_predictions(file: BinaryIO, found: Iterable[Prediction]) -> int:
     """Write test_results.tsv: one line per text, with tab-separated probabilities of the classes.
 
+    For a regression, the line contains the predicted number.
+
     Returns:
       The number of predictions.
     """
     count = 0
     for one in found:
-        line = "\t".join(str(p) for p in one.probabilities.values())
+        columns = [one.score] if one.probabilities is None else one.probabilities.values()
+        line = "\t".join(map(str, columns))
         file.write(f"{line}\n".encode())
+        count += 1
+    return count
+
+
+def glue_labels(table: str | None) -> list[str] | None:
+    """Return GLUE's labels if a table is a test set of GLUE that `prepare` wrote, else None.
+
+    Args:
+      table: Path of the table whose texts are predicted.
+
+    Returns:
+      The label of each class in a submission; an empty list if the submission contains scores.
+    """
+    if table is None or not is_prepared(Path(table)):
+        return None
+    known = (read_manifest(Path(table).parent) or {}).get("glue")
+    return known["labels"] if known and Path(table).stem in known["submission"] else None
+
+
+def write_submission(file: BinaryIO, found: Iterable[Prediction], labels: list[str]) -> int:
+    """Write predictions as GLUE accepts them: columns `index` and `prediction`, with a header.
+
+    Args:
+      file: The file to write to.
+      found: The predictions, in the order of GLUE's test set.
+      labels: What `glue_labels` returned.
+
+    Returns:
+      The number of predictions.
+    """
+    file.write(b"index\tprediction\n")
+    count = 0
+    for one in found:
+        if one.probabilities is None:
+            answer = f"{one.score:.3f}"
+        else:
+            answer = labels[list(one.probabilities).index(str(one.label))]
+        file.write(f"{count}\t{answer}\n".encode())
         count += 1
     return count
 
@@ -67,8 +111,10 @@ def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
       evaluated: The fields of the result of `bertaccum.evaluate`. `update`, if known, becomes
         `global_step`.
     """
+    # run_classifier knows only the accuracy.
+    names = ["accuracy"] if "accuracy" in evaluated else METRICS
     values = {
-        "eval_accuracy": evaluated["accuracy"],
+        **{f"eval_{name}": evaluated.get(name) for name in names},
         "eval_loss": evaluated["loss"],
         "global_step": evaluated["update"],
         "loss": evaluated["loss"],

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bertaccum import metrics
-from bertaccum.files import json_text
 from bertaccum.sizes import format_size
 
 if TYPE_CHECKING:
@@ -31,9 +30,10 @@ TRACING = "tracing the training step, which takes a while but happens only once"
 
 @functools.cache
 def _option_names() -> frozenset[str]:
-    from bertaccum import config
+    from bertaccum import config, prepare_config
 
-    kinds = [kind for kind in vars(config).values() if dataclasses.is_dataclass(kind)]
+    known = {**vars(config), **vars(prepare_config)}
+    kinds = [kind for kind in known.values() if dataclasses.is_dataclass(kind)]
     names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     return frozenset(names | {"resume", "seeds"})
 
@@ -81,16 +81,32 @@ def result_json(values: Any, indent: int | None = 2) -> None:
     if dataclasses.is_dataclass(values) and not isinstance(values, type):
         known = dataclasses.asdict(values)
         values = {k: str(v) if isinstance(v, Path) else v for k, v in known.items()}
+    from bertaccum.files import json_text
+
     result(json_text(values, indent).rstrip())
 
 
 def prediction(found: Prediction, as_json: bool) -> None:
-    """Print a prediction on one line: class, probability and text, or all fields as JSON."""
+    """Print a prediction on one line: result, probability and text, or all fields as JSON."""
     if as_json:
-        result_json(found, indent=None)
+        known = {name: value for name, value in vars(found).items() if value is not None}
+        result_json(known, indent=None)
     else:
-        on_a_line = " ".join(found.text.split())
-        result(f"{found.label}\t{found.probabilities[found.label]:.4f}\t{on_a_line}")
+        texts = [found.text] if found.text_pair is None else [found.text, found.text_pair]
+        on_a_line = "\t".join(" ".join(text.split()) for text in texts)
+        result("\t".join([*_predicted(found), on_a_line]))
+
+
+def _predicted(found: Prediction) -> list[str]:
+    """Return the columns that describe a prediction."""
+    if found.score is not None:
+        return [f"{found.score:.4f}"]
+    assert found.probabilities is not None
+    if found.labels is None:
+        assert found.label is not None
+        return [found.label, f"{found.probabilities[found.label]:.4f}"]
+    probabilities = (f"{found.probabilities[name]:.4f}" for name in found.labels)
+    return ["|".join(found.labels), "|".join(probabilities)]
 
 
 def started(event: Started) -> str:
@@ -140,10 +156,10 @@ def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) 
       best_by: The metric that selects the best checkpoint.
       first: Whether to add the majority baseline, which is constant during a run.
     """
-    warning = metrics.one_class(vars(event))
+    warning = metrics.one_class(event.scores)
     remarks = [*(["best so far"] if event.best else []), *([warning] if warning else [])]
     remark = f"  ({', but '.join(remarks)})" if remarks else ""
-    return f"update {event.update}: {metrics.sentence(vars(event), best_by, first)}{remark}"
+    return f"update {event.update}: {metrics.sentence(event.scores, best_by, first)}{remark}"
 
 
 def out_of_memory(event: OutOfMemory) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,18 @@ from bertaccum.cli.display.table_fitting import (
     stdout_console,
     without_common_folder,
 )
-from bertaccum.metrics import LABELS, METRICS, baseline, mean_loss, one_class, outcome, shown
+from bertaccum.metrics import (
+    LABELS,
+    METRICS,
+    mean_loss,
+    one_class,
+    ordered,
+    outcome,
+    scores,
+    shown,
+)
 from bertaccum.sizes import format_size, known_size
+from bertaccum.task_names import REGRESSION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +36,8 @@ if TYPE_CHECKING:
 
 # On a terminal, a table of classes or of pairs of classes has at most this many rows.
 _MOST_ROWS = 20
+# Statistics of the scores of a split, in the manifest and in the table of `bertaccum prepare`.
+_STATISTICS = ("mean", "std", "min", "max")
 
 
 def evaluation(values: dict[str, Any]) -> None:
@@ -34,25 +46,34 @@ def evaluation(values: dict[str, Any]) -> None:
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
     console.print(f"{values['examples']:,} examples of {data}{update}")
-    _facts(console, _scores(values))
-    _class_scores(console, values["classes"])
-    _confusion(console, [row["name"] for row in values["classes"]], values["confusion_matrix"])
+    _facts(console, scores(values) | {"note": one_class(values)})
+    if "classes" in values:
+        _class_scores(console, values["classes"], values.get("thresholds"))
+    if "confusion_matrix" in values:
+        _confusion(console, [row["name"] for row in values["classes"]], values["confusion_matrix"])
 
 
-def _class_scores(console: Console, classes: list[dict[str, Any]]) -> None:
+def _class_scores(
+    console: Console, classes: list[dict[str, Any]], thresholds: list[float] | None
+) -> None:
     """Print one row per class; on a terminal, only for the classes with the lowest F1."""
+    if thresholds:
+        pairs = zip(classes, thresholds, strict=True)
+        classes = [row | {"threshold": threshold} for row, threshold in pairs]
+    columns = ("precision", "recall", "f1", *(["threshold"] if thresholds else []))
     lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
     left_out = len(classes) - len(lowest) if is_limited(console) else 0
     rows = [
         [
             row["name"],
-            *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")),
+            *(f"{row[key]:.4f}" for key in columns),
             f"{row['examples']:,}",
         ]
         for row in (lowest if left_out else classes)
     ]
-    head = ("class", "precision", "recall", "F1", "examples")
-    show(console, head, rows, least=("precision", "recall"))
+    head = ["label" if thresholds else "class", *columns, "examples"]
+    head[3] = "F1"
+    show(console, head, rows, least=("precision", "recall", "threshold"))
     if left_out:
         console.print(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
 
@@ -78,17 +99,6 @@ def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> N
     left_out = len(mistakes) - len(first)
     more = f"… {left_out:,} more; " if left_out else ""
     console.print(f"{more}--json prints the confusion matrix")
-
-
-def _scores(values: dict[str, Any]) -> dict[str, str]:
-    """Return all metrics of an evaluation, with the majority baseline after the accuracy."""
-    facts = {}
-    for metric in METRICS:
-        facts[LABELS[metric]] = shown(values, metric)
-        if metric == "accuracy":
-            facts["majority baseline"] = baseline(values)
-    facts["note"] = one_class(values)
-    return facts
 
 
 def planned(found: PlanResult, path: str) -> None:
@@ -149,7 +159,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     return [
         f"{values['model']}: {values['parameters']:,} parameters, {values['precision']}",
         f"{values['device']}, {format_size(values['memory_bytes'])},"
-        f" of which {format_size(values['margin_bytes'])} are left free",
+        f" of which {format_size(values['margin_bytes'])} is left free",
         f"always in use: {parts}",
         "micro-batches: " + ", ".join(examples),
     ]
@@ -161,16 +171,31 @@ def prepared(result: PrepareResult) -> None:
     done = "already prepared, unchanged" if result.unchanged else "written"
     console.print(f"{result.folder}: {done}", soft_wrap=True)
     console.print(f"source: {manifest['source']}", soft_wrap=True)
-    head = ["split", "rows", *manifest["labels"]]
     counts: Mapping[str, Any] = manifest["counts"]
-    rows = [
-        [split, *(f"{count:,}" for count in (of["rows"], *of["classes"].values()))]
-        for split, of in counts.items()
-    ]
+    if manifest.get("task") == REGRESSION:
+        head = ["split", "rows", *_STATISTICS]
+        show(console, head, [[split, *_statistics(of)] for split, of in counts.items()])
+        return
+    without = ["no label"] if "without_label" in counts["train"] else []
+    head = ["split", "rows", *manifest["labels"], *without]
+    rows = [[split, *_class_counts(of, len(head) - 2)] for split, of in counts.items()]
     if table := layout(head, rows, console.width):
         console.print(table)
     else:
         _classes_in_splits(console, manifest["labels"], counts)
+
+
+def _statistics(of: Mapping[str, Any]) -> list[str]:
+    """Return the number of rows and the statistics of the scores; a split may have no scores."""
+    return [f"{of['rows']:,}", *(f"{of[name]:.4g}" if name in of else "" for name in _STATISTICS)]
+
+
+def _class_counts(of: Mapping[str, Any], columns: int) -> list[str]:
+    """Return the number of rows and that of each class; a split may have no labels."""
+    if "classes" not in of:
+        return [f"{of['rows']:,}", *[""] * columns]
+    without = [of["without_label"]] if "without_label" in of else []
+    return [f"{count:,}" for count in (of["rows"], *of["classes"].values(), *without)]
 
 
 def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[str, Any]) -> None:
@@ -178,10 +203,16 @@ def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[
 
     The classes are sorted by the counts of the first split.
     """
-    per_class = [[of["classes"][label] for of in counts.values()] for label in labels]
-    found = sorted(zip(labels, per_class, strict=True), key=lambda row: -row[1][0])
+    splits = [of.get("classes", {}) for of in counts.values()]
+    per_class = [[of.get(label) for of in splits] for label in labels]
+    found = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))
     rows = [("all classes", [of["rows"] for of in counts.values()]), *found[:_MOST_ROWS]]
-    cells = [[label, *(f"{number:,}" for number in numbers)] for label, numbers in rows]
+    if "without_label" in next(iter(counts.values())):
+        rows.append(("no label", [of.get("without_label") for of in counts.values()]))
+    cells = [
+        [label, *("" if number is None else f"{number:,}" for number in numbers)]
+        for label, numbers in rows
+    ]
     show(console, ["class", *counts], cells)
     if (left_out := len(found) - _MOST_ROWS) > 0:
         console.print(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
@@ -283,6 +314,7 @@ def _while_training(
     console: Console, evaluations: list[dict[str, Any]], metrics: list[str]
 ) -> None:
     """Print the evaluations on dev.tsv."""
+    metrics = _present(metrics, evaluations)
     head = ["update", *(f"dev {LABELS[metric]}" for metric in metrics), ""]
     rows = [
         [f"{row['update']:,}", *(shown(row, metric) for metric in metrics), _remark(row)]
@@ -291,10 +323,17 @@ def _while_training(
     show(console, head, rows, least=[*reversed(head[2:-1])])
 
 
+def _present(metrics: list[str], rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the metrics that at least one evaluation contains."""
+    rows = list(rows)
+    return [metric for metric in metrics if any(metric in row for row in rows)]
+
+
 def _evaluated(
     console: Console, evaluations: dict[str, dict[str, Any]], metrics: list[str]
 ) -> None:
     """Print the saved results of `bertaccum eval`, one row per split or file."""
+    metrics = _present(metrics, evaluations.values())
     head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
     rows = [
         [
@@ -342,7 +381,7 @@ def spread(found: dict[str, Any]) -> None:
 
 _SPREAD = {
     **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},
-    "final_dev_accuracy": "final dev accuracy",
+    **{f"final_dev_{m}": f"final dev {label}" for m, label in LABELS.items()},
     "final_loss": "training loss of the last update",
     "total_seconds": "time in seconds",
 }
@@ -391,7 +430,7 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
     """Return the facts of a run that `compare` shows; an unknown fact is an empty string."""
 
     def number(name: str, form: str = ".4f") -> str:
-        return "" if row[name] is None else format(row[name], form)
+        return "" if row.get(name) is None else format(row[name], form)
 
     split = [str(row[name] or "?") for name in ("accumulation_steps", "micro_batch")]
     size, metric, best = values["equal_mean_examples"], values["best_by"], row["best_metric"]
@@ -400,8 +439,7 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         score = f"{LABELS[best['name']]} {score}"
     others = {
         f"dev {LABELS[name]} of the best checkpoint": number(f"best_dev_{name}")
-        for name in ("accuracy", "macro_f1", "loss")
-        if name != metric
+        for name in (ordered(metric)[1:] if metric else ordered("accuracy"))
     }
     return {
         "status": row["status"],
@@ -417,7 +455,7 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         f"best dev {LABELS[metric] if metric else 'metric'}": score,
         "majority baseline": number("majority_accuracy"),
         **others,
-        "final dev accuracy": number("final_dev_accuracy"),
+        f"final dev {LABELS[metric or 'accuracy']}": number(f"final_dev_{metric or 'accuracy'}"),
         "time": f"{row['seconds']:,.0f} s",
         "peak memory": known_size(row["peak_memory_bytes"]),
     }

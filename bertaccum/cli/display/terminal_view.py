@@ -133,7 +133,7 @@ def _figures(track: Track, width: int) -> RenderableType:
         "examples/s": f"{track.speed.value:.1f}",
         "memory": known_size(last.peak_memory_bytes),
         "left": sentences.duration(track.seconds_left),
-        f"dev {LABELS[track.best_by]}": shown(vars(evaluated), track.best_by) if evaluated else "",
+        f"dev {LABELS[track.best_by]}": shown(evaluated.scores, track.best_by) if evaluated else "",
         "out of memory": str(track.out_of_memory or ""),
         "skipped": str(track.skipped or ""),
     }

@@ -1,0 +1,36 @@
+"""The inputs of models, made from tokens, and the forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.tokenizer import unpack
+
+
+def encoder_inputs(
+    token_ids: tf.Tensor, padding_mask: tf.Tensor, segments: tf.Tensor | None = None
+) -> dict[str, Any]:
+    """Return the encoder's inputs.
+
+    Args:
+      token_ids: Token IDs [batch, length] int32.
+      padding_mask: Mask [batch, length] int32, 1 for tokens and 0 for padding.
+      segments: Segments [batch, length] int32, 1 for tokens of a pair's second text and 0 for all
+        others; None for single texts.
+    """
+    return {
+        "input_word_ids": token_ids,
+        "input_mask": padding_mask,
+        "input_type_ids": tf.zeros_like(token_ids) if segments is None else segments,
+    }
+
+
+def logits_of(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
+    """Return the logits [batch, outputs] float32 of `tokens` [batch, (length)]."""
+    token_ids, segments = unpack(tokens.to_tensor())  # padded with 0, which is masked
+    padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
+    logits = model(encoder_inputs(token_ids, padding_mask, segments), training=training)
+    return tf.cast(logits, tf.float32)

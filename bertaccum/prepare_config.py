@@ -1,0 +1,237 @@
+"""Options of `bertaccum prepare`, as a frozen dataclass; see `bertaccum.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertaccum.config import MAX_SEED, OUTPUT, SOURCE, SPLIT, TABLES
+from bertaccum.errors import ConfigError
+from bertaccum.settings import (
+    Options,
+    delimiter_setting,
+    encoding_setting,
+    label_columns_setting,
+    label_separator_setting,
+    setting,
+)
+from bertaccum.task_names import MULTI_LABEL, TASKS
+
+SOURCES = ("yelp", "sample", "csv", "glue", "tfds")
+LAYOUTS = ("plain", "cola")
+_LABEL_SEPARATOR = "|"
+# The sources of `prepare` that some of its options belong to.
+_SOURCES_OF_OPTIONS = {
+    "dataset": ("glue", "tfds"),
+    "folder": ("glue",),
+    "language": ("glue",),
+    "task": ("csv", "tfds"),
+    "label_columns": ("csv", "tfds"),
+    "label_separator": ("csv",),
+    "weight_column": ("csv",),
+}
+
+
+@dataclass(frozen=True)
+class PrepareConfig(Options):
+    """Options of `bertaccum prepare`: the source of the texts, their split and the data folder."""
+
+    source: str = setting(
+        "yelp",
+        "Source of the texts. yelp: Yelp Polarity from tensorflow-datasets; sample: generated"
+        " reviews; csv: your own tables or folders; glue: a data set of GLUE, or XNLI, as"
+        " downloaded; tfds: a data set of tensorflow-datasets.",
+        choices=SOURCES,
+        group=SOURCE,
+    )
+    dataset: str | None = setting(
+        None,
+        "Name of the data set for `source` glue (cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte,"
+        " wnli or xnli) or `source` tfds (such as imdb_reviews or glue/mrpc).",
+        group=SOURCE,
+    )
+    folder: str | None = setting(
+        None,
+        "Folder of the data set for `source` glue, or the folder that contains it.",
+        path=True,
+        group=SOURCE,
+    )
+    language: str | None = setting(
+        None, "Language for `dataset` xnli, such as de. [default: en]", group=SOURCE
+    )
+    archive: str | None = setting(
+        None,
+        "Existing copy of yelp_review_polarity_csv.tgz to read instead of downloading it.",
+        path=True,
+        group=SOURCE,
+    )
+    allow_unverified_archive: bool = setting(
+        False,
+        "Accept an `archive` whose checksum differs from the one that tensorflow-datasets records.",
+        group=SOURCE,
+    )
+    task: str | None = setting(
+        None,
+        "Kind of task. classification: one class for each text; regression: a score; multi-label:"
+        " any number of labels. [default: multi-label with `label_columns`; the task of the data"
+        " set for `source` glue and tfds; else classification]",
+        choices=TASKS,
+        group=SOURCE,
+    )
+    train_file: str | None = setting(
+        None,
+        "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
+        " contains, for each class, a subfolder of texts or a .txt file with one text per line.",
+        path=True,
+        group=TABLES,
+    )
+    test_file: str | None = setting(
+        None,
+        "Test rows for `source` csv, in any format that `train_file` accepts.",
+        path=True,
+        group=TABLES,
+    )
+    text_column: str = setting(
+        "text",
+        "Name or 1-based number of the text column; for `source` tfds, the name of a feature.",
+        group=TABLES,
+    )
+    text_pair_column: str | None = setting(
+        None,
+        "Name or 1-based number of the column with the second text of each pair. [default:"
+        " text_pair if there is such a column]",
+        group=TABLES,
+    )
+    label_column: str = setting(
+        "label",
+        "Name or 1-based number of the label column; for `source` tfds, the name of a feature.",
+        group=TABLES,
+    )
+    label_columns: str | None = label_columns_setting(group=TABLES)
+    label_separator: str = label_separator_setting(
+        _LABEL_SEPARATOR,
+        group=TABLES,
+    )
+    weight_column: str | None = setting(
+        None,
+        "Name or 1-based number of the column with the weight of each row in the training loss, a"
+        " number of at least 0. [default: all rows have the same weight]",
+        group=TABLES,
+    )
+    delimiter: str | None = delimiter_setting(group=TABLES)
+    encoding: str | None = encoding_setting(group=TABLES)
+    dev_fraction: float = setting(
+        0.01,
+        "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
+        " to its size.",
+        minimum=0,
+        maximum=1,
+        exclusive=True,
+        group=SPLIT,
+    )
+    test_fraction: float = setting(
+        0.0,
+        "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0 holds"
+        " out none.",
+        minimum=0,
+        maximum=0.99,
+        group=SPLIT,
+    )
+    drop_duplicates: bool | None = setting(
+        None,
+        "Drop each training row whose text occurs in an earlier training row or in the test set."
+        " `drop_duplicates=False` keeps all rows. [default: drop only rows whose text is in the"
+        " test set, but keep all rows for `source` glue and tfds]",
+        switch=True,
+        group=SPLIT,
+    )
+    seed: int = setting(
+        0,
+        "Seed of the split and of the generated reviews.",
+        minimum=0,
+        maximum=MAX_SEED,
+        group=SPLIT,
+    )
+    out: str | None = setting(
+        None,
+        "Data folder to write. [default: data/yelp_polarity, data/sample, data/csv or data/NAME,"
+        " depending on `source` and `dataset`]",
+        path=True,
+        group=OUTPUT,
+    )
+    layout: str = setting(
+        "plain",
+        "Layout of the TSV files. plain: a header, then label and text; cola: the layout that"
+        " run_classifier.py of google-research/bert reads (test.tsv has no labels).",
+        choices=LAYOUTS,
+        group=OUTPUT,
+    )
+    overwrite: bool = setting(
+        False, "Replace a data folder that was prepared with other options.", group=OUTPUT
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source == "csv" and self.train_file is None:
+            raise ConfigError("`source` csv needs `train_file`", "pass the file or folder to read")
+        self._check_dataset()
+        for one, other in (("train_file", "test_file"), ("delimiter", "encoding")):
+            if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
+                raise ConfigError(
+                    f"`{one}` and `{other}` cannot be used with `source` {self.source}",
+                    "set `source` to csv, or omit these options",
+                )
+        self._check_task()
+        if self.archive is not None and self.source != "yelp":
+            raise ConfigError(
+                f"`archive` cannot be used with `source` {self.source}", "omit one of the two"
+            )
+        if self.test_fraction:
+            self._check_test_fraction()
+
+    def _check_dataset(self) -> None:
+        """Check the options that only some sources have."""
+        for name, sources in _SOURCES_OF_OPTIONS.items():
+            if self.source not in sources and getattr(self, name) != getattr(PrepareConfig, name):
+                raise ConfigError(
+                    f"`{name}` cannot be used with `source` {self.source}",
+                    f"set `source` to {' or '.join(sources)}, or omit `{name}`",
+                )
+        if self.source in ("glue", "tfds") and self.dataset is None:
+            raise ConfigError(
+                f"`source` {self.source} needs `dataset`", "pass the name of the data set"
+            )
+        if self.source == "glue" and self.folder is None:
+            raise ConfigError("`source` glue needs `folder`", "pass the folder of the data set")
+
+    def _check_task(self) -> None:
+        if self.label_columns and self.task not in (None, MULTI_LABEL):
+            raise ConfigError(
+                f"`label_columns` and `task` {self.task} contradict each other",
+                "omit one of the two",
+            )
+        several = self.label_columns or self.task == MULTI_LABEL
+        if self.label_separator != _LABEL_SEPARATOR and not several:
+            raise ConfigError(
+                "`label_separator` applies only to `task` multi-label", "omit one of the two"
+            )
+
+    def _check_test_fraction(self) -> None:
+        given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"
+        if self.test_file or self.source not in ("csv", "tfds"):
+            raise ConfigError(
+                f"`test_fraction` {self.test_fraction} cannot be used with {given}, which already"
+                " has test rows",
+                "omit `test_fraction`",
+            )
+        if self.test_fraction + self.dev_fraction >= 1:
+            raise ConfigError(
+                f"`test_fraction` {self.test_fraction} and `dev_fraction` {self.dev_fraction}"
+                " leave no rows for train.tsv",
+                "lower one of the two",
+            )
+
+    @property
+    def data_folder(self) -> str:
+        """The data folder to write: `out`, or the default folder of the source."""
+        named = "yelp_polarity" if self.source == "yelp" else self.dataset or self.source
+        return self.out or f"data/{named.lower().replace('/', '_').replace(':', '_')}"

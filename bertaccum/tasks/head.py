@@ -1,0 +1,54 @@
+"""The head that all tasks share: dropout and a dense layer on the encoder's pooled output."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tf_keras
+from official.nlp.modeling import models, networks
+
+from bertaccum.bert.encoder import head_dropout, initializer
+from bertaccum.bert.encoder_config import EncoderConfig
+
+
+def build_classifier(
+    encoder: networks.EncoderScaffold, config: EncoderConfig, outputs: int, dropout: float = 0.0
+) -> models.BertClassifier:
+    """Build a model with a head on the encoder's pooled output.
+
+    Args:
+      encoder: Encoder that `build_encoder` returned.
+      config: Dimensions of the encoder.
+      outputs: Number of outputs, such as the number of classes.
+      dropout: Dropout rate of the pooled output.
+
+    Returns:
+      A model that maps the result of `encoder_inputs` to logits [batch, outputs].
+    """
+    head = Head(config, outputs, dropout)
+    # The head has the dropout, because that of BertClassifier does not use our masks.
+    return models.BertClassifier(encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head)
+
+
+class Head(tf_keras.layers.Layer):
+    """A layer that maps the pooled output to logits, with dropout and a dense layer.
+
+    Like google-research/bert and transformers, it applies dropout once; in tf-models,
+    `BertClassifier` and its `ClassificationHead` each apply it. The weights have the same names as
+    those of `ClassificationHead`.
+
+    Args:
+      config: Dimensions of the encoder.
+      outputs: Number of outputs.
+      dropout: Dropout rate of the pooled output.
+    """
+
+    def __init__(self, config: EncoderConfig, outputs: int, dropout: float) -> None:
+        super().__init__(name="sentence_prediction")
+        self.dropout = head_dropout(config, dropout)
+        self.out_proj = tf_keras.layers.Dense(
+            outputs, kernel_initializer=initializer(config), name="logits"
+        )
+
+    def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """Return the logits [batch, outputs] of pooled outputs [batch, hidden]."""
+        return self.out_proj(self.dropout(pooled, training=training))

@@ -1,0 +1,123 @@
+"""The labels of a dataset: its kind of task, its classes and the form of its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertaccum.errors import InputError
+from bertaccum.task_names import CLASSIFICATION, TASKS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Separates the labels of an example in the TSVs that `bertaccum prepare` writes.
+SEPARATOR = "|"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a dataset, which decide the head and the loss, and the form of its texts.
+
+    Args:
+      values: Label of each class in the TSV, in the order of the class numbers; empty for
+        regression.
+      names: Name of each class, for display; empty for regression.
+      pairs: Whether the examples are pairs of texts.
+      task: Kind of task, one of `config.TASKS`.
+      mean: Mean of the labels in train.tsv, for regression.
+      std: Standard deviation of the labels in train.tsv, for regression.
+
+    Raises:
+      ValueError: The fields contradict each other.
+    """
+
+    values: list[str]
+    names: list[str]
+    pairs: bool = False
+    task: str = CLASSIFICATION
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(text, str) for text in [*self.values, *self.names]):
+            raise ValueError("a label is not a string")
+        if len(self.values) != len(self.names):
+            raise ValueError(f"{len(self.values)} labels but {len(self.names)} names")
+        if self.task not in TASKS:
+            raise ValueError(f"the task {self.task!r} is unknown")
+
+    @staticmethod
+    def numbered(classes: int) -> Labels:
+        """Return the labels of a classification whose class names are 0, 1, and so on."""
+        values = [str(number) for number in range(classes)]
+        return Labels(values, values)
+
+
+def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
+    """Return the label of each row of a table.
+
+    Args:
+      tsv: Path of the table, for error messages.
+      table: Table that `read_tsv` returned.
+
+    Raises:
+      InputError: The table has no labels.
+    """
+    if "label" not in table:
+        raise InputError(
+            "has no labels",
+            "run `bertaccum predict` on it, or choose a `split` or `file` that has labels",
+            path=tsv,
+        )
+    return table["label"]
+
+
+def class_numbers(
+    tsv: Path,
+    table: pd.DataFrame,
+    labels: Labels,
+    parts: Callable[[str], list[str]],
+    by_name: bool,
+) -> list[list[int]]:
+    """Return the class numbers of each row.
+
+    Args:
+      tsv: Path of the table, for error messages.
+      table: Table that `read_tsv` returned.
+      labels: Classes.
+      parts: Returns the labels that a cell of the label column contains.
+      by_name: Whether these are names of classes.
+
+    Raises:
+      InputError: The table has no labels, or an unknown one.
+    """
+    known = labels.names if by_name else labels.values
+    numbers = {value: number for number, value in enumerate(known)}
+    column = label_column(tsv, table)
+    of_cells = {}
+    for cell, row in zip(column, table["row"], strict=True):
+        if cell in of_cells:
+            continue
+        of_cells[cell] = [numbers.get(label, -1) for label in parts(cell)]
+        for label, number in zip(parts(cell), of_cells[cell], strict=True):
+            if number < 0:
+                raise InputError(
+                    f"label {label!r} is unknown",
+                    f"use one of {_known(labels, known)}",
+                    path=tsv,
+                    row=int(row),
+                )
+    return [of_cells[cell] for cell in column]
+
+
+def _known(labels: Labels, known: list[str]) -> str:
+    listed = ", ".join(known)
+    return listed if labels.names == known else f"{listed} ({', '.join(labels.names)})"
+
+
+def in_order(found: set[str]) -> list[str]:
+    """Return labels sorted by value if they are whole numbers, then all others as strings."""
+    return sorted(found, key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))

@@ -1,0 +1,219 @@
+"""Multi-label classification: any number of labels for each example.
+
+It is trained with sigmoid cross-entropy, averaged over the labels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
+from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
+from bertaccum.tasks.task import PLAIN, Decoding
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """A `Task` that decides for each label whether it applies to an example."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "average_precision", "loss")
+    options: ClassVar[frozenset[str]] = frozenset({"calibrate", "thresholds"})
+    problem_type: ClassVar[str] = "multi_label_classification"
+    label_shape: ClassVar[tuple[int | None, ...]] = (None,)
+    label_dtype: ClassVar[type[np.generic]] = np.float32
+
+    labels: Labels
+    decoding: Decoding = PLAIN
+    smoothing: float = 0.0
+
+    @property
+    def outputs(self) -> int:
+        """The number of labels."""
+        return len(self.labels.values)
+
+    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
+        """Return the labels in a cell, such as `a|b`; a lone separator means no label."""
+        return [part.strip() for part in cell.split(separator) if part.strip()]
+
+    def encode(
+        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+    ) -> np.ndarray:
+        """Return 1 for each label of an example and 0 for the others, [examples, labels] float32.
+
+        See `Task.encode`.
+        """
+        parts = partial(self.parts, separator=separator)
+        found = np.zeros((len(table), self.outputs), np.float32)
+        for row, numbers in enumerate(class_numbers(tsv, table, self.labels, parts, by_name)):
+            found[row, numbers] = 1
+        return found
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return the mean sigmoid cross-entropy [batch] over the labels, [batch, labels]."""
+        import tensorflow as tf
+
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        return tf.reduce_mean(losses, axis=-1)
+
+    def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return the scores that every evaluation contains, during training and afterwards.
+
+        Args:
+          logits: Logits [examples, labels].
+          labels: Labels that `encode` returned, [examples, labels].
+
+        Returns:
+          `examples` and the values of `metrics`: F1 over all decisions, the mean F1 of the labels,
+          the mean average precision of the labels that occur, and the loss; and `exact_match`, the
+          fraction of the examples whose labels are all predicted correctly.
+        """
+        from sklearn import metrics
+
+        predicted, wanted = self._predicted(logits), labels > 0
+        f1 = partial(metrics.f1_score, wanted, predicted, zero_division=0.0)
+        return {
+            "examples": len(labels),
+            "micro_f1": float(f1(average="micro")),
+            "macro_f1": float(f1(average="macro")),
+            "average_precision": self._average_precision(logits, wanted),
+            "loss": self._loss(logits, labels, self.decoding.temperature),
+            "exact_match": float(np.mean((predicted == wanted).all(axis=1))),
+        }
+
+    def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return `scores`, the calibration of all decisions and the scores of each label.
+
+        Returns:
+          The items of `scores` and of `reliability`; `temperature`; `classes`, a list of
+          `ClassScores`; and `thresholds`, the probability from which each label is predicted.
+        """
+        predicted, probabilities = self._predicted(logits), self._probabilities(logits)
+        of_decisions = np.where(probabilities >= 0.5, probabilities, 1 - probabilities)
+        correct = (probabilities >= 0.5) == (labels > 0)
+        return {
+            **self.scores(logits, labels),
+            "temperature": self.decoding.temperature,
+            **reliability(of_decisions.ravel(), correct.ravel()),
+            "classes": class_scores(self.labels.names, labels > 0, predicted),
+            "thresholds": self._thresholds().tolist(),
+        }
+
+    def fit_decoding(
+        self, logits: np.ndarray, labels: np.ndarray, calibrate: bool, thresholds: bool
+    ) -> Decoding:
+        """Return `decoding` with a fitted temperature and, for each label, the best threshold.
+
+        The best threshold has the highest F1. It lies halfway between two probabilities. A label
+        that does not occur keeps 0.5.
+        """
+        fitted = self
+        if calibrate:
+            temperature = fitted_temperature(lambda t: self._loss(logits, labels, t))
+            decoding = dataclasses.replace(self.decoding, temperature=temperature)
+            fitted = dataclasses.replace(self, decoding=decoding)
+        # Another temperature gives other probabilities, for which earlier thresholds mean nothing.
+        if not thresholds and not (calibrate and self.decoding.thresholds):
+            return fitted.decoding
+        columns = zip(fitted._probabilities(logits).T, labels.T, strict=True)
+        best = [_best_threshold(probabilities, own > 0) for probabilities, own in columns]
+        return dataclasses.replace(fitted.decoding, thresholds=best)
+
+    def predictions(self, logits: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Yield the predicted `labels`, and all `probabilities` by name."""
+        names = self.labels.names
+        rows = zip(self._predicted(logits), self._probabilities(logits), strict=True)
+        for predicted, row in rows:
+            yield {
+                "labels": self._names(predicted),
+                "probabilities": dict(zip(names, row.tolist(), strict=True)),
+            }
+
+    def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
+        """Return the examples with a wrong label whose labels have the lowest probability."""
+        predicted, probabilities = self._predicted(logits), self._probabilities(logits)
+        likelihood = np.where(labels > 0, probabilities, 1 - probabilities).prod(axis=1)
+        wrong = np.flatnonzero((predicted != (labels > 0)).any(axis=1))
+        return [
+            {
+                "index": int(i),
+                "label": SEPARATOR.join(self._names(labels[i] > 0)),
+                "prediction": SEPARATOR.join(self._names(predicted[i])),
+                "probability": float(
+                    np.where(predicted[i], probabilities[i], 1 - probabilities[i]).prod()
+                ),
+            }
+            for i in wrong[np.argsort(likelihood[wrong], kind="stable")][:count]
+        ]
+
+    def head_transform(self) -> tuple[float, float]:
+        """Return the factor and the offset that put the temperature into the logits."""
+        return 1 / self.decoding.temperature, 0.0
+
+    def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return `logits`, `probabilities` and `predicted` (Boolean), all [batch, labels]."""
+        import tensorflow as tf
+
+        probabilities = tf.sigmoid(logits / self.decoding.temperature)
+        # As in `_predicted`: a threshold lies between two float32 numbers, which may be neighbors.
+        predicted = tf.cast(probabilities, tf.float64) >= tf.constant(self._thresholds())
+        return {"logits": logits, "probabilities": probabilities, "predicted": predicted}
+
+    def _names(self, applies: np.ndarray) -> list[str]:
+        return [name for name, own in zip(self.labels.names, applies, strict=True) if own]
+
+    def _thresholds(self) -> np.ndarray:
+        """Return the thresholds [labels] float64."""
+        return np.array(self.decoding.thresholds or [0.5] * self.outputs)
+
+    def _predicted(self, logits: np.ndarray) -> np.ndarray:
+        """Return whether each label is predicted, [examples, labels] bool."""
+        return self._probabilities(logits) >= self._thresholds()
+
+    def _probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities [examples, labels] float32."""
+        import tensorflow as tf
+
+        return tf.sigmoid(logits / np.float32(self.decoding.temperature)).numpy()
+
+    def _loss(self, logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+        return mean_of(self.losses(logits / np.float32(temperature), labels))
+
+    def _average_precision(self, logits: np.ndarray, wanted: np.ndarray) -> float:
+        """Return the mean average precision of the labels that occur; NaN if logits are."""
+        from sklearn import metrics
+
+        occurring = wanted.any(axis=0)
+        if not np.isfinite(logits).all() or not occurring.any():
+            return float("nan")
+        return float(metrics.average_precision_score(wanted[:, occurring], logits[:, occurring]))
+
+
+def _best_threshold(probabilities: np.ndarray, wanted: np.ndarray) -> float:
+    """Return the threshold with the highest F1 of one label.
+
+    Args:
+      probabilities: Probability of the label for each example, [examples].
+      wanted: Whether the label applies, [examples].
+    """
+    if not wanted.any():
+        return 0.5
+    order = np.argsort(-probabilities, kind="stable")
+    ordered = probabilities[order].astype(np.float64)
+    hits = np.cumsum(wanted[order])
+    f1 = 2 * hits / (np.arange(1, len(order) + 1) + wanted.sum())
+    # Examples with the same probability are predicted together.
+    f1[:-1][ordered[:-1] == ordered[1:]] = 0
+    last = int(np.argmax(f1))
+    following = ordered[last + 1] if last + 1 < len(ordered) else 0.0
+    return float((ordered[last] + following) / 2)

@@ -1,0 +1,60 @@
+"""The labels of a data folder, which decide its task. This module does not import TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.task_names import CLASSIFICATION, REGRESSION
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels, in_order, label_column
+from bertaccum.tasks.regression import regression_labels
+from data_prep.label_kinds import refuse_scores
+from data_prep.manifest import read_manifest
+from data_prep.table import PAIR, read_rows
+from data_prep.tsv import read_tsv
+
+
+def read_labels(folder: Path, task: str | None = None) -> Labels:
+    """Return the labels of a data folder, from its manifest or else from its train.tsv.
+
+    Args:
+      folder: The data folder.
+      task: Kind of task; None for that of the manifest, or classification without a manifest.
+
+    Raises:
+      ConfigError: The manifest says that the folder was prepared for another task, or there is
+        neither a manifest nor `task` and the labels look like scores.
+      InputError: train.tsv is missing, is unusable or has fewer than two classes.
+    """
+    manifest, train = read_manifest(folder), folder / "train.tsv"
+    if manifest is not None:
+        prepared = manifest.get("task", CLASSIFICATION)
+        if task not in (None, prepared):
+            raise ConfigError(
+                f"the data were prepared with `task` {prepared}, not {task}",
+                "omit `task`, or prepare the data again",
+                path=folder,
+            )
+        task = prepared
+    kind = task or CLASSIFICATION
+    if manifest is not None and kind != REGRESSION:
+        first = next(read_rows(train), None)
+        names = [str(name) for name in manifest["labels"]]
+        numbers = [str(number) for number in range(len(names))]
+        return Labels(numbers, names, first is not None and first.pair is not None, kind)
+    table = read_tsv(train)
+    if kind == REGRESSION:
+        return regression_labels(train, table, PAIR in table)
+    parts = make_task(Labels([], [], task=kind)).parts
+    values = in_order({label for cell in set(label_column(train, table)) for label in parts(cell)})
+    if task is None:
+        refuse_scores(values, train)
+    if len(values) < 2:
+        only = f"only one class ({values[0]})" if values else "no class"
+        raise InputError(
+            f"has {only}, but a classifier needs at least two",
+            "check the label column",
+            path=train,
+        )
+    return Labels(values, values, PAIR in table, kind)

@@ -1,0 +1,180 @@
+"""Regression: one number for each example, trained with the mean squared error.
+
+The model predicts standardized labels, whose mean over train.tsv is 0 and whose standard deviation
+is 1. Scores and predictions are given in the unit of the labels, except for the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from bertaccum.errors import InputError
+from bertaccum.task_names import REGRESSION
+from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
+from bertaccum.tasks.scoring import mean_of
+from bertaccum.tasks.task import PLAIN, Decoding
+from data_prep.rows import finite_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import tensorflow as tf
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A `Task` that predicts one number for each example."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mse", "loss")
+    options: ClassVar[frozenset[str]] = frozenset()
+    problem_type: ClassVar[str] = "regression"
+    label_shape: ClassVar[tuple[int | None, ...]] = ()
+    label_dtype: ClassVar[type[np.generic]] = np.float32
+
+    labels: Labels
+    decoding: Decoding = PLAIN
+    smoothing: float = 0.0
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs, which is 1."""
+        return 1
+
+    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
+        """Return nothing, because a number contains no class labels."""
+        return []
+
+    def encode(
+        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+    ) -> np.ndarray:
+        """Return the standardized labels [examples] float32 of a table; see `Task.encode`."""
+        values = np.array(scores_in(tsv, table))
+        return ((values - self.labels.mean) / self.labels.std).astype(np.float32)
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return the squared errors [batch] of `logits` [batch, 1] and `labels` [batch]."""
+        import tensorflow as tf
+
+        return tf.math.squared_difference(logits[:, 0], labels)
+
+    def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return the scores that every evaluation contains, during training and afterwards.
+
+        Args:
+          logits: Predictions of the standardized labels, [examples, 1].
+          labels: Standardized labels, [examples].
+
+        Returns:
+          `examples` and the values of `metrics`: the Pearson and Spearman correlations, the mean
+          squared error in the squared unit of the labels, and the loss, which is the mean squared
+          error of the standardized labels; and `mean_baseline_mse`, the mean squared error of
+          always predicting the mean of train.tsv.
+        """
+        predicted, unit = logits[:, 0].astype(np.float64), self.labels.std**2
+        wanted = labels.astype(np.float64)
+        loss = mean_of((predicted - wanted) ** 2)
+        return {
+            "examples": len(labels),
+            "pearson": _pearson(predicted, wanted),
+            "spearman": _pearson(_ranks(predicted), _ranks(wanted)),
+            "mse": loss * unit,
+            "loss": loss,
+            "mean_baseline_mse": mean_of(wanted**2) * unit,
+        }
+
+    def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return `scores`."""
+        return self.scores(logits, labels)
+
+    def fit_decoding(
+        self, logits: np.ndarray, labels: np.ndarray, calibrate: bool, thresholds: bool
+    ) -> Decoding:
+        """Return `decoding`, because a number has neither a probability nor a threshold."""
+        return self.decoding
+
+    def predictions(self, logits: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Yield the predicted `score` in the unit of the labels."""
+        for value in self._in_unit(logits[:, 0]):
+            yield {"score": float(value)}
+
+    def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
+        """Return the predictions with the largest errors."""
+        predicted, wanted = self._in_unit(logits[:, 0]), self._in_unit(labels)
+        errors = np.abs(predicted - wanted)
+        return [
+            {
+                "index": int(i),
+                "label": f"{wanted[i]:.4g}",
+                "prediction": f"{predicted[i]:.4g}",
+                "error": float(errors[i]),
+            }
+            for i in np.argsort(-errors, kind="stable")[:count]
+        ]
+
+    def head_transform(self) -> tuple[float, float]:
+        """Return the factor and the offset that give predictions the unit of the labels."""
+        return self.labels.std, self.labels.mean
+
+    def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return `score` [batch], the prediction in the unit of the labels."""
+        return {"score": logits[:, 0] * self.labels.std + self.labels.mean}
+
+    def _in_unit(self, values: np.ndarray) -> np.ndarray:
+        return values.astype(np.float64) * self.labels.std + self.labels.mean
+
+
+def regression_labels(tsv: Path, table: pd.DataFrame, pairs: bool) -> Labels:
+    """Return the `Labels` of a regression, with mean and standard deviation of a table's labels.
+
+    Raises:
+      InputError: A label is not a number, or all labels are the same.
+    """
+    values = np.array(scores_in(tsv, table))
+    mean, std = float(values.mean()), float(values.std())
+    if not std > 0:
+        raise InputError(
+            f"every row has the label {values[0]:g}", "check the label column", path=tsv
+        )
+    return Labels([], [], pairs, REGRESSION, mean, std)
+
+
+def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
+    """Return the labels of a table as numbers.
+
+    Raises:
+      InputError: The table has no labels, or one that is not a finite number.
+    """
+    found = []
+    for cell, row in zip(label_column(tsv, table), table["row"], strict=True):
+        number = finite_number(cell)
+        if number is None:
+            raise InputError(
+                f"label {cell!r} is not a finite number",
+                "correct it or delete the row",
+                path=tsv,
+                row=int(row),
+            )
+        found.append(number)
+    return found
+
+
+def _pearson(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the Pearson correlation; 0 if either has a single value, NaN if one is not finite."""
+    # The mean of equal numbers may differ from them by a rounding error.
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    a, b = a - a.mean(), b - b.mean()
+    scale = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
+    return float((a * b).sum()) / scale if scale else 0.0
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks of values; equal values share their mean rank."""
+    from scipy import stats
+
+    return stats.rankdata(values)

@@ -1,0 +1,118 @@
+"""Options of a run that depend on its task: checks, and the weights of the examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from bertaccum.config import HALF, TrainConfig
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.token_store import TokenStore
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.tasks.kinds import check_options, metrics_of
+from bertaccum.tasks.labels import Labels
+
+BALANCED = "balanced"
+
+
+def check_task_options(config: TrainConfig, labels: Labels) -> None:
+    """Check the options that suit only some tasks.
+
+    Args:
+      config: Options of the run.
+      labels: Labels of the data.
+
+    Raises:
+      ConfigError: An option does not suit the task, or `class_weight` is not valid.
+    """
+    task, metrics = labels.task, metrics_of(labels.task)
+    if config.best_by not in (None, *metrics):
+        raise ConfigError(
+            f"`best_by` {config.best_by} is not a metric of the task {task}",
+            f"choose one of {', '.join(metrics)}",
+        )
+    unused = {"class_weight": None, "label_smoothing": 0.0, "calibrate": False, "thresholds": HALF}
+    check_options(task, [name for name, value in unused.items() if getattr(config, name) != value])
+    if config.class_weight not in (None, BALANCED):
+        named_weights(str(config.class_weight), labels)
+
+
+def weighted(store: TokenStore, config: TrainConfig, inputs: RunInputs) -> TokenStore:
+    """Return a token store in which the weight of each row is multiplied by that of its class.
+
+    Args:
+      store: Token store of train.tsv.
+      config: Options of the run.
+      inputs: Inputs of the run.
+
+    Raises:
+      ConfigError: The class weights are not valid.
+      InputError: All weights are zero.
+    """
+    weights = store.weights
+    if config.class_weight is not None:
+        weights = weights * class_weights(config.class_weight, inputs.labels, store.labels)
+    if not weights.any():
+        raise InputError(
+            "every row has weight 0", "raise the weights of some rows", path=inputs.tsvs[0]
+        )
+    return dataclasses.replace(store, weights=weights)
+
+
+def class_weights(option: str, labels: Labels, classes: np.ndarray) -> np.ndarray:
+    """Return the weight of the class of each example, [examples] float32.
+
+    Args:
+      option: The option `class_weight`.
+      labels: Labels of the data.
+      classes: Class numbers of the examples, [examples].
+
+    Raises:
+      ConfigError: The option names no valid weights.
+    """
+    if option != BALANCED:
+        return named_weights(option, labels)[classes]
+    counts = np.bincount(classes, minlength=len(labels.values))
+    # As in scikit-learn's `class_weight="balanced"`: examples / (classes * examples of the class).
+    return (len(classes) / (len(counts) * counts[classes])).astype(np.float32)
+
+
+def named_weights(option: str, labels: Labels) -> np.ndarray:
+    """Return the weight of each class, [classes] float32.
+
+    Args:
+      option: Weights in the form `NAME=W,NAME=W`; 1 for the classes that it does not name.
+      labels: Labels of the data.
+
+    Raises:
+      ConfigError: A part of the option does not have this form, or no weight is above 0.
+    """
+    weights: dict[str, float] = {}
+    for part in option.split(","):
+        name, _, number = part.rpartition("=")
+        name = name.strip()
+        if name not in labels.names or name in weights:
+            wrong = "is named twice" if name in weights else "is not a class"
+            raise ConfigError(
+                f"`class_weight` {option}: {name or part!r} {wrong}",
+                f"pass {BALANCED}, or NAME=W for some of the classes {', '.join(labels.names)}",
+            )
+        weights[name] = _weight(number, option)
+    found = [weights.get(name, 1.0) for name in labels.names]
+    if not any(found):
+        raise ConfigError(f"`class_weight` {option} gives every class weight 0", "raise one")
+    return np.array(found, np.float32)
+
+
+def _weight(number: str, option: str) -> float:
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = math.nan
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ConfigError(
+            f"`class_weight` {option}: {number!r} is not a weight", "use a number of at least 0"
+        )
+    return weight

@@ -1,0 +1,175 @@
+"""Turns a source into the rows of each split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertaccum.config import SPLITS
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.prepare_config import PrepareConfig
+from bertaccum.progress import Progress
+from bertaccum.task_names import CLASSIFICATION, REGRESSION
+from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
+from data_prep.findings import findings, rows_to_keep
+from data_prep.label_kinds import LabelKind, label_cells, label_kind
+from data_prep.rows import Part, Rows, Source, gather
+from data_prep.split import split_rows
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """The rows of a split, ready to be written.
+
+    Args:
+      columns: The names of the columns.
+      labels: The cell of the first column of each row, or None if the rows have no labels.
+      texts: The other cells of each row, separated by tabs.
+    """
+
+    columns: list[str]
+    labels: list[bytes] | None
+    texts: list[bytes]
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The splits of a source.
+
+    Args:
+      splits: The rows of each split, in the order of `SPLITS`.
+      kind: The labels.
+      findings: Counts of unusual rows, for the manifest.
+    """
+
+    splits: dict[str, SplitRows]
+    kind: LabelKind
+    findings: dict[str, Any]
+
+
+def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assembled:
+    """Read all rows of a source, and split the training rows.
+
+    Args:
+      source: The source.
+      config: Options of `prepare`.
+      progress: Called while the rows are read.
+
+    Raises:
+      ConfigError: `task` is needed, or the layout cannot hold the rows.
+      InputError: The rows cannot be used.
+    """
+    rows = gather(source.train, "training", progress)
+    given = {name: gather(part, name, progress) for name, part in source.given.items()}
+    _check_pairs(source, rows, given)
+    kind = label_kind(
+        source.train, rows, config.task or source.task, source.order, source.separator
+    )
+    if config.layout == "cola":
+        _check_cola(rows, kind)
+    cells = label_cells(kind, source.train, rows)
+    splits = {
+        name: split_of(found, label_cells(kind, source.given[name], found) or None)
+        for name, found in given.items()
+    }
+    apart = [text for found in given.values() for text in found.texts]
+    kept = rows_to_keep(rows.texts, apart, config.drop_duplicates)
+    splits |= _held_out(source, rows, cells, kept, kind, config)
+    found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
+    return Assembled({name: splits[name] for name in SPLITS if name in splits}, kind, found)
+
+
+def split_of(
+    rows: Rows, cells: Sequence[bytes] | None, wanted: Sequence[int] | None = None
+) -> SplitRows:
+    """Return the rows of a split.
+
+    Args:
+      rows: The rows of the source.
+      cells: The cell of the label of each row, or None if the rows have no labels.
+      wanted: The positions of the rows of the split, in order. None means all rows.
+    """
+    wanted = range(len(rows.texts)) if wanted is None else wanted
+    columns = [TEXT, PAIR][: 1 + rows.pairs] + [WEIGHT] * bool(rows.weights)
+    texts = [rows.texts[row] for row in wanted]
+    if rows.weights:
+        weights = (repr(rows.weights[row]).encode() for row in wanted)
+        texts = [b"%s\t%s" % cells for cells in zip(texts, weights, strict=True)]
+    labels = None if cells is None else [cells[row] for row in wanted]
+    return SplitRows([LABEL] * (labels is not None) + columns, labels, texts)
+
+
+def _check_pairs(source: Source, rows: Rows, given: Mapping[str, Rows]) -> None:
+    for name, found in given.items():
+        if found.pairs != rows.pairs:
+            kinds = {True: "pairs of texts", False: "single texts"}
+            raise InputError(
+                f"has {kinds[found.pairs]}, but the training rows are {kinds[rows.pairs]}",
+                "give both files the same columns",
+                path=source.given[name].where,
+            )
+
+
+def _check_cola(rows: Rows, kind: LabelKind) -> None:
+    for applies, what in (
+        (rows.pairs, "second texts"),
+        (bool(rows.weights), "weights"),
+        (kind.task == REGRESSION, "scores"),
+        (kind.task != CLASSIFICATION, "several labels"),
+    ):
+        if applies:
+            raise ConfigError(f"`layout` cola has no column for {what}", "use `layout` plain")
+
+
+def _held_out(
+    source: Source,
+    rows: Rows,
+    cells: Sequence[bytes],
+    kept: Sequence[int],
+    kind: LabelKind,
+    config: PrepareConfig,
+) -> dict[str, SplitRows]:
+    """Split the training rows that are kept; return the rows of each split, keyed by its name."""
+    own = [cells[row] for row in kept]
+    _check_kept(source.train, kind, own)
+    shares = {"test": config.test_fraction, "dev": config.dev_fraction}
+    shares = {name: part for name, part in shares.items() if part and name not in source.given}
+    texts = [rows.texts[row] for row in kept]
+    splits = split_rows(texts, kind.groups(own), shares, config.seed)
+    for name in shares:
+        if not splits[name]:
+            raise InputError(
+                f"has too few different texts to hold out any of them as {name}.tsv",
+                "add rows with other texts: rows with the same text stay in one split",
+                path=source.train.where,
+            )
+    _check_weights(source.train, rows, [kept[number] for number in splits["train"]])
+    return {
+        name: split_of(rows, cells, [kept[number] for number in split])
+        for name, split in splits.items()
+    }
+
+
+def _check_kept(part: Part, kind: LabelKind, cells: list[bytes]) -> None:
+    if not cells:
+        raise InputError(
+            "all its texts are also in the test set",
+            "choose another `test_file`, or replace the option with `test_fraction` 0.1",
+            path=part.where,
+        )
+    if problem := kind.problem(cells):
+        raise InputError(
+            f"{problem} after duplicates are dropped",
+            "add rows of other classes, or keep duplicates with `drop_duplicates=False`",
+            path=part.where,
+        )
+
+
+def _check_weights(part: Part, rows: Rows, train: Sequence[int]) -> None:
+    if rows.weights and not any(rows.weights[row] for row in train):
+        raise InputError(
+            "the weight of every training row is 0",
+            "choose another `weight_column`, or correct the weights",
+            path=part.where,
+        )

@@ -1,0 +1,233 @@
+"""Chooses the columns of a table, and makes an example of the cells of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from bertaccum.errors import ConfigError, InputError
+from data_prep.rows import LABEL_SEPARATOR, Row, finite_number
+
+TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
+_YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Options for reading a table.
+
+    Args:
+      text_column: Name of the text column, or its number counted from 1.
+      label_column: Name or number of the class column. None reads texts without classes.
+      pair_column: Name or number of the column with the second text of each pair. None reads
+        `text_pair` if there is such a column, and single texts otherwise.
+      delimiter: Character that separates the columns. None detects it.
+      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
+        otherwise.
+      weight_column: Name or number of the column with the weight of each row. None reads no
+        weights, except those of a file that `prepare` wrote.
+      label_columns: Names or numbers of columns that contain 1 if the label with the column's name
+        applies to the row, else 0. They replace `label_column`.
+      label_separator: Separates the labels of a row; it joins those of `label_columns`.
+      weight_if_named: Whether a column named `weight` contains weights if `weight_column` is None.
+    """
+
+    text_column: str = TEXT
+    label_column: str | None = LABEL
+    delimiter: str | None = None
+    encoding: str | None = None
+    pair_column: str | None = None
+    weight_column: str | None = None
+    label_columns: tuple[str, ...] = ()
+    label_separator: str = LABEL_SEPARATOR
+    weight_if_named: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """The requested columns."""
+        return [column for _, column in self.named]
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """The requested columns, each with the name of the option that requests it."""
+        label: list[tuple[str, str | None]] = [("label_column", self.label_column)]
+        wanted: list[tuple[str, str | None]] = [
+            ("text_column", self.text_column),
+            *([("label_columns", column) for column in self.label_columns] or label),
+            ("text_pair_column", self.pair_column),
+            ("weight_column", self.weight_column),
+        ]
+        return [(option, column) for option, column in wanted if column is not None]
+
+    @property
+    def has_usual_columns(self) -> bool:
+        """Whether the columns have their default names; only then is the CoLA layout accepted."""
+        usual = self.text_column == TEXT and self.label_column in (LABEL, None)
+        return usual and not (self.pair_column or self.weight_column or self.label_columns)
+
+
+class Picks(NamedTuple):
+    """Positions of the requested columns, counted from 0.
+
+    Attributes:
+      text: The text.
+      label: The label, or None.
+      pair: The second text, or None.
+      weight: The weight, or None.
+      flags: The name and the position of each column of 0 and 1.
+      separator: Joins the names of the columns that contain 1.
+      prepared: Whether `prepare` has already checked the rows.
+    """
+
+    text: int
+    label: int | None = None
+    pair: int | None = None
+    weight: int | None = None
+    flags: tuple[tuple[str, int], ...] = ()
+    separator: str = LABEL_SEPARATOR
+    prepared: bool = False
+
+    @property
+    def used(self) -> list[int]:
+        """The positions, without repetition."""
+        found = [self.text, self.label, self.pair, self.weight, *(p for _, p in self.flags)]
+        return list(dict.fromkeys(position for position in found if position is not None))
+
+    def moved(self, new: Mapping[int | None, int]) -> Picks:
+        """Return these columns at other positions, which are keyed by the present ones."""
+        return self._replace(
+            text=new[self.text],
+            label=new.get(self.label),
+            pair=new.get(self.pair),
+            weight=new.get(self.weight),
+            flags=tuple((name, new[position]) for name, position in self.flags),
+        )
+
+    def numbered(self, columns: Sequence[str]) -> Picks:
+        """Return these columns with `columns` as the names of labels, for a file without header."""
+        pairs = zip(columns, self.flags, strict=True)
+        return self._replace(flags=tuple((column, flag[1]) for column, flag in pairs))
+
+
+def named_picks(
+    names: Sequence[str], reading: Reading, path: Path, prepared: bool = False
+) -> Picks:
+    """Find the requested columns in the header of a file.
+
+    Args:
+      names: The names of all columns.
+      reading: The requested columns.
+      path: The file, for error messages.
+      prepared: Whether `prepare` wrote the file; it may then have no labels, and its weights are
+        read.
+
+    Raises:
+      ConfigError: There is no such column, or two options request the same one.
+    """
+    wanted = reading.named
+    if reading.pair_column is None and names.count(PAIR) == 1:
+        wanted.append(("text_pair_column", PAIR))
+    if prepared and LABEL not in names:
+        wanted = [one for one in wanted if one != ("label_column", LABEL)]
+    named = reading.weight_column is None and WEIGHT in names
+    if named and (prepared or reading.weight_if_named):
+        wanted.append(("weight_column", WEIGHT))
+    taken: dict[int, tuple[str, str]] = {}
+    for option, column in wanted:
+        position = _position(option, column, names, path)
+        if position in taken:
+            first, other = taken[position]
+            raise ConfigError(
+                f"`{first}` {other} and `{option}` {column} are the same column",
+                "choose two different columns",
+                path=path,
+            )
+        taken[position] = option, column
+    at = {option: position for position, (option, _) in taken.items()}
+    flags = [position for position, (option, _) in taken.items() if option == "label_columns"]
+    return Picks(
+        at["text_column"],
+        at.get("label_column"),
+        at.get("text_pair_column"),
+        at.get("weight_column"),
+        _flags(flags, names, reading.label_separator, path),
+        reading.label_separator,
+        prepared,
+    )
+
+
+def _flags(
+    positions: list[int], names: Sequence[str], separator: str, path: Path
+) -> tuple[tuple[str, int], ...]:
+    labels = [names[position] or str(position + 1) for position in positions]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(
+                f"two of the columns of `label_columns` are named {label!r}",
+                "rename one",
+                path=path,
+            )
+        if separator in label:
+            raise ConfigError(
+                f"the column name {label!r} contains the `label_separator` {separator!r}",
+                "choose another `label_separator`",
+                path=path,
+            )
+    return tuple(zip(labels, positions, strict=True))
+
+
+def _position(option: str, column: str, names: Sequence[str], path: Path) -> int:
+    if column.isdecimal():
+        if not 1 <= int(column) <= len(names):
+            raise ConfigError(
+                f"`{option}` {column} is not one of the columns 1 to {len(names)}",
+                "count columns from 1",
+                path=path,
+            )
+        return int(column) - 1
+    if names.count(column) != 1:
+        times = "occurs more than once" if column in names else "does not occur"
+        raise ConfigError(
+            f"the column {column!r} of `{option}` {times} in the header,"
+            f" which is: {', '.join(names)[:200]}",
+            "choose another column, or pass its number, counted from 1",
+            path=path,
+        )
+    return names.index(column)
+
+
+def example(row: int, cells: Sequence[str], picks: Picks, path: Path) -> Row:
+    """Return the example in a row of a table.
+
+    Raises:
+      InputError: The row lacks a label or a second text, or has an invalid weight, 0 or 1.
+    """
+    label = None if picks.label is None else cells[picks.label].strip()
+    if label == "":
+        raise InputError("has no label", "add one or delete the row", path=path, row=row)
+    if picks.flags:
+        applies = [name for name, at in picks.flags if _is_set(row, name, cells[at], path)]
+        label = picks.separator.join(applies) or picks.separator
+    pair = None if picks.pair is None else cells[picks.pair]
+    if pair is not None and not pair.strip() and not picks.prepared:
+        raise InputError("has no second text", "add one or delete the row", path=path, row=row)
+    weight = None if picks.weight is None else _weight(row, cells[picks.weight], path)
+    return Row(row, label, cells[picks.text], pair, weight)
+
+
+def _is_set(row: int, name: str, cell: str, path: Path) -> bool:
+    value = cell.strip().lower()
+    if value not in _YES and value not in _NO:
+        what = f"the column {name!r} contains {cell[:40]!r}, which is neither 0 nor 1"
+        raise InputError(what, "correct it or delete the row", path=path, row=row)
+    return value in _YES
+
+
+def _weight(row: int, cell: str, path: Path) -> float:
+    weight = finite_number(cell)
+    if weight is None or weight < 0:
+        what = f"the weight {cell.strip()[:40]!r} is not a finite number of at least 0"
+        raise InputError(what, "correct it or delete the row", path=path, row=row)
+    return weight

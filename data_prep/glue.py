@@ -1,0 +1,200 @@
+"""The folders of GLUE and XNLI, as downloaded, as a source of `prepare`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import sha256
+from bertaccum.prepare_config import PrepareConfig
+from bertaccum.progress import Note
+from bertaccum.task_names import CLASSIFICATION, REGRESSION
+from data_prep.glue_tables import (
+    COLA,
+    MRPC,
+    TASKS_OF_GLUE,
+    XNLI,
+    GlueTask,
+    id_pairs,
+    labeled_rows,
+    language_rows,
+    plain_name,
+    unlabeled_rows,
+)
+from data_prep.rows import Part, Row, Source
+
+_GLUE_SITE, _XNLI_SITE = "gluebenchmark.com", "the XNLI page of its authors"
+_CORPUS_TRAIN = "in_domain_train.tsv"
+_CORPUS_DEV = ("in_domain_dev.tsv", "out_of_domain_dev.tsv")
+_MSR_TRAIN, _MSR_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"
+_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
+_ENGLISH = "en"
+
+Reader = Callable[[Note], Iterator[Row]]
+
+
+@dataclass(frozen=True)
+class _File:
+    """The files of one split.
+
+    Args:
+      paths: The files, in the order in which they are read.
+      read: Returns the rows of the split.
+      labeled: Whether the rows have labels.
+    """
+
+    paths: list[Path]
+    read: Reader
+    labeled: bool = True
+
+
+def glue_options(config: PrepareConfig) -> dict[str, Any]:
+    """Return the options and the checksums of the files that determine the result.
+
+    Raises:
+      ConfigError: There is no such data set.
+      InputError: A file is missing.
+    """
+    task = _task_of(config)
+    options: dict[str, Any] = {"dataset": task.name}
+    if task is XNLI:
+        options["language"] = config.language or _ENGLISH
+    paths = dict.fromkeys(path for file in _files(config, task).values() for path in file.paths)
+    return options | {f"{path.name}_sha256": sha256(path) for path in paths}
+
+
+def glue_source(config: PrepareConfig, note: Note) -> Source:
+    """Return the rows of a folder of GLUE; its dev and test sets become splits.
+
+    Raises:
+      ConfigError: There is no such data set.
+      InputError: A file is missing.
+    """
+    task = _task_of(config)
+    files = _files(config, task)
+    parts = {
+        split: Part(file.paths[0], file.read(note), may_lack_labels=not file.labeled)
+        for split, file in files.items()
+    }
+    if "dev" not in files:
+        note(
+            f"{files['train'].paths[0].parent}: there is no {_DEV_IDS[0]}, so `dev_fraction` of the"
+            " training rows become dev.tsv"
+        )
+    language = f" in the language {config.language or _ENGLISH}" if task is XNLI else ""
+    known = {"dataset": task.name, "submission": dict(task.submissions)}
+    return Source(
+        description=f"{task.name}{language}, as downloaded",
+        train=parts.pop("train"),
+        test=parts.pop("test", None),
+        more=parts,
+        task=CLASSIFICATION if task.classes else REGRESSION,
+        order=task.classes,
+        facts={} if task is XNLI else {"glue": known | {"labels": list(task.classes)}},
+    )
+
+
+def _task_of(config: PrepareConfig) -> GlueTask:
+    assert config.dataset is not None  # PrepareConfig checks this.
+    for task in TASKS_OF_GLUE:
+        if plain_name(task.name) == plain_name(config.dataset):
+            if task is not XNLI and config.language is not None:
+                raise ConfigError(
+                    f"`language` cannot be used with `dataset` {task.name}", "omit `language`"
+                )
+            return task
+    names = ", ".join(task.name.lower() for task in TASKS_OF_GLUE)
+    raise ConfigError(f"`dataset` {config.dataset} is unknown", f"choose one of {names}")
+
+
+def _files(config: PrepareConfig, task: GlueTask) -> dict[str, _File]:
+    assert config.folder is not None  # PrepareConfig checks this.
+    root = Path(config.folder)
+    if not root.is_dir():
+        raise InputError("there is no such folder", "check `folder`", path=root)
+    if task is XNLI:
+        return _xnli_files(root, config.language or _ENGLISH)
+    folder = _own_folder(root, task)
+    if task is MRPC and (folder / _MSR_TRAIN).exists() and not (folder / "train.tsv").exists():
+        return _microsoft_files(folder)
+    if task is COLA and (folder / _CORPUS_TRAIN).exists() and not (folder / "train.tsv").exists():
+        return _corpus_files(folder)
+    paths = {split: _existing([folder / name], task) for split, name in task.files.items()}
+    return {split: _glue_file(split, path, task) for split, path in paths.items()}
+
+
+def _own_folder(root: Path, task: GlueTask) -> Path:
+    """Return the folder of a data set, which is `root` or a folder in it."""
+    inside = (path for path in sorted(root.iterdir()) if path.is_dir())
+    return next((path for path in inside if plain_name(path.name) == plain_name(task.name)), root)
+
+
+def _existing(candidates: list[Path], task: GlueTask) -> Path:
+    for path in candidates:
+        if path.is_file():
+            return path
+    site = _XNLI_SITE if task is XNLI else _GLUE_SITE
+    raise InputError(
+        "there is no such file",
+        f"download {task.name} from {site} and pass its folder with `folder`",
+        path=candidates[0],
+    )
+
+
+def _glue_file(split: str, path: Path, task: GlueTask) -> _File:
+    if split.startswith("test"):
+        return _File([path], lambda note: unlabeled_rows(path, task), labeled=False)
+    return _File([path], partial(_labeled, [path], task))
+
+
+def _labeled(paths: list[Path], task: GlueTask, note: Note) -> Iterator[Row]:
+    parts = (labeled_rows(path, (), task, note, task.headless) for path in paths)
+    return (row for _, row in chain.from_iterable(parts))
+
+
+def _corpus_files(folder: Path) -> dict[str, _File]:
+    """Return the files of the CoLA corpus, of which GLUE's are copies; it has no test set."""
+    train = [folder / _CORPUS_TRAIN]
+    dev = [_existing([folder / name], COLA) for name in _CORPUS_DEV]
+    return {
+        "train": _File(train, partial(_labeled, train, COLA)),
+        "dev": _File(dev, partial(_labeled, dev, COLA)),
+    }
+
+
+def _microsoft_files(folder: Path) -> dict[str, _File]:
+    """Return the files of Microsoft's corpus; GLUE's list of identifiers makes some rows dev."""
+    train, test = folder / _MSR_TRAIN, _existing([folder / _MSR_TEST], MRPC)
+    listed = [folder / name for name in _DEV_IDS if (folder / name).is_file()][:1]
+
+    def read(is_dev: bool, note: Note) -> Iterator[Row]:
+        ids = id_pairs(listed[0]) if listed else set()
+        for cells, row in labeled_rows(train, ("#1 ID", "#2 ID"), MRPC, note):
+            if (tuple(cells) in ids) == is_dev:
+                yield row
+
+    files = {"train": _File([train, *listed], partial(read, False))}
+    files["test"] = _File([test], lambda note: unlabeled_rows(test, MRPC), labeled=False)
+    return files | ({"dev": _File([train], partial(read, True))} if listed else {})
+
+
+def _xnli_files(root: Path, language: str) -> dict[str, _File]:
+    name = f"multinli/multinli.train.{language}.tsv"
+    train = _existing([root / "XNLI-MT-1.0" / name, root / name], XNLI)
+    dev, test = (
+        _existing([root / "XNLI-1.0" / f"xnli.{split}.tsv", root / f"xnli.{split}.tsv"], XNLI)
+        for split in ("dev", "test")
+    )
+    # The training files have other names for the same columns.
+    translated = dataclasses.replace(XNLI, texts=("premise", "hypo"), label="label")
+    return {
+        "train": _File([train], partial(_labeled, [train], translated)),
+        "dev": _File([dev], lambda note: language_rows(dev, language)),
+        "test": _File([test], lambda note: language_rows(test, language)),
+    }

@@ -1,0 +1,243 @@
+"""Turns the labels of a source into the cells of the label column, for each kind of task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from data_prep.rows import LABEL_SEPARATOR, Part, Rows, finite_number
+
+
+class LabelKind(Protocol):
+    """The labels of one kind of task.
+
+    Attributes:
+      task: The kind of task.
+      labels: Source labels in the order of the class numbers; empty for scores.
+    """
+
+    task: str
+    labels: list[str]
+
+    def cell(self, label: str, part: Part, row: int) -> str:
+        """Return the cell of a source label.
+
+        Args:
+          label: The source label.
+          part: The source of the row, for error messages.
+          row: The number of the row, for error messages.
+
+        Raises:
+          InputError: The label cannot be used.
+        """
+        ...
+
+    def groups(self, cells: Sequence[bytes]) -> list[int]:
+        """Return a number for each row; the splits have the same share of each number."""
+        ...
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        """Return why a model cannot be trained on these rows, or None if it can."""
+        ...
+
+    def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
+        """Return statistics of the labels of a split, for the manifest."""
+        ...
+
+
+def label_kind(
+    part: Part, rows: Rows, task: str | None, order: Sequence[str], separator: str
+) -> LabelKind:
+    """Return the labels of the training rows.
+
+    Args:
+      part: The source of the training rows.
+      rows: The training rows.
+      task: The kind of task. None means classification, unless the labels look like scores.
+      order: Source labels in the order of the class numbers. If it is empty, they are sorted: by
+        value if all are integers, otherwise as strings.
+      separator: Separates the labels of a row in a multi-label task.
+
+    Raises:
+      ConfigError: `task` is None and the labels look like scores.
+      InputError: The training rows have only one class, one score or one label.
+    """
+    if task is None:
+        refuse_scores(rows.classes, part.where)
+    if task == REGRESSION:
+        return _Scores(part, rows)
+    return (_LabelSets if task == MULTI_LABEL else _Classes)(part, rows, order, separator)
+
+
+def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
+    """Return the cell of each row; rows with the same label share one object.
+
+    Raises:
+      InputError: A label cannot be used.
+    """
+    by_code = [kind.cell(label, part, row).encode() for label, row in rows.classes.items()]
+    return [by_code[code] for code in rows.codes]
+
+
+def refuse_scores(labels: Iterable[str], where: str | Path) -> None:
+    """Check that the labels of a task that the user did not name look like classes.
+
+    Args:
+      labels: The different labels of the training rows.
+      where: The file or the name of the data set that contains them.
+
+    Raises:
+      ConfigError: All labels are finite numbers, and at least one is not a whole number.
+    """
+    numbers = {label: finite_number(label) for label in labels}
+    score = next((label for label, n in numbers.items() if n is not None and n % 1), None)
+    if score is not None and None not in numbers.values():
+        raise ConfigError(
+            f"labels such as {score!r} look like scores",
+            "pass `task` regression, or `task` classification if they are classes",
+            path=where,
+        )
+
+
+def _sorted(labels: Iterable[str]) -> list[str]:
+    try:
+        return sorted(labels, key=lambda label: (int(label), label))
+    except ValueError:
+        return sorted(labels)
+
+
+def _refuse_unknown(label: str, part: Part, row: int) -> InputError:
+    return InputError(
+        f"the label {label!r} does not occur in the training rows",
+        "correct it, or add training rows of that class",
+        path=part.where,
+        row=row,
+    )
+
+
+class _Classes:
+    """One class for each row."""
+
+    task = CLASSIFICATION
+
+    def __init__(self, part: Part, rows: Rows, order: Sequence[str], _: str) -> None:
+        if len(rows.classes) == 1:
+            raise InputError(
+                f"every row has the label {next(iter(rows.classes))!r}",
+                "add rows of at least one other class",
+                path=part.where,
+            )
+        self.labels = list(order) or _sorted(rows.classes)
+        self._cells = {label: str(number) for number, label in enumerate(self.labels)}
+
+    def cell(self, label: str, part: Part, row: int) -> str:
+        if label not in self._cells:
+            raise _refuse_unknown(label, part, row)
+        return self._cells[label]
+
+    def groups(self, cells: Sequence[bytes]) -> list[int]:
+        return [int(cell) for cell in cells]
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        return "has rows of only one class" if len(set(cells)) == 1 else None
+
+    def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
+        counted = Counter(cells)
+        classes = {name: counted[b"%d" % number] for number, name in enumerate(names)}
+        return {"rows": len(cells), "classes": classes}
+
+
+class _Scores:
+    """A finite number for each row."""
+
+    task = REGRESSION
+
+    def __init__(self, part: Part, rows: Rows) -> None:
+        self.labels: list[str] = []
+        cells = {self.cell(label, part, row) for label, row in rows.classes.items()}
+        if len(cells) == 1:
+            raise InputError(
+                f"every row has the score {next(iter(cells))}",
+                "add rows with other scores",
+                path=part.where,
+            )
+
+    def cell(self, label: str, part: Part, row: int) -> str:
+        score = finite_number(label)
+        if score is None:
+            raise InputError(
+                f"the label {label[:40]!r} is not a finite number",
+                "write a number such as 3.5, delete the row, or omit `task` regression",
+                path=part.where,
+                row=row,
+            )
+        return repr(score)
+
+    def groups(self, cells: Sequence[bytes]) -> list[int]:
+        return [0] * len(cells)
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        return "has rows of only one score" if len(set(cells)) == 1 else None
+
+    def counts(self, cells: Sequence[bytes], _: Sequence[str]) -> dict[str, Any]:
+        scores = np.array([float(cell) for cell in cells])
+        statistics = {
+            name: float(getattr(scores, name)()) for name in ("mean", "std", "min", "max")
+        }
+        return {"rows": len(cells), **statistics}
+
+
+class _LabelSets:
+    """Any number of labels for each row."""
+
+    task = MULTI_LABEL
+
+    def __init__(self, part: Part, rows: Rows, order: Sequence[str], separator: str) -> None:
+        self._separator = separator
+        found = {label for labels in rows.classes for label in self._split(labels)}
+        if len(found) < 2:
+            only = f"only one label ({next(iter(found))!r})" if found else "no row with a label"
+            raise InputError(
+                f"has {only}",
+                "add rows of other labels, or choose another `label_separator`",
+                path=part.where,
+            )
+        self.labels = list(order) or _sorted(found)
+        self._numbers = {label: number for number, label in enumerate(self.labels)}
+
+    def _split(self, labels: str) -> list[str]:
+        return [label for part in labels.split(self._separator) if (label := part.strip())]
+
+    def cell(self, label: str, part: Part, row: int) -> str:
+        applying = self._split(label)
+        for one in applying:
+            if one not in self._numbers:
+                raise _refuse_unknown(one, part, row)
+        numbers = sorted({self._numbers[one] for one in applying})
+        return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
+
+    def groups(self, cells: Sequence[bytes]) -> list[int]:
+        return [0] * len(cells)
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        few = len(set().union(*map(_numbers, set(cells)))) < 2
+        return "has fewer than two different labels" if few else None
+
+    def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
+        counted = Counter(number for cell in cells for number in _numbers(cell))
+        classes = {name: counted[b"%d" % number] for number, name in enumerate(names)}
+        return {
+            "rows": len(cells),
+            "classes": classes,
+            "without_label": sum(not _numbers(cell) for cell in cells),
+        }
+
+
+def _numbers(cell: bytes) -> list[bytes]:
+    return [number for number in cell.split(LABEL_SEPARATOR.encode()) if number]

@@ -1,0 +1,62 @@
+"""The user's own tables and folders as a source of `prepare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertaccum.prepare_config import PrepareConfig
+from bertaccum.progress import Note
+from bertaccum.settings import column_names, delimiter_character
+from bertaccum.task_names import MULTI_LABEL
+from data_prep.columns import Reading
+from data_prep.rows import Part, Source
+from data_prep.table import digest, read_rows
+
+
+def own_options(config: PrepareConfig) -> dict[str, Any]:
+    """Return the options and the checksums of the files that determine the result."""
+    options: dict[str, Any] = {
+        "text_column": config.text_column,
+        "label_column": config.label_column,
+        "test_fraction": config.test_fraction,
+        "delimiter": delimiter_character(config.delimiter),
+        "encoding": config.encoding,
+    }
+    options |= _input("train_file", config.train_file)
+    return options | _input("test_file", config.test_file)
+
+
+def _input(option: str, name: str | None) -> dict[str, str]:
+    if name is None:
+        return {}
+    path = Path(name)
+    return {option: path.name, f"{option}_sha256": digest(path)}
+
+
+def own_source(config: PrepareConfig, note: Note) -> Source:
+    """Return the rows of `train_file` and, if given, `test_file`."""
+    assert config.train_file is not None  # PrepareConfig checks this.
+    train, test = Path(config.train_file), config.test_file and Path(config.test_file)
+    files = train.name if not test else f"{train.name} and {test.name}"
+    return Source(
+        description=f"your own texts ({files})",
+        train=_part(train, config, note),
+        test=_part(test, config, note) if test else None,
+        task=MULTI_LABEL if config.label_columns else None,
+        separator=config.label_separator,
+    )
+
+
+def _part(path: Path, config: PrepareConfig, note: Note) -> Part:
+    reading = Reading(
+        config.text_column,
+        config.label_column,
+        delimiter_character(config.delimiter),
+        config.encoding,
+        config.text_pair_column,
+        config.weight_column,
+        column_names(config.label_columns),
+        config.label_separator,
+    )
+    return Part(path, read_rows(path, reading, note))

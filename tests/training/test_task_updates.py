@@ -1,0 +1,327 @@
+"""Each kind of task and each loss: the same updates for any micro-batch, replicas, OOM or kill.
+
+All tests use one table of cases. The reference is a plain tf_keras loop over whole windows, whose
+losses and weighted means are computed by tf_keras.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from scripted import CountedPasses, under
+from small import scatter, write_small_task
+
+from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_inputs import encoder_inputs, logits_of
+from bertaccum.bert.tokenizer import unpack
+from bertaccum.config import TrainConfig
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import make_window, window_rows
+from bertaccum.planning.batch_plan import make_plan
+from bertaccum.progress import silent
+from bertaccum.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.tasks.head import build_classifier
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.saved_classifier import load_best
+from bertaccum.training.events import OutOfMemory, Updated
+from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.run_folder import RunFolder
+from bertaccum.training.step import make_update
+from bertaccum.training.task_options import class_weights
+from bertaccum.training.train import resume, train
+
+TINY = EncoderConfig(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    vocab_size=50,
+    max_position_embeddings=32,
+)
+CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
+UPDATES = 10
+KERAS = tf_keras.losses
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of task, or a loss.
+
+    Args:
+      labels: Labels of the dataset.
+      label: Returns the cell of the label column for the row with a number.
+      loss: tf_keras' loss of each example, given labels and logits.
+      options: Options of `train`.
+      row_weights: Whether the rows have weights.
+    """
+
+    labels: Labels
+    label: Callable[[int], str]
+    loss: Callable[[Any, Any], tf.Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+    row_weights: bool = False
+
+
+def crossentropy(labels: Any, logits: Any) -> tf.Tensor:
+    return KERAS.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def smoothed(labels: Any, logits: Any) -> tf.Tensor:
+    targets = tf.one_hot(labels, logits.shape[1])
+    return KERAS.categorical_crossentropy(targets, logits, from_logits=True, label_smoothing=0.1)
+
+
+def squared(labels: Any, logits: Any) -> tf.Tensor:
+    return KERAS.mean_squared_error(labels[:, tf.newaxis], logits)
+
+
+def sigmoid(labels: Any, logits: Any) -> tf.Tensor:
+    return KERAS.binary_crossentropy(labels, logits, from_logits=True)
+
+
+THREE = Labels.numbered(3)
+PAIRS = dataclasses.replace(THREE, pairs=True)
+SCORES = Labels([], [], task=REGRESSION, mean=2.0, std=0.8)
+SETS = dataclasses.replace(Labels.numbered(4), task=MULTI_LABEL)
+
+
+def rare(row: int) -> str:
+    """Return class 0 for most rows, so that the windows' class weights differ."""
+    return "0" if row % 5 else str(1 + row % 2)
+
+
+def cyclic(row: int) -> str:
+    return str(row % 3)
+
+
+def several(row: int) -> str:
+    return "|".join(str(n) for n in range(4) if row >> n & 1) or "|"
+
+
+CASES = {
+    "single": Case(THREE, cyclic, crossentropy),
+    "pair": Case(PAIRS, cyclic, crossentropy),
+    "regression": Case(SCORES, lambda row: f"{1 + row % 7 / 3:.3f}", squared),
+    "multi-label": Case(SETS, several, sigmoid),
+    "row weights": Case(THREE, cyclic, crossentropy, row_weights=True),
+    "class weights": Case(THREE, rare, crossentropy, {"class_weight": "balanced"}),
+    "smoothed": Case(THREE, cyclic, smoothed, {"label_smoothing": 0.1}),
+    "weighted pairs of scores": Case(
+        dataclasses.replace(SCORES, pairs=True), lambda row: f"{row % 9 / 2}", squared, {}, True
+    ),
+    "all weights": Case(
+        THREE, rare, smoothed, {"class_weight": "1=3,2=0.5", "label_smoothing": 0.1}, True
+    ),
+}
+BY_NAME = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+
+
+def row_weight(row: int) -> float:
+    """Return a weight from 0 to 4; some rows have weight 0."""
+    return row * 7 % 9 / 2
+
+
+def encoded(case: Case, store: TokenStore) -> TokenStore:
+    """Return a store with the labels, the weights and, for pairs, the segments of a case."""
+    import pandas as pd
+
+    rows = range(len(store))
+    table = pd.DataFrame({"row": rows, "label": [case.label(row) for row in rows]})
+    labels = make_task(case.labels).encode(Path("train.tsv"), table)
+    weights = np.array([row_weight(row) if case.row_weights else 1 for row in rows], np.float32)
+    if option := case.options.get("class_weight"):
+        weights = weights * class_weights(option, case.labels, labels)
+    tokens = store.token_ids
+    if case.labels.pairs:
+        second = np.zeros(len(tokens), np.int32)
+        for start, end in zip(store.offsets[:-1], store.offsets[1:], strict=True):
+            second[(start + end) // 2 : end] = 1
+        tokens = tokens + (second << 24)
+    return dataclasses.replace(store, token_ids=tokens, labels=labels, weights=weights)
+
+
+def model_of(case: Case) -> tf_keras.Model:
+    tf_keras.utils.set_random_seed(1)
+    return build_classifier(build_encoder(TINY, 0.0), TINY, make_task(case.labels).outputs)
+
+
+def flat(model: tf_keras.Model) -> np.ndarray:
+    return np.concatenate([w.numpy().ravel() for w in model.trainable_variables])
+
+
+def windows_of(store: TokenStore) -> list[np.ndarray]:
+    """Return the rows of each window; the fourth window and the eighth have only four rows."""
+    numbers = range(UPDATES)
+    return [window_rows(n, len(store), CONFIG.target_batch, CONFIG.seed)[1] for n in numbers]
+
+
+def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
+    """Train on whole windows, padded to the maximum; return the weights and the losses."""
+    model, losses = model_of(case), []
+    optimizer = make_optimizer(CONFIG, UPDATES, 1)
+    for rows in windows_of(store):
+        tokens = tf.ragged.constant(
+            [store.token_ids[store.offsets[r] : store.offsets[r + 1]] for r in rows], tf.int32
+        ).to_tensor(shape=[None, 32])
+        ids, segments = unpack(tokens)
+        inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments)
+        weights = tf.constant(store.weights[rows])
+        with tf.GradientTape() as tape:
+            of_examples = case.loss(store.labels[rows], model(inputs, training=True))
+            loss = tf.reduce_sum(weights * of_examples) / tf.reduce_sum(weights)
+        gradients = [
+            tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
+        ]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        losses.append(float(loss))
+    return flat(model), losses
+
+
+@pytest.fixture(scope="module")
+def references(store: TokenStore) -> Callable[[Case], tuple[np.ndarray, list[float]]]:
+    """Return a function that computes the reference of each case only once."""
+    found: dict[int, Any] = {}
+
+    def of(case: Case) -> tuple[np.ndarray, list[float]]:
+        if id(case) not in found:
+            found[id(case)] = reference(case, encoded(case, store))
+        return found[id(case)]
+
+    return of
+
+
+@BY_NAME
+@pytest.mark.parametrize(
+    "micro_batch", [12, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8, 32))]
+)
+def test_same_updates_for_any_micro_batch(
+    store: TokenStore, references: Any, case: Case, micro_batch: int
+) -> None:
+    data, plan, model = encoded(case, store), make_plan(32, micro_batch), model_of(case)
+    task = make_task(case.labels, smoothing=case.options.get("label_smoothing", 0.0))
+    optimizer = make_optimizer(CONFIG, UPDATES, plan.accumulation_steps)
+    update = make_update(task, model, optimizer, 0, plan.accumulation_steps > 1)
+    results = [update(make_window(data, rows, plan.micro_batch)) for rows in windows_of(data)]
+    expected, losses = references(case)
+    np.testing.assert_allclose(flat(model), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose([r["loss"] for r in results], losses, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_mean_over_each_micro_batch_would_be_another_update(store: TokenStore) -> None:
+    """Dividing by the weights of each micro-batch, as others do, changes the update."""
+    case = CASES["row weights"]
+    data, model = encoded(case, store), scatter(model_of(case))
+    window = make_window(data, windows_of(data)[0], 8)
+    labels, weights = window.labels, window.weights
+    assert weights is not None
+    tokens = tf.RaggedTensor.from_row_splits(window.token_ids, window.row_splits)
+    task = make_task(case.labels)
+    losses = task.losses(logits_of(model, tokens, training=False), labels).numpy()
+    whole = np.average(losses, weights=weights)
+    parts = [slice(a, b) for a, b in zip(window.cuts[:-1], window.cuts[1:], strict=True)]
+    wrong = np.mean([np.average(losses[part], weights=weights[part]) for part in parts])
+    assert abs(wrong - whole) > 1e-3
+    optimizer = make_optimizer(CONFIG, UPDATES, 4)
+    right = make_update(task, model, optimizer, 0, True)(window)["loss"]
+    assert right == pytest.approx(whole, rel=1e-6)
+
+
+def write_case(folder: Path, case: Case) -> Path:
+    """Write a data folder of 44 and 12 rows with a small encoder, and return the folder."""
+    write_small_task(folder, train=4, dev=4)
+    columns = ["label", "text", *(["text_pair"] if case.labels.pairs else [])]
+    columns += ["weight"] if case.row_weights else []
+    for name, count in (("train", 44), ("dev", 12)):
+        lines = ["\t".join(columns)]
+        for row in range(count):
+            text = f"the food was {'very ' * (row % 5)}{('good', 'bad')[row % 2]}"
+            cells = [case.label(row), text]
+            cells += ["very good " * (row % 3) + "food"] if case.labels.pairs else []
+            cells += [str(row_weight(row))] if case.row_weights else []
+            lines.append("\t".join(cells))
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def options_of(case: Case, data: Path, out: Path, **options: object) -> dict[str, Any]:
+    return {
+        "data": str(data),
+        "out": str(out),
+        "task": case.labels.task,
+        "bert_config": str(data / "bert_config.json"),
+        "init_checkpoint": "none",
+        "max_seq_length": 24,
+        "target_batch": 16,
+        "micro_batch": 5,
+        "cut": "count",
+        "epochs": 4.0,
+        "max_updates": UPDATES,
+        "learning_rate": 5e-4,
+        "save_every": "1",
+        **case.options,
+        **options,
+    }
+
+
+def weights_of(out: Path) -> np.ndarray:
+    return flat(load_best(RunFolder(out).best_checkpoint())[0])
+
+
+@BY_NAME
+@pytest.mark.slow
+def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, case: Case) -> None:
+    """With dropout; the interrupted run is killed after update 4, and 7 runs out of memory."""
+    data = write_case(tmp_path / "data", case)
+    # With this metric, later evaluations replace the best checkpoint.
+    whole = options_of(case, data, tmp_path / "whole", micro_batch=16, eval_every=UPDATES)
+    list(train(TrainConfig(**whole), silent))
+    out = tmp_path / "cut"
+    events = train(TrainConfig(**options_of(case, data, out, eval_every=UPDATES)), silent)
+    for event in events:
+        if isinstance(event, Updated) and event.update == 4:
+            break
+    events.close()
+    passes = iter(range(1, 1000))
+
+    def fail_once() -> None:
+        if next(passes) == 8:
+            raise MemoryError
+
+    again = under(CountedPasses(fail_once), resume(out, {}, silent))
+    assert sum(isinstance(event, OutOfMemory) for event in again) == 1
+    np.testing.assert_allclose(weights_of(out), weights_of(tmp_path / "whole"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
+    """With dropout, for all cases, in a process with two virtual devices and one with one."""
+    folders = {name: write_case(tmp_path / name, case) for name, case in CASES.items()}
+
+    def start(replicas: int) -> None:
+        runs = [
+            options_of(case, folders[name], tmp_path / f"{name}-{replicas}", eval_every=UPDATES)
+            | ({"replicas": replicas} if replicas > 1 else {})
+            for name, case in CASES.items()
+        ]
+        script = Path(__file__).parents[1] / "distribution/several_runs.py"
+        subprocess.run([sys.executable, script, json.dumps(runs)], check=True)
+
+    start(1)
+    start(2)
+    for name in CASES:
+        one, two = (weights_of(tmp_path / f"{name}-{replicas}") for replicas in (1, 2))
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5, err_msg=name)
