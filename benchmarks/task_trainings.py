@@ -40,6 +40,7 @@ class Case:
       metrics: Names of the test scores in the table.
       epochs: Number of epochs.
       learning_rate: Peak learning rate.
+      dropout: Rate of all dropout layers.
       weighted: Whether classes have balanced weights.
       seeds: Number of seeds to train with.
     """
@@ -49,6 +50,7 @@ class Case:
     metrics: tuple[str, ...]
     epochs: int
     learning_rate: float = 3e-4
+    dropout: float = 0.1
     weighted: bool = False
     seeds: int = 3
 
@@ -70,7 +72,8 @@ class Place:
 
     def run(self, name: str) -> Path:
         """Return a folder for a training of the case."""
-        return self.out / self.case.data.name / f"{name}{'-weighted' if self.case.weighted else ''}"
+        suffix = "-weighted" * self.case.weighted + "-no-dropout" * (not self.case.dropout)
+        return self.out / self.case.data.name / f"{name}{suffix}"
 
     @property
     def outputs(self) -> int:
@@ -117,7 +120,7 @@ def peer_job(place: Place, run: Path, seed: int) -> dict[str, Any]:
         "task": case.data.task,
         "outputs": place.outputs,
         "length": case.data.length,
-        "dropout": 0.1,
+        "dropout": case.dropout,
         "seed": seed,
         "learning_rate": case.learning_rate,
         "updates": updates,
@@ -149,6 +152,7 @@ def our_options(place: Place, run: Path, seed: int) -> list[str]:
     told += ["--init-checkpoint", place.checkpoint, "--max-seq-length", case.data.length]
     told += ["--learning-rate", case.learning_rate, "--warmup-fraction", WARMUP]
     told += ["--class-weight", "balanced"] if case.weighted else []
+    told += ["--dropout", case.dropout]
     # With a single evaluation, the best weights are the last ones, which Trainer keeps.
     return [str(option) for option in [*told, "--eval-every", 1_000_000]]
 
@@ -196,14 +200,14 @@ def evaluated(run: Path, *options: str, suffix: str = "") -> Scores:
 
 
 def few_of_peer(place: Place, run: Path, told: dict[str, Any]) -> Weights:
-    """Return the weights after ten updates of Trainer without dropout.
+    """Return the weights after ten updates of Trainer.
 
     Args:
       place: The case.
       run: Folder of the training.
       told: Entries of the job that differ from those of `peer_job`.
     """
-    short = {"updates": UPDATES, "warmup": round(WARMUP * UPDATES), "dropout": 0.0, "predict": []}
+    short = {"updates": UPDATES, "warmup": round(WARMUP * UPDATES), "predict": []}
     job = peer_job(place, run, seed=0) | short | told
 
     def make() -> Scores:
@@ -215,9 +219,9 @@ def few_of_peer(place: Place, run: Path, told: dict[str, Any]) -> Weights:
 
 
 def few_of_ours(place: Place, run: Path, micro_batch: int) -> Weights:
-    """Return the weights after ten of our updates without dropout."""
+    """Return the weights after ten of our updates."""
     epochs = UPDATES / updates_per_epoch(len(place.labels), WINDOW)
-    told = [*our_options(place, run, 0), "--epochs", str(epochs), "--dropout", "0.0"]
+    told = [*our_options(place, run, 0), "--epochs", str(epochs)]
     told += ["--micro-batch", str(micro_batch), "--cut", "count"]
 
     def make() -> Scores:

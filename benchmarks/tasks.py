@@ -42,10 +42,11 @@ ECE = "expected_calibration_error"
 
 SICK_CASE = Case("SICK entailment", SICK, SINGLE, 4)
 SCORES = Case("SICK relatedness", RELATEDNESS, ("pearson", "spearman", "mse"), 4, seeds=6)
+NO_DROPOUT = replace(SCORES, name=f"{SCORES.name}, no dropout", dropout=0.0)
 TAGS = Case("GoEmotions", EMOTIONS, (*F1, "average_precision", *FITTED_F1), 8, 1e-3, seeds=6)
 RARE = Case("Yelp, 5 % positive", FEW_POSITIVES, SINGLE, 6)
 WEIGHTED = replace(RARE, name=f"{RARE.name}, balanced weights", weighted=True)
-CASES = [SICK_CASE, SCORES, TAGS, RARE, WEIGHTED]
+CASES = [SICK_CASE, SCORES, NO_DROPOUT, TAGS, RARE, WEIGHTED]
 FITTED_TO_DEV = [
     SICK_CASE,
     TAGS,
@@ -123,7 +124,7 @@ def updates(shared: Path, out: Path) -> tuple[Results, str]:
     """Compare the weights after ten updates with those of Trainer and one whole micro-batch."""
     results, rows = [], []
     for case, trainings in COMPARED:
-        place = Place(shared, out, case)
+        place = Place(shared, out, replace(case, dropout=0.0))
         run = place.run("updates")
         weights = {name: few_of_ours(place, run / name, size) for name, size in CUTS.items()}
         weights |= {name: few_of_peer(place, run / name, told) for name, told in trainings.items()}

@@ -82,7 +82,7 @@ class Classification:
         return {
             "examples": len(labels),
             "accuracy": float(np.mean(predicted == labels)),
-            "loss": self._loss(logits, labels, self.decoding.temperature),
+            "loss": self._loss(logits, labels),
             "matthews_correlation": _matthews(labels, predicted),
             "macro_f1": _macro_f1(labels, predicted),
             "majority_class": names[counts.argmax()],
@@ -101,11 +101,10 @@ class Classification:
         from sklearn import metrics
 
         predicted, numbers = np.argmax(logits, axis=1), list(range(self.outputs))
-        top = self._probabilities(logits).max(axis=1)
         return {
             **self.scores(logits, labels),
             "temperature": self.decoding.temperature,
-            **reliability(top, predicted == labels),
+            **self._reliability(logits, labels),
             "classes": class_scores(self.labels.names, labels, predicted),
             "confusion_matrix": metrics.confusion_matrix(
                 labels, predicted, labels=numbers
@@ -118,8 +117,13 @@ class Classification:
         """Return `decoding` with a fitted temperature; thresholds do not apply."""
         if not calibrate:
             return self.decoding
-        temperature = fitted_temperature(lambda t: self._loss(logits, labels, t))
-        return dataclasses.replace(self.decoding, temperature=temperature)
+
+        def fit_at(temperature: float) -> tuple[float, float]:
+            task = dataclasses.replace(self, decoding=Decoding(temperature))
+            error = task._reliability(logits, labels)["expected_calibration_error"]
+            return task._loss(logits, labels), error
+
+        return Decoding(fitted_temperature(fit_at, labels.size))
 
     def predictions(self, logits: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yield the `label` with the highest probability, and all `probabilities` by name."""
@@ -160,9 +164,16 @@ class Classification:
             "label": tf.gather(tf.constant(self.labels.names), tf.argmax(logits, axis=-1)),
         }
 
-    def _loss(self, logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+    def _loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
+        """Return the mean loss of the examples without label smoothing."""
         plain = dataclasses.replace(self, smoothing=0.0)
-        return mean_of(plain.losses(logits / np.float32(temperature), labels))
+        return mean_of(plain.losses(logits / np.float32(self.decoding.temperature), labels))
+
+    def _reliability(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return `reliability` of the predicted classes."""
+        return reliability(
+            self._probabilities(logits).max(axis=1), np.argmax(logits, axis=1) == labels
+        )
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Return the probabilities [examples, classes] float32."""

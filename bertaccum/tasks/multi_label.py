@@ -87,7 +87,7 @@ class MultiLabel:
             "micro_f1": float(f1(average="micro")),
             "macro_f1": float(f1(average="macro")),
             "average_precision": self._average_precision(logits, wanted),
-            "loss": self._loss(logits, labels, self.decoding.temperature),
+            "loss": self._loss(logits, labels),
             "exact_match": float(np.mean((predicted == wanted).all(axis=1))),
         }
 
@@ -98,13 +98,11 @@ class MultiLabel:
           The items of `scores` and of `reliability`; `temperature`; `classes`, a list of
           `ClassScores`; and `thresholds`, the probability from which each label is predicted.
         """
-        predicted, probabilities = self._predicted(logits), self._probabilities(logits)
-        of_decisions = np.where(probabilities >= 0.5, probabilities, 1 - probabilities)
-        correct = (probabilities >= 0.5) == (labels > 0)
+        predicted = self._predicted(logits)
         return {
             **self.scores(logits, labels),
             "temperature": self.decoding.temperature,
-            **reliability(of_decisions.ravel(), correct.ravel()),
+            **self._reliability(logits, labels),
             "classes": class_scores(self.labels.names, labels > 0, predicted),
             "thresholds": self._thresholds().tolist(),
         }
@@ -117,11 +115,13 @@ class MultiLabel:
         The best threshold has the highest F1. It lies halfway between two probabilities. A label
         that does not occur keeps 0.5.
         """
-        fitted = self
-        if calibrate:
-            temperature = fitted_temperature(lambda t: self._loss(logits, labels, t))
-            decoding = dataclasses.replace(self.decoding, temperature=temperature)
-            fitted = dataclasses.replace(self, decoding=decoding)
+
+        def fit_at(temperature: float) -> tuple[float, float]:
+            task = self._with(temperature)
+            error = task._reliability(logits, labels)["expected_calibration_error"]
+            return task._loss(logits, labels), error
+
+        fitted = self._with(fitted_temperature(fit_at, labels.size)) if calibrate else self
         # Another temperature gives other probabilities, for which earlier thresholds mean nothing.
         if not thresholds and not (calibrate and self.decoding.thresholds):
             return fitted.decoding
@@ -186,8 +186,21 @@ class MultiLabel:
 
         return tf.sigmoid(logits / np.float32(self.decoding.temperature)).numpy()
 
-    def _loss(self, logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
-        return mean_of(self.losses(logits / np.float32(temperature), labels))
+    def _with(self, temperature: float) -> MultiLabel:
+        """Return this task with another temperature."""
+        return dataclasses.replace(
+            self, decoding=dataclasses.replace(self.decoding, temperature=temperature)
+        )
+
+    def _loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
+        return mean_of(self.losses(logits / np.float32(self.decoding.temperature), labels))
+
+    def _reliability(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return `reliability` of all decisions."""
+        probabilities = self._probabilities(logits)
+        confidences = np.where(probabilities >= 0.5, probabilities, 1 - probabilities)
+        correct = (probabilities >= 0.5) == (labels > 0)
+        return reliability(confidences.ravel(), correct.ravel())
 
     def _average_precision(self, logits: np.ndarray, wanted: np.ndarray) -> float:
         """Return the mean average precision of the labels that occur; NaN if logits are."""

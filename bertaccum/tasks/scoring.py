@@ -13,6 +13,8 @@ import numpy as np
 BINS = 15
 # Range of the temperatures that are tried. Outside of it, probabilities are 0 or 1, or all equal.
 _LEAST_TEMPERATURE, _MOST_TEMPERATURE = 0.05, 20.0
+# The 95th percentile of the chi-squared distribution with one degree of freedom.
+_LIKELIHOOD_RATIO = 3.841
 
 
 @dataclass(frozen=True)
@@ -84,15 +86,23 @@ def reliability(confidences: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
     return {"expected_calibration_error": error, "reliability": rows}
 
 
-def fitted_temperature(loss: Callable[[float], float]) -> float:
-    """Return the temperature with the lowest loss, or 1 if none is better than 1.
+def fitted_temperature(fit_at: Callable[[float], tuple[float, float]], predictions: int) -> float:
+    """Return the temperature with the lowest loss, or 1 if the evidence for it is too weak.
+
+    A few hundred examples can favor a temperature by chance, and it would make other predictions
+    worse. The temperature must pass a likelihood-ratio test (Wilks 1938) against 1, and the
+    calibration error must be lower than with 1.
 
     Args:
-      loss: Returns the mean loss of the logits divided by a temperature.
+      fit_at: Returns the mean loss and the calibration error of the logits divided by a
+        temperature.
+      predictions: Number of predictions over which the loss is the mean.
     """
     from scipy import optimize
 
     bounds = math.log(_LEAST_TEMPERATURE), math.log(_MOST_TEMPERATURE)
-    found = optimize.minimize_scalar(lambda log: loss(math.exp(log)), bounds=bounds)
+    found = optimize.minimize_scalar(lambda log: fit_at(math.exp(log))[0], bounds=bounds)
     temperature = math.exp(found.x)
-    return temperature if loss(temperature) < loss(1.0) else 1.0
+    (loss, error), (loss_at_1, error_at_1) = fit_at(temperature), fit_at(1.0)
+    evident = 2 * predictions * (loss_at_1 - loss) > _LIKELIHOOD_RATIO
+    return temperature if evident and error < error_at_1 else 1.0

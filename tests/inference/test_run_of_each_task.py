@@ -38,7 +38,8 @@ from bertaccum.training.initial_model import build_model
 from bertaccum.training.run_folder import RunFolder
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "food", "!"]
-LENGTH = 12
+# With an even number of tokens for both texts, transformers cuts long pairs as bertaccum does.
+LENGTH = 13
 TEXTS = ["good", "bad food", "badly good food!", "food food food", "bad bad bad good", "!"]
 OTHERS = ["bad", "good", "food " * 9, "badly!", "good good", "food bad"]
 ENCODER = EncoderConfig(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bertaccum.task_names import MULTI_LABEL
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
-from bertaccum.tasks.scoring import reliability
+from bertaccum.tasks.scoring import fitted_temperature, reliability
 from bertaccum.tasks.task import Decoding
 
 CLASSES = Labels(["0", "1", "2"], ["a", "b", "c"])
@@ -57,6 +57,28 @@ def test_fit_finds_the_temperature_that_made_the_labels(temperature: float) -> N
     applies = rng.random((20_000, 3)) < odds / (1 + odds)
     found = make_task(SETS).fit_decoding(logits, applies.astype(np.float32), True, False)
     assert found.temperature == pytest.approx(temperature, rel=0.05)
+
+
+def test_temperature_that_chance_explains_is_not_used() -> None:
+    """With 40 examples, the best temperature differs from 1, but hardly fits better."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=(2_000, 3)).astype(np.float32)
+    drawn = (rng.gumbel(size=logits.shape) + logits / 1.3).argmax(1)
+    task = make_task(CLASSES)
+
+    def loss(count: int, temperature: float) -> float:
+        other = make_task(CLASSES, Decoding(temperature))
+        return float(other.scores(logits[:count], drawn[:count])["loss"])
+
+    assert loss(40, 1.3) < loss(40, 1.0)
+    assert task.fit_decoding(logits[:40], drawn[:40], True, False) == Decoding()
+    assert task.fit_decoding(logits, drawn, True, False).temperature == pytest.approx(1.3, rel=0.15)
+
+
+def test_temperature_that_does_not_lower_the_calibration_error_is_not_used() -> None:
+    assert fitted_temperature(lambda t: (abs(t - 2), 1 / t), 100) == pytest.approx(2, rel=1e-3)
+    assert fitted_temperature(lambda t: (abs(t - 2), t), 100) == 1
+    assert fitted_temperature(lambda t: (abs(t - 2), 0.1), 100) == 1
 
 
 def test_calibration_error_matches_values_by_hand() -> None:

@@ -87,7 +87,9 @@ def f1(wanted: np.ndarray, predicted: np.ndarray) -> float:
 
 
 PROBABILITIES = st.lists(
-    st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=1, max_size=12
+    st.tuples(st.floats(0, 1, width=32, allow_subnormal=False), st.booleans()),
+    min_size=1,
+    max_size=12,
 )
 
 
