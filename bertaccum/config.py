@@ -140,6 +140,13 @@ class StepConfig(Options):
         free=True,
         path=True,
     )
+    lower_case: bool | None = setting(
+        None,
+        "Lowercase texts and remove accents, as for uncased models. [default: as the checkpoint's"
+        " tokenizer files or name tell, else as its vocabulary suggests]",
+        group=MODEL,
+        switch=True,
+    )
     dropout: float = setting(
         0.1, "Dropout rate of the encoder and the head.", group=MODEL, minimum=0, maximum=0.99
     )

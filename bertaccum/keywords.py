@@ -50,6 +50,7 @@ class StepOptions(TypedDict, total=False):
     target_batch: int
     micro_batch: int | str
     cut: str
+    lower_case: bool | None
     dropout: float
     dropout_stream: str
     precision: str

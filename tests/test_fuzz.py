@@ -34,7 +34,8 @@ from bertaccum.bert.huggingface_folder import (
     write_description,
 )
 from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
 from bertaccum.cli.program import cli
 from bertaccum.errors import BertAccumError
 from bertaccum.prepare_config import PrepareConfig
@@ -297,7 +298,9 @@ def safetensors_case(folder: Path) -> tuple[Path, Reader]:
 
 
 def described(folder: Path) -> Path:
-    write_description(folder, SMALL, WORDS, ["bad", "good"], max_seq_length=4, dropout=0.1)
+    write_description(
+        folder, SMALL, Tokenization(Vocabulary(WORDS), 4), ["bad", "good"], dropout=0.1
+    )
     (folder / "model.safetensors").touch()
     return folder
 

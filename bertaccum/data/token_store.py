@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.data.truncation import Truncation
 from bertaccum.tasks.labels import Labels
 from data_prep.prepared_files import is_prepared
@@ -53,19 +54,16 @@ class TokenStore:
         return self.offsets[rows + 1] - self.offsets[rows]
 
 
-def store_digest(
-    tsv: Path, contents: str, labels: Labels, vocabulary: list[str], max_seq_length: int
-) -> str:
+def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokenization) -> str:
     """Return the name of a token store: a digest of everything that determines its contents.
 
     Args:
       tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently from others.
       contents: SHA-256 of the TSV.
       labels: Labels of the data.
-      vocabulary: Vocabulary of the tokenizer.
-      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
+      tokenization: How texts become tokens.
     """
     table = [contents, is_prepared(tsv)]
     of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]
-    key = json.dumps([_FORMAT, table, of_labels, max_seq_length, vocabulary])
+    key = json.dumps([_FORMAT, table, of_labels, tokenization.identity()])
     return hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -12,6 +12,7 @@ import pandas as pd
 import tensorflow as tf
 
 from bertaccum.atomic import new_folder, write_text
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.cache import cache_folder
 from bertaccum.data.token_store import TokenStore, store_digest
@@ -36,8 +37,7 @@ _TRUNCATION = "truncation.json"
 def open_store(
     tsv: Path,
     task: Task,
-    vocabulary: list[str],
-    max_seq_length: int,
+    tokenization: Tokenization,
     progress: Progress,
     digest: str | None = None,
 ) -> TokenStore:
@@ -46,18 +46,17 @@ def open_store(
     Args:
       tsv: Path of the TSV.
       task: Task of the data.
-      vocabulary: Vocabulary of the tokenizer.
-      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
+      tokenization: How texts become tokens.
       progress: Called with the current activity, the number of texts done and the total.
       digest: Name of the store; None to compute it with `store_digest`.
 
     Raises:
       InputError: The TSV cannot be read, or has no labels or an unknown one.
     """
-    digest = digest or store_digest(tsv, sha256(tsv), task.labels, vocabulary, max_seq_length)
+    digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
-        _make_store(folder, tsv, task, Tokenizer(vocabulary, max_seq_length), progress)
+        _make_store(folder, tsv, task, Tokenizer(tokenization), progress)
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),

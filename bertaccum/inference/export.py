@@ -13,6 +13,7 @@ from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_inputs import logits_of
+from bertaccum.bert.tokenization import Tokenization, tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason
@@ -85,7 +86,9 @@ def export(config: ExportConfig) -> ExportResult:
             write_huggingface(folder, model, files, task, trained, card)
         else:
             card = model_card(record, library="tensorflow", usage=_tensorflow(task))
-            write_savedmodel(folder, model, files, task, trained.max_seq_length, card)
+            write_savedmodel(
+                folder, model, files, task, tokenization_of(files.vocabulary, trained), card
+            )
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return ExportResult(run.path.resolve().name, config.format, path, size)
 
@@ -95,11 +98,11 @@ def write_savedmodel(
     model: tf_keras.Model,
     files: ModelFiles,
     task: Task,
-    max_seq_length: int,
+    tokenization: Tokenization,
     card: str,
 ) -> None:
     """Write a SavedModel with its model card, vocabulary, labels and dimensions."""
-    save_serving(model, Tokenizer(files.vocabulary, max_seq_length), task, folder)
+    save_serving(model, Tokenizer(tokenization), task, folder)
     (folder / _BESIDE).mkdir()
     files.write(folder / _BESIDE)
     write_text(folder / _BESIDE / "README.md", card)
@@ -117,9 +120,8 @@ def write_huggingface(
     write_description(
         folder,
         files.encoder,
-        files.vocabulary,
+        tokenization_of(files.vocabulary, trained),
         files.labels.names or ["score"],
-        trained.max_seq_length,
         trained.dropout,
         task.problem_type,
     )

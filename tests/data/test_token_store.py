@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
@@ -37,7 +38,7 @@ def open_tsv(tsv: Path, reports: list[str] | None = None, length: int = 8) -> To
         if reports is not None:
             reports.append(what)
 
-    return open_store(tsv, make_task(LABELS), WORDS, length, progress)
+    return open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(WORDS), length), progress)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +101,7 @@ def test_interrupted_store_leaves_no_files(tmp_path: Path, cache: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        open_store(tsv, make_task(LABELS), WORDS, 8, interrupt)
+        open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(WORDS), 8), interrupt)
     assert list((cache / "tokens").iterdir()) == []
     assert len(open_tsv(tsv)) == 2
 
@@ -130,10 +131,10 @@ def test_other_vocabulary_or_classes_create_another_store(tmp_path: Path) -> Non
     tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
     first = open_tsv(tsv)
     turned = Labels(["1", "0"], ["positive", "negative"])
-    other = open_store(tsv, make_task(turned), WORDS, 8, silent)
+    other = open_store(tsv, make_task(turned), Tokenization(Vocabulary(WORDS), 8), silent)
     assert (first.labels.tolist(), other.labels.tolist()) == ([1, 0], [0, 1])
     swapped = [*SPECIAL_TOKENS, "bad", "good", "food"]
-    again = open_store(tsv, make_task(LABELS), swapped, 8, silent)
+    again = open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(swapped), 8), silent)
     assert again.token_ids.tolist() != first.token_ids.tolist()
 
 
@@ -151,7 +152,9 @@ STARS = Labels(["0", "1", "2"], ["1", "2", "3"])
 
 def numbers(path: Path, labels: Labels, said: list[str] | None = None) -> list[int]:
     note = (said if said is not None else []).append
-    store = store_of_table(read_tsv(path), path, make_task(labels), Tokenizer(WORDS, 8), note)
+    store = store_of_table(
+        read_tsv(path), path, make_task(labels), Tokenizer(Tokenization(Vocabulary(WORDS), 8)), note
+    )
     return store.labels.tolist()
 
 

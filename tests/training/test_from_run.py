@@ -67,7 +67,7 @@ def config_of(begun: Begun, **options: Any) -> TrainConfig:
 def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInputs]:
     source = find_model(config, silent)
     tsvs = [Path(config.data) / name for name in ("train.tsv", "dev.tsv")]
-    return source, read_inputs(source, make_task(labels), tsvs, config.max_seq_length)
+    return source, read_inputs(source, make_task(labels), tsvs, config)
 
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])

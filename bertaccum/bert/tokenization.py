@@ -1,0 +1,31 @@
+"""Everything that determines the tokens of a text. This module does not import TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.config import StepConfig
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """How texts become tokens.
+
+    Args:
+      vocabulary: Vocabulary of the model, with its cleaning of texts.
+      max_seq_length: Maximum number of tokens per text, including [CLS] and [SEP]; longer texts
+        are truncated.
+    """
+
+    vocabulary: Vocabulary
+    max_seq_length: int
+
+    def identity(self) -> list[object]:
+        """Return values for JSON that differ for tokenizations that give other tokens."""
+        return [self.max_seq_length, self.vocabulary.identity()]
+
+
+def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
+    """Return how a model with this vocabulary tokenizes texts, given the options of its run."""
+    return Tokenization(vocabulary, config.max_seq_length)
