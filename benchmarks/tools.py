@@ -16,7 +16,8 @@ import numpy as np
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.vocabulary import Vocabulary, read_vocabulary
+from bertaccum.bert.tokenizer_files import read_vocabulary
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.token_store import TokenStore

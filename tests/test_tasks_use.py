@@ -14,7 +14,8 @@ from small import write_small_model
 import bertaccum
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer, unpack
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
+from bertaccum.bert.tokenizer_files import read_vocabulary
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import main
 from bertaccum.metrics import LABELS
 from bertaccum.tasks import multi_label

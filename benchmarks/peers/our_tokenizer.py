@@ -7,7 +7,8 @@ from turns import Turns, job, reviews
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.bert.vocabulary import Vocabulary, read_vocabulary
+from bertaccum.bert.tokenizer_files import read_vocabulary
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.tokenizing import tokenized
 
 

@@ -14,15 +14,9 @@ from typing import Any
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import read_object
-from bertaccum.bert.vocabulary import (
-    SPECIAL_TOKENS,
-    Vocabulary,
-    check_vocabulary,
-    is_cased,
-    read_vocabulary,
-)
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary, is_cased
 from bertaccum.errors import InputError
-from bertaccum.files import json_text
+from bertaccum.files import json_text, read_text
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED = "added_tokens.json"
@@ -162,6 +156,36 @@ def read_entries(path: Path) -> list[str]:
     entries = sorted(words, key=words.__getitem__)
     check_vocabulary(entries, path)
     return entries
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """Return the entries in a file with one entry per line, in the order of the IDs.
+
+    Raises:
+      InputError: The file is missing, is not UTF-8, repeats an entry or lacks a special token.
+    """
+    text = read_text(path).removesuffix("\n")
+    vocabulary = [line.removesuffix("\r") for line in text.split("\n")]
+    check_vocabulary(vocabulary, path)
+    return vocabulary
+
+
+def check_vocabulary(vocabulary: list[str], path: Path) -> None:
+    """Raise InputError if a vocabulary lacks a special token or repeats an entry."""
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise InputError(
+            f"has no {', '.join(missing)}", "use the vocab.txt of a BERT model", path=path
+        )
+    first_row: dict[str, int] = {}
+    for row, entry in enumerate(vocabulary, start=1):
+        if first_row.setdefault(entry, row) != row:
+            raise InputError(
+                f"repeats {entry!r} of row {first_row[entry]}",
+                "list every entry only once",
+                path=path,
+                row=row,
+            )
 
 
 def write_tokenizer(

@@ -8,7 +8,7 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.token_store import store_digest
+from bertaccum.data.store_digest import store_digest
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.tasks.task import Task
