@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.bert_config_file import checked_config, read_object
+from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import write_tokenizer
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import json_text
+from bertaccum.files import json_text, read_object
 
 # Prefixes of tensor names: for the encoder in a file with a head, and for the optional pooler.
 PREFIX, POOLER = "bert.", "pooler.dense."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.config import StepConfig
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,3 @@ class Tokenization:
     def identity(self) -> list[object]:
         """Return values for JSON that differ for tokenizations that give other tokens."""
         return [self.max_seq_length, self.vocabulary.identity()]
-
-
-def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
-    """Return how a model with this vocabulary tokenizes texts, given the options of its run."""
-    return Tokenization(vocabulary, config.max_seq_length)

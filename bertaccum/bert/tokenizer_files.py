@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.bert_config_file import read_object
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary, is_cased
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_text
+from bertaccum.files import json_text, read_object, read_text
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED = "added_tokens.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.store_digest import store_digest

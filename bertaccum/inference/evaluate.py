@@ -11,7 +11,7 @@ import numpy as np
 import tf_keras
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import FITTED, HALF, EvalConfig, TrainConfig
 from bertaccum.data.data_folder import tsvs_to_train_on

@@ -13,7 +13,8 @@ from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_inputs import logits_of
-from bertaccum.bert.tokenization import Tokenization, tokenization_of
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason

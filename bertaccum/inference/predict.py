@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.tokenizing import store_of

@@ -24,7 +24,7 @@ from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.data.tokenizing import open_store

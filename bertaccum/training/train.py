@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.bert.model_finder import find_model
-from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs

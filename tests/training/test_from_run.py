@@ -16,11 +16,11 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.token_store import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated, Started

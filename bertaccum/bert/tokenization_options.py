@@ -1,0 +1,12 @@
+"""The options that decide how texts become tokens. This module does not import TensorFlow."""
+
+from __future__ import annotations
+
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.config import StepConfig
+
+
+def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
+    """Return how a model with this vocabulary tokenizes texts, given the options of its run."""
+    return Tokenization(vocabulary, config.max_seq_length)
