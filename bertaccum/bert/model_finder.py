@@ -207,7 +207,8 @@ def _own_encoder(folder: Path) -> EncoderConfig:
 
 def _vocabulary(config: StepConfig, folder: Path | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
-    name = "" if folder is None else _name(config, folder)
+    named = config.init_checkpoint or config.model or DEFAULT_PRESET
+    name = "" if folder is None else Path(checkpoint_home(named)).name
     if folder is not None and (folder / f"{RUN_PREFIX}.index").is_file():
         name = OLDER_RUN
     vocabulary = read_tokenizer(path, name)
