@@ -198,4 +198,9 @@ def write_description(
         "torch_dtype": "float32",
     }
     write_text(folder / CONFIG, json_text(config))
-    write_tokenizer(folder, tokenization.vocabulary, tokenization.max_seq_length)
+    write_tokenizer(
+        folder,
+        tokenization.vocabulary,
+        model_max_length=tokenization.max_seq_length,
+        truncation_side="right" if tokenization.head_fraction else "left",
+    )

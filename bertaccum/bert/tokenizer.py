@@ -89,10 +89,11 @@ class Tokenizer:
     """A tokenizer that returns rows `[CLS] a [SEP]` or, for pairs, `[CLS] a [SEP] b [SEP]`.
 
     A pair whose second text is empty is tokenized as a single text. A pair that is too long loses
-    tokens from the end of its longer text, one by one, as in google-research/bert.
+    tokens of its longer text, one by one, as in google-research/bert. In each text, the tokens at
+    the end are lost, unless the tokenization tells otherwise.
 
     Args:
-      tokenization: The vocabulary, and the maximum number of tokens per row.
+      tokenization: The vocabulary, the maximum number of tokens per row, and what is truncated.
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
@@ -107,6 +108,7 @@ class Tokenizer:
             vocab=entries, token_out_type=tf.int32, max_bytes_per_word=_MAX_WORD_BYTES
         )
         self._cls, self._sep = entries.index("[CLS]"), entries.index("[SEP]")
+        self._head_fraction = tokenization.head_fraction
         self.max_seq_length = tokenization.max_seq_length
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -134,23 +136,34 @@ class Tokenizer:
         """
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
+        first, room = pieces.row_lengths(), tf.cast(self.max_seq_length - 2, tf.int64)
         if pairs is None:
-            cut = pieces[:, : self.max_seq_length - 2]
+            if self._head_fraction == 1.0:  # Slices are faster than masks.
+                cut = pieces[:, : self.max_seq_length - 2]
+            else:
+                cut = self._kept(pieces, tf.minimum(first, room))
             tokens = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
-            return tokens, tf.cast(pieces.row_lengths() + 2, tf.int32)
+            return tokens, tf.cast(first + 2, tf.int32)
         others = self.pieces(pairs)
-        first, second = pieces.row_lengths(), others.row_lengths()
+        second = others.row_lengths()
         paired = tf.cast(second > 0, tf.int64)
-        room = self.max_seq_length - 2 - paired
-        kept = tf.minimum(first, tf.maximum(room - second, (room + paired) // (1 + paired)))
-        cut, other = _first(pieces, kept), _first(others, room - kept)
+        room -= paired
+        count = tf.minimum(first, tf.maximum(room - second, (room + paired) // (1 + paired)))
+        cut = self._kept(pieces, count)
+        other = self._kept(others, tf.minimum(second, room - count))
         end = tf.RaggedTensor.from_row_lengths(
             tf.fill([tf.reduce_sum(paired)], self._sep + _SEGMENT), paired
         )
         parts = [self._cls * edge, cut, self._sep * edge, other + _SEGMENT, end]
         return tf.concat(parts, axis=1), tf.cast(first + second + 2 + paired, tf.int32)
 
+    def _kept(self, rows: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
+        """Return `counts` [batch] values of each row: some from its beginning, others from its end.
 
-def _first(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return at most the first `lengths` [batch] values of each row."""
-    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < lengths[:, None])
+        As in Sun et al. 2019, a quarter of 510 tokens is 128.
+        """
+        head = tf.cast(tf.math.ceil(tf.cast(counts, tf.float64) * self._head_fraction), tf.int64)
+        lengths = rows.row_lengths()
+        places = tf.ragged.range(lengths)
+        after = lengths - (counts - head)
+        return tf.ragged.boolean_mask(rows, (places < head[:, None]) | (places >= after[:, None]))

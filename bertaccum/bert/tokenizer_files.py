@@ -187,15 +187,13 @@ def check_vocabulary(vocabulary: list[str], path: Path) -> None:
             )
 
 
-def write_tokenizer(
-    folder: Path, vocabulary: Vocabulary, max_seq_length: int | None = None
-) -> None:
+def write_tokenizer(folder: Path, vocabulary: Vocabulary, **more: Any) -> None:
     """Write a tokenizer's files, which `read_tokenizer` and transformers read.
 
     Args:
       folder: Existing folder to write to.
       vocabulary: The vocabulary, with its cleaning of texts.
-      max_seq_length: Maximum number of tokens per text; None if the files do not say it.
+      **more: Further settings for transformers.
     """
     added = {
         str(vocabulary.entries.index(entry)): {
@@ -216,7 +214,7 @@ def write_tokenizer(
         # As in training, `[SEP]` in a text is five characters, not a special token.
         "split_special_tokens": True,
         **({"added_tokens_decoder": added} if added else {}),
-        **({} if max_seq_length is None else {"model_max_length": max_seq_length}),
+        **more,
         **_SPECIAL,
     }
     write_text(folder / WORDS, "\n".join(vocabulary.entries) + "\n")

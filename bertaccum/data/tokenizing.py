@@ -33,6 +33,8 @@ Columns = Sequence[list[str]]
 _BATCH = 1024
 
 _TRUNCATION = "truncation.json"
+# Maximum numbers of tokens that users may choose; most models have 512 positions.
+_USUAL_LENGTHS = (128, 256, 512)
 
 
 def open_store(
@@ -148,7 +150,17 @@ def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
         longer=int((lengths > max_seq_length).sum()),
         median=round(float(np.median(lengths))),
         longest=int(lengths.max()),
+        kept=_kept(lengths, max_seq_length) if lengths.max() > max_seq_length else {},
     )
+
+
+def _kept(lengths: np.ndarray, max_seq_length: int) -> dict[str, float]:
+    """Return the fraction of all tokens that each maximum length keeps."""
+    larger = [length for length in _USUAL_LENGTHS if length > max_seq_length]
+    return {
+        str(length): float(np.minimum(lengths, length).sum() / lengths.sum())
+        for length in (max_seq_length, *larger)
+    }
 
 
 def _texts(path: Path, table: pd.DataFrame, pairs: bool) -> Columns:

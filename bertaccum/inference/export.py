@@ -16,7 +16,7 @@ from bertaccum.bert.model_inputs import logits_of
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import ExportConfig, TrainConfig
+from bertaccum.config import HEAD_TAIL, ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.results import ExportResult
 from bertaccum.reporting.model_card import model_card
@@ -51,9 +51,15 @@ def _tensorflow(task: Task) -> str:
     return _TENSORFLOW.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
 
 
-def _transformers(task: Task) -> str:
+def _transformers(task: Task, trained: TrainConfig) -> str:
     given = '{"text": "a text", "text_pair": "another text"}' if task.labels.pairs else '"a text"'
     usage = _TRANSFORMERS.replace("ARGUMENTS", f"[{given}]")
+    if trained.truncate == HEAD_TAIL:
+        usage += (
+            "\n\nThe model was trained with the beginning and the end of texts that are too long"
+            f" ({100 * trained.head_fraction:g}% of the tokens from the beginning). The tokenizer"
+            " of transformers keeps only the beginning."
+        )
     thresholds = task.decoding.thresholds
     if not thresholds:
         return usage
@@ -83,7 +89,7 @@ def export(config: ExportConfig) -> ExportResult:
     record = read_record(run.path)
     with _written(path) as folder:
         if config.format == "huggingface":
-            card = model_card(record, library="transformers", usage=_transformers(task))
+            card = model_card(record, library="transformers", usage=_transformers(task, trained))
             write_huggingface(folder, model, files, task, trained, card)
         else:
             card = model_card(record, library="tensorflow", usage=_tensorflow(task))

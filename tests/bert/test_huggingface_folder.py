@@ -163,6 +163,13 @@ def test_other_file_variants_hold_the_same_weights(folder: Path, form: str) -> N
         np.testing.assert_allclose(one, other, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize(("fraction", "side"), [(1.0, "right"), (0.25, "right"), (0.0, "left")])
+def test_tokenizer_truncates_at_the_same_end(tmp_path: Path, fraction: float, side: str) -> None:
+    write_description(tmp_path, SMALL, Tokenization(VOCABULARY, 12, fraction), NAMES, dropout=0.1)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (settings["truncation_side"], settings["model_max_length"]) == (side, 12)
+
+
 def test_missing_pooler_keeps_its_random_weights(folder: Path) -> None:
     before = loaded(folder)
     rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if "pooler" not in n})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from official.nlp.tools.tokenization import FullTokenizer
 
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.bert.tokenizer import Tokenizer, unpack
 from bertaccum.bert.tokenizer_files import read_tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 
@@ -176,6 +177,33 @@ def test_rows_are_truncated_between_cls_and_sep(tokenizer: Tokenizer) -> None:
     good = VOCABULARY.index("good")
     rows = tokenizer(tf.constant(["", "good", "good " * 20])).to_list()
     assert rows == [[cls, sep], [cls, good, sep], [cls, *[good] * 6, sep]]
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.0, 0.25, 0.5])
+def test_truncation_keeps_the_beginning_the_end_or_both(fraction: float) -> None:
+    """A list of numbers is cut as the definition tells; in pairs, the longer text first."""
+    letters = [VOCABULARY.index(letter) for letter in "abeix"]
+
+    def part(ids: list[int], count: int) -> list[int]:
+        head = math.ceil(fraction * count) if count < len(ids) else count
+        return ids[:head] + ids[len(ids) - count + head :]
+
+    rng = np.random.default_rng(0)
+    rows = [rng.choice(letters, rng.integers(0, 14)).tolist() for _ in range(60)]
+    texts = [" ".join(VOCABULARY[number] for number in row) for row in rows]
+    tokenizer = Tokenizer(Tokenization(Vocabulary(VOCABULARY), 10, fraction))
+    singles = tokenizer(tf.constant(texts)).to_list()
+    assert singles == [[2, *part(row, min(len(row), 8)), 3] for row in rows]
+
+    pairs = tokenizer(tf.constant(texts[:30]), tf.constant(texts[30:]))
+    expected = []
+    for first, second in zip(rows[:30], rows[30:], strict=True):
+        one, two, room = len(first), len(second), 8 - (len(second) > 0)
+        while one + two > room:
+            one, two = (one - 1, two) if one > two else (one, two - 1)
+        end = [*part(second, two), 3] if second else []
+        expected.append([2, *part(first, one), 3, *end])
+    assert unpack(pairs)[0].to_list() == expected
 
 
 def test_lengths_are_counted_before_truncation(tokenizer: Tokenizer) -> None:

@@ -59,11 +59,19 @@ def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
     texts = ["good " * 20, "bad", "", "food " * 1500, "good " * 6]
     rows = [f"{i % 2}\t{text}" for i, text in enumerate(texts * 300)]  # More than one batch.
     tsv = write(tmp_path / "a.tsv", *rows)
+    total = 22 + 3 + 2 + 1502 + 8
+    fixed = 22 + 3 + 2 + 8
+    kept = {str(length): (fixed + length) / total for length in (128, 256, 512)}
+    kept = {"8": (8 + 3 + 2 + 8 + 8) / total, **kept}
     counted = Truncation(max_seq_length=8, texts=1500, longer=600, median=8, longest=1502)
     made, opened = open_tsv(tsv), open_tsv(tsv)
-    assert made.truncation == opened.truncation == counted
+    assert made.truncation is not None and opened.truncation == made.truncation
+    assert dataclasses.replace(made.truncation, kept={}) == counted
+    assert made.truncation.kept == pytest.approx(kept)
     assert made.longest == 8
-    assert open_tsv(tsv, length=9).truncation == dataclasses.replace(counted, max_seq_length=9)
+    longer = open_tsv(tsv, length=9).truncation
+    assert longer and dataclasses.replace(longer, max_seq_length=8, kept={}) == counted
+    assert list(longer.kept) == ["9", "128", "256", "512"]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +85,13 @@ def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
 )
 def test_truncation_is_described_in_a_sentence(longer: int, said: str) -> None:
     assert str(Truncation(128, 1000, longer, 210, 2400)).startswith(said)
+
+
+def test_advice_names_what_larger_lengths_keep() -> None:
+    kept = {"128": 0.524, "256": 0.9}
+    advice = Truncation(128, 1000, 600, 210, 300, kept).advice()
+    assert advice.startswith("`max_seq_length` 128 keeps 52%, 256 keeps 90% of all tokens; ")
+    assert Truncation(128, 1000, 0, 100, 120).advice() == ""
 
 
 def test_store_is_created_once_for_the_same_inputs(tmp_path: Path, cache: Path) -> None:
