@@ -52,10 +52,9 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     vocabulary = _vocabulary(config, folder, vocabulary_path)
     if folder is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
-    # Some models of Hugging Face have more embeddings than entries, for a size that is fast.
-    padded = folder is not None and not (folder / f"{_PREFIX}.index").is_file()
-    spare = encoder.vocab_size - len(vocabulary)
-    if spare < 0 or (spare and not padded):
+    if folder is not None and is_huggingface(folder):
+        vocabulary = vocabulary.padded(encoder.vocab_size)
+    if len(vocabulary) != encoder.vocab_size:
         raise InputError(
             f"has {len(vocabulary)} entries, but the model's vocab_size is {encoder.vocab_size}",
             "use the vocabulary that the model was pretrained with",

@@ -37,6 +37,14 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def padded(self, size: int) -> Vocabulary:
+        """Return a vocabulary with at least `size` entries; texts contain none of the new ones.
+
+        Some models of Hugging Face have more embeddings than entries, for a size that is fast.
+        """
+        spare = [f"[no entry {number}]" for number in range(len(self.entries), size)]
+        return dataclasses.replace(self, entries=[*self.entries, *spare])
+
     def identity(self) -> str:
         """Return a text that differs for vocabularies that give other tokens.
 

@@ -67,7 +67,7 @@ class ModelFiles:
             raise _damaged(folder / _DECODING, counts)
         encoder = read_bert_config(folder / "bert_config.json")
         vocabulary = read_tokenizer(folder / WORDS, OLDER_RUN)
-        if len(vocabulary) > encoder.vocab_size:
+        if len(vocabulary) != encoder.vocab_size:
             raise InputError(
                 f"its {WORDS} has {len(vocabulary)} entries, expected {encoder.vocab_size}",
                 "train the model again",

@@ -192,6 +192,15 @@ def test_vocabulary_is_read_from_tokenizer_json(folder: Path) -> None:
             find(folder)
 
 
+def test_vocabulary_may_have_fewer_entries_than_the_model_has_embeddings(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("\n".join(WORDS[:-2]) + "\n")
+    entries = find(folder).vocabulary.entries
+    assert entries[:-2] == WORDS[:-2] and len(set(entries)) == len(WORDS)
+    (folder / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
+    with pytest.raises(InputError, match=r"has 10 entries, but the model's vocab_size is 9"):
+        find(folder)
+
+
 def test_missing_configuration_keys_default_to_bert_base(folder: Path) -> None:
     kept = {"hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"}
     edit(folder / "config.json", lambda c: {k: c[k] for k in {*kept, "vocab_size"}})
