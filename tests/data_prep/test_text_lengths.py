@@ -44,7 +44,8 @@ def test_note_names_the_share_of_long_texts() -> None:
         "missing_labels": {},
         "estimated_tokens": {"median": 150, "longer_than": {"128": 0.6, "256": 0.2, "512": 0.0}},
     }
-    counts = {"train": {"rows": 99, "classes": {"0": 50, "1": 49}}}
+    rows = {"rows": 99, "classes": {"0": 50, "1": 49}}
+    counts = {"train": rows, "dev": rows}
     manifest = {"options": {"drop_duplicates": None}, "labels": ["0", "1"], "counts": counts}
     told = [line for line in notes(manifest | {"findings": findings}) if "tokens" in line]
     assert len(told) == 1 and told[0].startswith(

@@ -36,15 +36,13 @@ def _long(estimated: dict[str, Any] | None) -> Iterator[str]:
     """Yield how many texts the default maximum length would truncate."""
     if estimated is None:
         return
-    shares = {limit: round(100 * part) for limit, part in estimated["longer_than"].items()}
-    default = str(StepConfig.max_seq_length)
-    if shares.get(default):
-        more = [
-            f"{share}% more than {limit}" for limit, share in shares.items() if limit != default
-        ]
+    shares = {limit: f"{100 * part:.0f}%" for limit, part in estimated["longer_than"].items()}
+    share = shares.pop(str(StepConfig.max_seq_length))
+    if share != "0%":
+        more = ", ".join(f"{other} more than {limit}" for limit, other in shares.items())
         yield (
-            f"about {shares[default]}% of the training texts have more than {default} tokens,"
-            f" {', '.join(more)}: `train --max-seq-length` and `--truncate` decide what is read"
+            f"about {share} of the training texts have more than {StepConfig.max_seq_length}"
+            f" tokens, {more}: `train --max-seq-length` and `--truncate` decide what is read"
         )
 
 
