@@ -65,7 +65,7 @@ def trained(sizes: list[int], stream: str = "example", recompute: bool = False) 
     """Return the weights after ten updates with micro-batches of these sizes in each window."""
     store = random_store(EXAMPLES, LENGTH)
     config = TrainConfig(precision="float32", learning_rate=5e-4)
-    source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], [], None)
+    source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], None, None)
     model = build_model(config, source, outputs=2)
     if recompute:
         set_recompute(model.checkpoint_items["encoder"], True)

@@ -74,7 +74,7 @@ def build(
 ) -> tuple[Any, Any, Any]:
     """Return a model with two classes, its optimizer and an update of up to `steps` micro-steps."""
     config = TrainConfig(precision=precision, recompute="none")
-    model = build_model(config, ModelSource(preset, PRESET_CONFIGS[preset], [], None), outputs=2)
+    model = build_model(config, ModelSource(preset, PRESET_CONFIGS[preset], None, None), outputs=2)
     optimizer = make_optimizer(config, 1000, steps)
     return model, optimizer, make_update(TASK, model, optimizer, 0, accumulate=True)
 

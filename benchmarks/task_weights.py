@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.config import TrainConfig
 from bertaccum.progress import silent
 from bertaccum.reporting.run_paths import RunPaths
@@ -26,7 +27,7 @@ def write_initial(folder: Path, checkpoint: Path, seed: int, outputs: int, lengt
     config = TrainConfig(init_checkpoint=str(checkpoint), seed=seed)
     source = find_model(config, silent)
     names = [str(number) for number in range(outputs)]
-    write_description(folder, source.encoder, source.vocabulary, names, length, 0.0)
+    write_description(folder, source.encoder, Tokenization(source.vocabulary, length), names, 0.0)
     save_huggingface(build_model(config, source, outputs), folder)
 
 

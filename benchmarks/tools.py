@@ -15,7 +15,9 @@ import numpy as np
 
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.vocabulary import read_vocabulary
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenizer_files import read_vocabulary
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.token_store import TokenStore
@@ -64,12 +66,13 @@ def yelp_stores(
     shared: Path, out: Path, lengths: Sequence[int]
 ) -> Iterator[tuple[int, TokenStore]]:
     """Yield each length with a store of the real training reviews, truncated to it."""
-    data, vocabulary = prepared_yelp(shared, out), read_vocabulary(vocabulary_file(shared))
+    data = prepared_yelp(shared, out)
+    vocabulary = Vocabulary(read_vocabulary(vocabulary_file(shared)))
     task = make_task(read_labels(data))
     for length in lengths:
         yield (
             length,
-            open_store(data / "train.tsv", task, vocabulary, length, silent),
+            open_store(data / "train.tsv", task, Tokenization(vocabulary, length), silent),
         )
 
 
@@ -94,7 +97,7 @@ def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]
 
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:
     """Return the job of a measurement process: a preset with two classes and no data."""
-    source = ModelSource(preset, PRESET_CONFIGS[preset], [], None)
+    source = ModelSource(preset, PRESET_CONFIGS[preset], None, None)
     inputs = read_inputs(source, TASK, [], config.max_seq_length)
     request = PlanRequest(config, inputs)
     return measurement_job(request, config, limit, steps)

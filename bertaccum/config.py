@@ -37,6 +37,7 @@ RECOMPUTE = ("none", "layer", AUTO)
 CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 DROPOUT_STREAMS = ("example", "micro-batch")
+HEAD, TAIL, HEAD_TAIL = "head", "tail", "head-tail"
 _LABEL_SEPARATOR = "|"
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
@@ -114,6 +115,20 @@ class StepConfig(Options):
         group=DATA,
         minimum=3,
     )
+    truncate: str = setting(
+        HEAD,
+        "Part of longer texts to keep. head: the beginning; tail: the end; head-tail: some of both,"
+        " see `head_fraction`. In pairs, it applies to each text that is truncated.",
+        group=DATA,
+        choices=(HEAD, TAIL, HEAD_TAIL),
+    )
+    head_fraction: float = setting(
+        0.25,
+        "With `truncate` head-tail, the fraction of the kept tokens that come from the beginning.",
+        group=DATA,
+        minimum=0,
+        maximum=1,
+    )
     model: str | None = setting(
         None,
         "Encoder preset. [default: the preset of `init_checkpoint`, else bert-small]",
@@ -139,6 +154,13 @@ class StepConfig(Options):
         group=MODEL,
         free=True,
         path=True,
+    )
+    lower_case: bool | None = setting(
+        None,
+        "Lowercase texts and remove accents, as for uncased models. [default: as the checkpoint's"
+        " tokenizer files or name tell, else as its vocabulary suggests]",
+        group=MODEL,
+        switch=True,
     )
     dropout: float = setting(
         0.1, "Dropout rate of the encoder and the head.", group=MODEL, minimum=0, maximum=0.99

@@ -52,6 +52,23 @@ def read_text(path: Path) -> str:
         raise InputError("is not UTF-8", "save it as UTF-8 text", path=path, row=row) from error
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a configuration file.
+
+    Raises:
+      InputError: The file is missing or does not contain a JSON object.
+    """
+    try:
+        values = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid JSON ({error})", path=path) from None
+    if not isinstance(values, dict):
+        raise InputError(
+            "does not contain a JSON object", "use the file that came with the model", path=path
+        )
+    return values
+
+
 def read_mapping(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if the file is missing or damaged."""
     try:

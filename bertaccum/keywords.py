@@ -47,9 +47,12 @@ class StepOptions(TypedDict, total=False):
     init_checkpoint: str | None
     vocab: str | None
     max_seq_length: int
+    truncate: str
+    head_fraction: float
     target_batch: int
     micro_batch: int | str
     cut: str
+    lower_case: bool | None
     dropout: float
     dropout_stream: str
     precision: str

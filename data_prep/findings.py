@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from data_prep.rows import Rows
+from data_prep.text_lengths import estimated_lengths
 
 _MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 # Maximum number of texts with conflicting labels whose rows the manifest lists.
@@ -56,6 +57,7 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
         the `first_row` among them.
       - `missing_labels`: for each set, each label that may stand for a missing value, and the
         number of rows with this label.
+      - `estimated_tokens`: what `estimated_lengths` returned for the training set.
     """
     counts = Counter(rows.texts)
     copies = _copies(rows, counts)
@@ -70,6 +72,7 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
         "also_in_test": _shared(counts, given.get("test")),
         **({"also_in_dev": _shared(counts, given["dev"])} if "dev" in given else {}),
         "empty": {name: _empty(part) for name, part in sets.items() if part.empty},
+        "estimated_tokens": estimated_lengths(rows.texts),
         "missing_labels": {name: found for name, part in sets.items() if (found := _missing(part))},
     }
 

@@ -30,11 +30,12 @@ from bertaccum.bert.google_checkpoint import load_google_checkpoint
 from bertaccum.bert.huggingface_folder import (
     check_folder,
     read_huggingface_config,
-    read_words,
     write_description,
 )
 from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenizer_files import read_tokenizer, read_vocabulary
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import cli
 from bertaccum.errors import BertAccumError
 from bertaccum.prepare_config import PrepareConfig
@@ -281,13 +282,18 @@ def huggingface_config_case(folder: Path) -> tuple[Path, Reader]:
 def tokenizer_case(folder: Path) -> tuple[Path, Reader]:
     path = described(folder) / "tokenizer.json"
     words = {word: number for number, word in enumerate(WORDS)}
-    path.write_text(json.dumps({"model": {"vocab": words}, "normalizer": {"lowercase": True}}))
+    added = [{"id": len(words), "content": "<url>", "normalized": True, "single_word": False}]
+    values = {"model": {"vocab": words}, "normalizer": {"lowercase": True}, "added_tokens": added}
+    path.write_text(json.dumps(values))
+    return path, read_tokenizer
 
-    def read(path: Path) -> object:
-        check_folder(path.parent)
-        return read_words(path)
 
-    return path, read
+def tokenizer_settings_case(folder: Path) -> tuple[Path, Reader]:
+    path = described(folder) / "tokenizer_config.json"
+    added = {str(len(WORDS)): {"content": "<url>", "normalized": True}}
+    edited = json.loads(path.read_text()) | {"added_tokens_decoder": added}
+    path.write_text(json.dumps(edited))
+    return path, lambda path: read_tokenizer(path.with_name("vocab.txt"))
 
 
 def safetensors_case(folder: Path) -> tuple[Path, Reader]:
@@ -297,7 +303,9 @@ def safetensors_case(folder: Path) -> tuple[Path, Reader]:
 
 
 def described(folder: Path) -> Path:
-    write_description(folder, SMALL, WORDS, ["bad", "good"], max_seq_length=4, dropout=0.1)
+    write_description(
+        folder, SMALL, Tokenization(Vocabulary(WORDS), 4), ["bad", "good"], dropout=0.1
+    )
     (folder / "model.safetensors").touch()
     return folder
 
@@ -348,6 +356,7 @@ CASES = {
     "zip": zip_case,
     "huggingface_config": huggingface_config_case,
     "tokenizer": tokenizer_case,
+    "tokenizer settings": tokenizer_settings_case,
     "safetensors": safetensors_case,
     "run": run_case,
     "labels": labels_case,

@@ -12,8 +12,10 @@ import tensorflow as tf
 from small import write_small_model
 
 import bertaccum
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer, unpack
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from bertaccum.bert.tokenizer_files import read_vocabulary
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import main
 from bertaccum.metrics import LABELS
 from bertaccum.tasks import multi_label
@@ -41,7 +43,7 @@ def test_tokens_and_segments_match_the_golden_pairs(shared: Path) -> None:
     vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
     assert len(golden) == 103
     for case in golden:
-        tokenizer = Tokenizer(vocabulary, case["max_seq_length"])
+        tokenizer = Tokenizer(Tokenization(Vocabulary(vocabulary), case["max_seq_length"]))
         tokens = tokenizer(tf.constant([case["text_a"]]), tf.constant([case["text_b"]]))[0]
         ids, segments = unpack(tokens)
         assert ids.numpy().tolist() == case["ids"], case

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertaccum.bert.encoder_config import ACTIVATIONS, EncoderConfig
 from bertaccum.errors import InputError
-from bertaccum.files import read_text
+from bertaccum.files import read_object
 
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
 _MOST_PARAMETERS = 7_000_000_000
@@ -61,23 +61,6 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
 def write_bert_config(path: Path, config: EncoderConfig) -> None:
     """Write `config` as a `bert_config.json`, which Google's own code can also read."""
     path.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a configuration file.
-
-    Raises:
-      InputError: The file is missing or does not contain a JSON object.
-    """
-    try:
-        values = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not valid JSON ({error})", path=path) from None
-    if not isinstance(values, dict):
-        raise InputError(
-            "does not contain a JSON object", "use the file that came with the model", path=path
-        )
-    return values
 
 
 def _checked(path: Path, name: str, value: Any, default: Any) -> Any:

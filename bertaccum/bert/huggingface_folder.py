@@ -1,4 +1,4 @@
-"""Model folders in Hugging Face's format: their configuration, vocabulary and labels.
+"""Model folders in Hugging Face's format: their configuration and labels.
 
 `huggingface_weights` reads and writes the weights. Only BERT as published can be read; for any
 other model, an error names the key that differs. This module does not import TensorFlow.
@@ -15,21 +15,16 @@ from types import ModuleType
 from typing import Any
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.bert_config_file import checked_config, read_object
+from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
-from bertaccum.bert.vocabulary import check_vocabulary, read_vocabulary
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenizer_files import write_tokenizer
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import json_text
+from bertaccum.files import json_text, read_object
 
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # Prefixes of tensor names: for the encoder in a file with a head, and for the optional pooler.
 PREFIX, POOLER = "bert.", "pooler.dense."
 _LAYER_NORM_EPSILON = 1e-12
-# Tokenizer settings that uncased models turn on or leave out.
-_CLEANING = (
-    *("do_lower_case", "lowercase", "strip_accents"),
-    *("tokenize_chinese_chars", "handle_chinese_chars"),
-)
 # Hugging Face's names for our activations; an export uses the first name.
 _ACTIVATIONS = {
     "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate"),
@@ -44,10 +39,8 @@ _USUAL: dict[str, Any] = {
     "is_decoder": False,
     "add_cross_attention": False,
 }
-_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 CONFIG = "config.json"
-WORDS = "vocab.txt"
 
 
 def safetensors() -> ModuleType:
@@ -74,11 +67,10 @@ def is_huggingface(folder: Path) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder contains a configuration, weights and an uncased tokenizer.
+    """Check that a folder contains a configuration and weights.
 
     Raises:
-      InputError: A file is missing, or the tokenizer does not clean text as BERT's uncased
-        tokenizer does.
+      InputError: A file is missing.
     """
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
@@ -90,7 +82,6 @@ def check_folder(folder: Path) -> None:
             "load the model with transformers, and save it with save_pretrained as a single file",
             path=folder,
         )
-    _check_text_cleaning(folder)
 
 
 @contextmanager
@@ -171,47 +162,11 @@ def _is_close(value: Any, other: Any) -> bool:
     )
 
 
-def _check_text_cleaning(folder: Path) -> None:
-    """Raise InputError if the tokenizer does not clean text as BERT's uncased tokenizer does."""
-    for path in (folder / TOKENIZER_CONFIG, folder / TOKENIZER):
-        settings: Any = read_object(path) if path.is_file() else {}
-        if path.name == TOKENIZER:
-            settings = settings.get("normalizer")
-        for key in _CLEANING if isinstance(settings, dict) else ():
-            if settings.get(key) not in (True, None):
-                raise InputError(
-                    f"{key} is {settings[key]!r}, expected True as in uncased models",
-                    "use an uncased model",
-                    path=path,
-                )
-
-
-def read_words(path: Path) -> list[str]:
-    """Return the vocabulary in a `vocab.txt`, or in the `tokenizer.json` of a newer folder.
-
-    Raises:
-      InputError: The file is missing or damaged, or contains no WordPiece vocabulary.
-    """
-    if path.name != TOKENIZER:
-        return read_vocabulary(path)
-    model = read_object(path).get("model")
-    words = model.get("vocab") if isinstance(model, dict) else None
-    words = words if isinstance(words, dict) else {}
-    numbers = list(words.values())
-    whole = numbers and all(type(number) is int for number in numbers)
-    if not whole or sorted(numbers) != list(range(len(numbers))):
-        raise InputError("contains no WordPiece vocabulary", "add a vocab.txt", path=path)
-    vocabulary = sorted(words, key=words.__getitem__)
-    check_vocabulary(vocabulary, path)
-    return vocabulary
-
-
 def write_description(
     folder: Path,
     encoder: EncoderConfig,
-    vocabulary: list[str],
+    tokenization: Tokenization,
     names: list[str],
-    max_seq_length: int,
     dropout: float,
     problem_type: str = "single_label_classification",
 ) -> None:
@@ -220,9 +175,8 @@ def write_description(
     Args:
       folder: Existing folder to write to.
       encoder: Dimensions of the encoder.
-      vocabulary: Entries of the vocabulary, in the order of their IDs.
+      tokenization: How texts become tokens.
       names: Names of the classes, in the order of their numbers.
-      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
       dropout: Dropout rate that the model was trained with.
       problem_type: Kind of task, as transformers names it.
     """
@@ -236,7 +190,7 @@ def write_description(
         "attention_probs_dropout_prob": dropout,
         "classifier_dropout": dropout,
         **_USUAL,
-        "pad_token_id": vocabulary.index("[PAD]"),
+        "pad_token_id": tokenization.vocabulary.entries.index("[PAD]"),
         "problem_type": problem_type,
         "num_labels": len(names),
         "id2label": {str(number): name for number, name in enumerate(names)},
@@ -244,16 +198,9 @@ def write_description(
         "torch_dtype": "float32",
     }
     write_text(folder / CONFIG, json_text(config))
-    write_text(folder / WORDS, "\n".join(vocabulary) + "\n")
-    write_text(folder / "special_tokens_map.json", json_text(_SPECIAL))
-    tokenizer = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": True,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-        # As in training, `[SEP]` in a text is five characters, not a special token.
-        "split_special_tokens": True,
-        "model_max_length": max_seq_length,
-        **_SPECIAL,
-    }
-    write_text(folder / TOKENIZER_CONFIG, json_text(tokenizer))
+    write_tokenizer(
+        folder,
+        tokenization.vocabulary,
+        model_max_length=tokenization.max_seq_length,
+        truncation_side="right" if tokenization.head_fraction else "left",
+    )

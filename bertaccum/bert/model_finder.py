@@ -11,17 +11,16 @@ from bertaccum.bert.download import fetch_preset, preset_folder, unpack
 from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
 from bertaccum.bert.huggingface_folder import (
     CONFIG,
-    TOKENIZER,
-    WORDS,
     check_folder,
     has_pooler,
     held_names,
     is_huggingface,
     open_weights,
     read_huggingface_config,
-    read_words,
 )
 from bertaccum.bert.model_source import RUN_PREFIX, ModelSource
+from bertaccum.bert.tokenizer_files import OLDER_RUN, TOKENIZER, WORDS, read_tokenizer
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.cache import cache_folder
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
@@ -50,9 +49,11 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     folder = _checkpoint_folder(config, progress)
     encoder = _encoder(config, folder)
     vocabulary_path = _vocabulary_path(config, folder)
-    vocabulary = read_words(vocabulary_path)
+    vocabulary = _vocabulary(config, folder, vocabulary_path)
     if folder is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
+    if folder is not None and is_huggingface(folder):
+        vocabulary = vocabulary.padded(encoder.vocab_size)
     if len(vocabulary) != encoder.vocab_size:
         raise InputError(
             f"has {len(vocabulary)} entries, but the model's vocab_size is {encoder.vocab_size}",
@@ -82,7 +83,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
             f"`model` {name} and `init_checkpoint` {named} differ", "omit one of the two"
         )
     _check_length(config, PRESET_CONFIGS[name])
-    return ModelSource(name, PRESET_CONFIGS[name], [], None)
+    return ModelSource(name, PRESET_CONFIGS[name], None, None)
 
 
 def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:
@@ -201,6 +202,19 @@ def _own_encoder(folder: Path) -> EncoderConfig:
     if is_huggingface(folder):
         return read_huggingface_config(folder / CONFIG)
     return read_bert_config(folder / "bert_config.json")
+
+
+def _vocabulary(config: StepConfig, folder: Path | None, path: Path) -> Vocabulary:
+    """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
+    named = config.init_checkpoint or config.model or DEFAULT_PRESET
+    name = "" if folder is None else Path(checkpoint_home(named)).name
+    if folder is not None and (folder / f"{RUN_PREFIX}.index").is_file():
+        name = OLDER_RUN
+    vocabulary = read_tokenizer(path, name)
+    if config.lower_case is None:
+        return vocabulary
+    wanted = config.lower_case
+    return dataclasses.replace(vocabulary, lower_case=wanted, strip_accents=wanted)
 
 
 def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.encoder_config import WEIGHTS, EncoderConfig
+from bertaccum.bert.vocabulary import Vocabulary
 
 RUN_PREFIX = "model.ckpt"
 
@@ -18,7 +19,7 @@ class ModelSource:
     Args:
       name: Name of the model in reports.
       encoder: Dimensions of the encoder.
-      vocabulary: Entries of the vocabulary, in the order of their IDs.
+      vocabulary: Vocabulary of the model; None if it is unknown.
       checkpoint: Prefix of the files of the pretrained weights, or the path of their
         `model.safetensors`; None for random weights.
       has_pooler: Whether the pretrained weights include a pooler.
@@ -27,7 +28,7 @@ class ModelSource:
 
     name: str
     encoder: EncoderConfig
-    vocabulary: list[str]
+    vocabulary: Vocabulary | None
     checkpoint: Path | None
     has_pooler: bool = True
     labels: dict[str, Any] | None = None

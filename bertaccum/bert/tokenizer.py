@@ -9,37 +9,68 @@ Source: google-research/bert `tokenization.py`, class BasicTokenizer.
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import tensorflow as tf
 import tensorflow_text as tf_text
+
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import Vocabulary
 
 # The original tokenizer maps a word of more than 200 characters to [UNK]. The WordPiece op counts
 # bytes, so `normalize` replaces such a word with one that exceeds the op's limit in any script.
 _MAX_WORD_BYTES = 4 * 200
 _LONG_WORD = r"[^ ]{201,}"
-# Characters that are words by themselves: ASCII symbols, Unicode punctuation, CJK ideographs.
-_WORD_OF_ITS_OWN = (
-    r"([!-/:-@\[-`{-~\p{P}\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
-    r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}])"
+# Characters that are words by themselves: ASCII symbols and Unicode punctuation, and in most models
+# CJK ideographs.
+_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
+_IDEOGRAPHS = (
+    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
+    r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
 )
+# Added entries are replaced by characters of this private-use area, which are words by themselves
+# after cleaning. Texts lose these characters, which no vocabulary contains.
+_STAND_INS = range(0xF0000, 0xFFFFE)
 
 
-def normalize(texts: tf.Tensor) -> tf.Tensor:
-    """Clean and lowercase texts, strip accents and separate words, as the original tokenizer does.
+def cleaned(texts: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
+    """Clean texts and separate words as the original tokenizer does.
 
     Args:
       texts: Strings [batch]; invalid UTF-8 is dropped.
+      vocabulary: Vocabulary whose cleaning applies.
 
     Returns:
       Strings [batch] with words separated by spaces.
     """
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", replacement_char=0xFFFD)
+    if vocabulary.added:
+        texts = tf.strings.regex_replace(texts, r"[\x{F0000}-\x{FFFFD}]", chr(0xE000))
+    for entry, stand_in in _stand_ins(vocabulary).items():
+        flags = "(?i)" if vocabulary.added[entry] else ""
+        texts = tf.strings.regex_replace(texts, flags + _quoted(entry), f" {stand_in} ")
     texts = tf.strings.regex_replace(texts, r"[\t\n\r\p{Z}]", " ")
     texts = tf.strings.regex_replace(texts, r"[\x00\x{FFFD}\p{Cc}\p{Cf}]", "")
-    texts = tf.strings.lower(texts, encoding="utf-8")
-    texts = tf_text.normalize_utf8(texts, "NFD")
-    texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
-    texts = tf.strings.regex_replace(texts, _WORD_OF_ITS_OWN, r" \1 ")
+    if vocabulary.lower_case:
+        texts = tf.strings.lower(texts, encoding="utf-8")
+    if vocabulary.strip_accents:
+        texts = tf_text.normalize_utf8(texts, "NFD")
+        texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+    alone = _PUNCTUATION + (_IDEOGRAPHS if vocabulary.split_chinese else "")
+    texts = tf.strings.regex_replace(texts, f"([{alone}])", r" \1 ")
     return tf.strings.regex_replace(texts, _LONG_WORD, "x" * (_MAX_WORD_BYTES + 1))
+
+
+def _stand_ins(vocabulary: Vocabulary) -> dict[str, str]:
+    """Return the character that stands for each added entry, longest entries first."""
+    entries = sorted(vocabulary.added, key=len, reverse=True)
+    return {entry: chr(number) for number, entry in zip(_STAND_INS, entries, strict=False)}
+
+
+def _quoted(entry: str) -> str:
+    """Return a regular expression that matches exactly `entry`."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", entry)
 
 
 # A token is the ID of its vocabulary entry plus this number times its segment: 0 for the first
@@ -58,27 +89,34 @@ class Tokenizer:
     """A tokenizer that returns rows `[CLS] a [SEP]` or, for pairs, `[CLS] a [SEP] b [SEP]`.
 
     A pair whose second text is empty is tokenized as a single text. A pair that is too long loses
-    tokens from the end of its longer text, one by one, as in google-research/bert.
+    tokens of its longer text, one by one, as in google-research/bert. In each text, the tokens at
+    the end are lost, unless the tokenization tells otherwise.
 
     Args:
-      vocabulary: Entries of the vocabulary, in the order of their IDs.
-      max_seq_length: Maximum number of tokens per row, including [CLS] and [SEP]; longer texts are
-        truncated.
+      tokenization: The vocabulary, the maximum number of tokens per row, and what is truncated.
     """
 
-    def __init__(self, vocabulary: list[str], max_seq_length: int) -> None:
-        self._wordpiece = tf_text.FastBertTokenizer(
-            vocab=vocabulary,
-            token_out_type=tf.int32,
-            max_bytes_per_word=_MAX_WORD_BYTES,
+    def __init__(self, tokenization: Tokenization) -> None:
+        self._vocabulary = vocabulary = tokenization.vocabulary
+        stand_ins = _stand_ins(vocabulary)
+        entries = [stand_ins.get(entry, entry) for entry in vocabulary.entries]
+        # The first op also splits cleaned text into words, but always splits CJK ideographs.
+        kind = tf_text.FastBertTokenizer
+        if not vocabulary.split_chinese:
+            kind = partial(tf_text.FastWordpieceTokenizer, no_pretokenization=True)
+        self._wordpiece = kind(
+            vocab=entries, token_out_type=tf.int32, max_bytes_per_word=_MAX_WORD_BYTES
         )
-        self._cls = vocabulary.index("[CLS]")
-        self._sep = vocabulary.index("[SEP]")
-        self.max_seq_length = max_seq_length
+        self._cls, self._sep = entries.index("[CLS]"), entries.index("[SEP]")
+        self._head_fraction = tokenization.head_fraction
+        self.max_seq_length = tokenization.max_seq_length
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Return all IDs [batch, (length)] of strings [batch], without special tokens."""
-        return self._wordpiece.tokenize(normalize(texts))
+        texts = cleaned(texts, self._vocabulary)
+        if self._vocabulary.split_chinese:
+            return self._wordpiece.tokenize(texts)
+        return self._wordpiece.tokenize(tf.strings.split(texts)).merge_dims(1, 2)
 
     def __call__(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> tf.RaggedTensor:
         """Return the tokens [batch, (length)] int32 of strings [batch], which `unpack` takes apart.
@@ -98,23 +136,34 @@ class Tokenizer:
         """
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
+        first, room = pieces.row_lengths(), tf.cast(self.max_seq_length - 2, tf.int64)
         if pairs is None:
-            cut = pieces[:, : self.max_seq_length - 2]
+            if self._head_fraction == 1.0:  # Slices are faster than masks.
+                cut = pieces[:, : self.max_seq_length - 2]
+            else:
+                cut = self._kept(pieces, tf.minimum(first, room))
             tokens = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
-            return tokens, tf.cast(pieces.row_lengths() + 2, tf.int32)
+            return tokens, tf.cast(first + 2, tf.int32)
         others = self.pieces(pairs)
-        first, second = pieces.row_lengths(), others.row_lengths()
+        second = others.row_lengths()
         paired = tf.cast(second > 0, tf.int64)
-        room = self.max_seq_length - 2 - paired
-        kept = tf.minimum(first, tf.maximum(room - second, (room + paired) // (1 + paired)))
-        cut, other = _first(pieces, kept), _first(others, room - kept)
+        room -= paired
+        count = tf.minimum(first, tf.maximum(room - second, (room + paired) // (1 + paired)))
+        cut = self._kept(pieces, count)
+        other = self._kept(others, tf.minimum(second, room - count))
         end = tf.RaggedTensor.from_row_lengths(
             tf.fill([tf.reduce_sum(paired)], self._sep + _SEGMENT), paired
         )
         parts = [self._cls * edge, cut, self._sep * edge, other + _SEGMENT, end]
         return tf.concat(parts, axis=1), tf.cast(first + second + 2 + paired, tf.int32)
 
+    def _kept(self, rows: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
+        """Return `counts` [batch] values of each row: some from its beginning, others from its end.
 
-def _first(rows: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return at most the first `lengths` [batch] values of each row."""
-    return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < lengths[:, None])
+        As in Sun et al. 2019, a quarter of 510 tokens is 128.
+        """
+        head = tf.cast(tf.math.ceil(tf.cast(counts, tf.float64) * self._head_fraction), tf.int64)
+        lengths = rows.row_lengths()
+        places = tf.ragged.range(lengths)
+        after = lengths - (counts - head)
+        return tf.ragged.boolean_mask(rows, (places < head[:, None]) | (places >= after[:, None]))

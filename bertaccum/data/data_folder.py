@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import PlanConfig
+from bertaccum.bert.tokenization_options import tokenization_of
+from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.token_store import store_digest
+from bertaccum.data.store_digest import store_digest
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.tasks.task import Task
@@ -39,23 +40,23 @@ def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
     return tsvs_to_train_on(folder)
 
 
-def read_inputs(
-    source: ModelSource, task: Task, tsvs: list[Path], max_seq_length: int
-) -> RunInputs:
+def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepConfig) -> RunInputs:
     """Return a run's inputs, including digests of the data.
 
     Args:
       source: Model to start from.
       task: Task of the data.
       tsvs: Paths of train.tsv and dev.tsv; may be empty.
-      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
+      config: Options that decide how texts become tokens.
 
     Raises:
       InputError: A TSV cannot be read.
     """
-    digests = [sha256(tsv) for tsv in tsvs]
-    stores = [
-        store_digest(tsv, digest, task.labels, source.vocabulary, max_seq_length)
-        for tsv, digest in zip(tsvs, digests, strict=True)
-    ]
+    digests, stores = [sha256(tsv) for tsv in tsvs], []
+    if source.vocabulary:
+        tokenization = tokenization_of(source.vocabulary, config)
+        stores = [
+            store_digest(tsv, digest, task.labels, tokenization)
+            for tsv, digest in zip(tsvs, digests, strict=True)
+        ]
     return RunInputs(source, task.labels, task.outputs, tsvs, digests, stores)

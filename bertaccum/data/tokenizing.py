@@ -12,9 +12,11 @@ import pandas as pd
 import tensorflow as tf
 
 from bertaccum.atomic import new_folder, write_text
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.cache import cache_folder
-from bertaccum.data.token_store import TokenStore, store_digest
+from bertaccum.data.store_digest import store_digest
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text, sha256
@@ -31,13 +33,14 @@ Columns = Sequence[list[str]]
 _BATCH = 1024
 
 _TRUNCATION = "truncation.json"
+# Maximum numbers of tokens that users may choose; most models have 512 positions.
+_USUAL_LENGTHS = (128, 256, 512)
 
 
 def open_store(
     tsv: Path,
     task: Task,
-    vocabulary: list[str],
-    max_seq_length: int,
+    tokenization: Tokenization,
     progress: Progress,
     digest: str | None = None,
 ) -> TokenStore:
@@ -46,18 +49,17 @@ def open_store(
     Args:
       tsv: Path of the TSV.
       task: Task of the data.
-      vocabulary: Vocabulary of the tokenizer.
-      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
+      tokenization: How texts become tokens.
       progress: Called with the current activity, the number of texts done and the total.
       digest: Name of the store; None to compute it with `store_digest`.
 
     Raises:
       InputError: The TSV cannot be read, or has no labels or an unknown one.
     """
-    digest = digest or store_digest(tsv, sha256(tsv), task.labels, vocabulary, max_seq_length)
+    digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
-        _make_store(folder, tsv, task, Tokenizer(vocabulary, max_seq_length), progress)
+        _make_store(folder, tsv, task, Tokenizer(tokenization), progress)
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),
@@ -148,7 +150,17 @@ def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
         longer=int((lengths > max_seq_length).sum()),
         median=round(float(np.median(lengths))),
         longest=int(lengths.max()),
+        kept=_kept(lengths, max_seq_length) if lengths.max() > max_seq_length else {},
     )
+
+
+def _kept(lengths: np.ndarray, max_seq_length: int) -> dict[str, float]:
+    """Return the fraction of all tokens that each maximum length keeps."""
+    larger = [length for length in _USUAL_LENGTHS if length > max_seq_length]
+    return {
+        str(length): float(np.minimum(lengths, length).sum() / lengths.sum())
+        for length in (max_seq_length, *larger)
+    }
 
 
 def _texts(path: Path, table: pd.DataFrame, pairs: bool) -> Columns:

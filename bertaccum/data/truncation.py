@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class Truncation:
       longer: Number of texts that are truncated.
       median: Median length.
       longest: Length of the longest text.
+      kept: For `max_seq_length` and usual larger values of it, the fraction of all tokens that the
+        model then reads; empty in older runs, and if no text is truncated.
     """
 
     max_seq_length: int
@@ -22,6 +24,7 @@ class Truncation:
     longer: int
     median: int
     longest: int
+    kept: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         percent = round(100 * self.longer / self.texts)
@@ -29,4 +32,14 @@ class Truncation:
         return (
             f"{share if self.longer else 'no text is'} longer than `max_seq_length`"
             f" {self.max_seq_length} (median {self.median:,}, longest {self.longest:,} tokens)"
+        )
+
+    def advice(self) -> str:
+        """Return a sentence about what larger values of `max_seq_length` keep; "" if unknown."""
+        if not self.kept:
+            return ""
+        shares = [f"{length} keeps {100 * part:.0f}%" for length, part in self.kept.items()]
+        return (
+            f"`max_seq_length` {', '.join(shares)} of all tokens; `truncate` chooses the part of a"
+            " text that is kept"
         )

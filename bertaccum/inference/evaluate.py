@@ -11,6 +11,7 @@ import numpy as np
 import tf_keras
 
 from bertaccum.atomic import write_text
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import FITTED, HALF, EvalConfig, TrainConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
@@ -75,7 +76,7 @@ def predictions(
     model, files, task = load_best(best)
     task = _fitted(config, trained, model, files, task, progress)
     if config.file:
-        tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
+        tokenizer = Tokenizer(tokenization_of(files.vocabulary, trained))
         delimiter = delimiter_character(config.delimiter)
         columns = config.text_column, config.label_column
         reading = Reading(
@@ -90,7 +91,7 @@ def predictions(
         separator = config.label_separator
         store = store_of_table(table, tsv, task, tokenizer, note, separator)
     else:
-        store = open_store(tsv, task, files.vocabulary, trained.max_seq_length, progress)
+        store = open_store(tsv, task, tokenization_of(files.vocabulary, trained), progress)
     logits = Predictor(model, config.batch)(store, progress)
     if task.decoding != files.decoding:
         dataclasses.replace(files, decoding=task.decoding).write_decoding(best)
@@ -135,7 +136,7 @@ def _fitted(
         decoding = dataclasses.replace(decoding, thresholds=None)
     if config.calibrate or config.thresholds == FITTED:
         dev = tsvs_to_train_on(Path(trained.data))[1]
-        store = open_store(dev, task, files.vocabulary, trained.max_seq_length, progress)
+        store = open_store(dev, task, tokenization_of(files.vocabulary, trained), progress)
         logits = Predictor(model, config.batch)(store, progress)
         wanted = bool(config.calibrate), config.thresholds == FITTED
         decoding = make_task(files.labels, decoding).fit_decoding(logits, store.labels, *wanted)

@@ -13,8 +13,10 @@ from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_inputs import logits_of
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import ExportConfig, TrainConfig
+from bertaccum.config import HEAD_TAIL, ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.results import ExportResult
 from bertaccum.reporting.model_card import model_card
@@ -49,9 +51,15 @@ def _tensorflow(task: Task) -> str:
     return _TENSORFLOW.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
 
 
-def _transformers(task: Task) -> str:
+def _transformers(task: Task, trained: TrainConfig) -> str:
     given = '{"text": "a text", "text_pair": "another text"}' if task.labels.pairs else '"a text"'
     usage = _TRANSFORMERS.replace("ARGUMENTS", f"[{given}]")
+    if trained.truncate == HEAD_TAIL:
+        usage += (
+            "\n\nThe model was trained with the beginning and the end of texts that are too long"
+            f" ({100 * trained.head_fraction:g}% of the tokens from the beginning). The tokenizer"
+            " of transformers keeps only the beginning."
+        )
     thresholds = task.decoding.thresholds
     if not thresholds:
         return usage
@@ -81,11 +89,13 @@ def export(config: ExportConfig) -> ExportResult:
     record = read_record(run.path)
     with _written(path) as folder:
         if config.format == "huggingface":
-            card = model_card(record, library="transformers", usage=_transformers(task))
+            card = model_card(record, library="transformers", usage=_transformers(task, trained))
             write_huggingface(folder, model, files, task, trained, card)
         else:
             card = model_card(record, library="tensorflow", usage=_tensorflow(task))
-            write_savedmodel(folder, model, files, task, trained.max_seq_length, card)
+            write_savedmodel(
+                folder, model, files, task, tokenization_of(files.vocabulary, trained), card
+            )
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return ExportResult(run.path.resolve().name, config.format, path, size)
 
@@ -95,11 +105,11 @@ def write_savedmodel(
     model: tf_keras.Model,
     files: ModelFiles,
     task: Task,
-    max_seq_length: int,
+    tokenization: Tokenization,
     card: str,
 ) -> None:
     """Write a SavedModel with its model card, vocabulary, labels and dimensions."""
-    save_serving(model, Tokenizer(files.vocabulary, max_seq_length), task, folder)
+    save_serving(model, Tokenizer(tokenization), task, folder)
     (folder / _BESIDE).mkdir()
     files.write(folder / _BESIDE)
     write_text(folder / _BESIDE / "README.md", card)
@@ -117,9 +127,8 @@ def write_huggingface(
     write_description(
         folder,
         files.encoder,
-        files.vocabulary,
+        tokenization_of(files.vocabulary, trained),
         files.labels.names or ["score"],
-        trained.max_seq_length,
         trained.dropout,
         task.problem_type,
     )

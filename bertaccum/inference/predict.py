@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.tokenizing import store_of
@@ -49,7 +50,7 @@ def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> It
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
     model, files, task = load_best(folder.best_checkpoint())
-    tokenizer = Tokenizer(files.vocabulary, trained.max_seq_length)
+    tokenizer = Tokenizer(tokenization_of(files.vocabulary, trained))
     pairs = files.labels.pairs
     predictor = Predictor(model, config.batch)
     for some in _as_they_come(_given(text, pairs) for text in texts):

@@ -138,7 +138,7 @@ def measurement_job(
         "encoder": dataclasses.asdict(source.encoder),
         "outputs": request.inputs.outputs,
         "labels": dataclasses.asdict(request.inputs.labels),
-        "vocabulary": source.vocabulary,
+        "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
         "tsvs": [str(tsv) for tsv in request.inputs.tsvs],
         "limit_bytes": limit,
         "accumulation_steps": accumulation_steps,

@@ -10,7 +10,8 @@ from typing import TypeVar
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.vocabulary import read_vocabulary
+from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer, write_tokenizer
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text
 from bertaccum.tasks.labels import Labels
@@ -29,20 +30,20 @@ class ModelFiles:
 
     Args:
       encoder: Dimensions of the encoder.
-      vocabulary: Entries of the vocabulary, in the order of their IDs.
+      vocabulary: Vocabulary of the model, with its cleaning of texts.
       labels: Labels of the dataset.
       decoding: How logits become predictions.
     """
 
     encoder: EncoderConfig
-    vocabulary: list[str]
+    vocabulary: Vocabulary
     labels: Labels
     decoding: Decoding = PLAIN
 
     def write(self, folder: Path) -> None:
         """Write one file for each field to `folder`."""
         write_bert_config(folder / "bert_config.json", self.encoder)
-        write_text(folder / "vocab.txt", "\n".join(self.vocabulary) + "\n")
+        write_tokenizer(folder, self.vocabulary)
         write_text(folder / "labels.json", json_text(dataclasses.asdict(self.labels)))
         if self.decoding != PLAIN:
             self.write_decoding(folder)
@@ -65,10 +66,10 @@ class ModelFiles:
             counts = f"{len(decoding.thresholds)} thresholds for {len(labels.values)} labels"
             raise _damaged(folder / _DECODING, counts)
         encoder = read_bert_config(folder / "bert_config.json")
-        vocabulary = read_vocabulary(folder / "vocab.txt")
+        vocabulary = read_tokenizer(folder / WORDS, OLDER_RUN)
         if len(vocabulary) != encoder.vocab_size:
             raise InputError(
-                f"its vocab.txt has {len(vocabulary)} entries, expected {encoder.vocab_size}",
+                f"its {WORDS} has {len(vocabulary)} entries, expected {encoder.vocab_size}",
                 "train the model again",
                 path=folder,
             )

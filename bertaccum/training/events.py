@@ -35,6 +35,8 @@ class Started:
       best_by: Metric that selects the best checkpoint.
       truncation: Statistics of the texts in train.tsv that `max_seq_length` truncates; None if
         unknown.
+      doubt: Evidence that texts are lowercased although they should not be, or the other way
+        round; None if there is none.
     """
 
     folder: Path
@@ -54,6 +56,7 @@ class Started:
     pretrained_head: bool = False
     best_by: str = "accuracy"
     truncation: Truncation | None = None
+    doubt: str | None = None
 
 
 @dataclass(frozen=True)

@@ -115,11 +115,12 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
 
     Files are represented by their digests.
     """
-    vocabulary, weights = "\n".join(inputs.source.vocabulary), inputs.source.telling_file
+    vocabulary, weights = inputs.source.vocabulary, inputs.source.telling_file
+    assert vocabulary is not None
     return {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
         "labels": inputs.labels.values,
-        "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest(),
+        "vocabulary": hashlib.sha256(vocabulary.identity().encode()).hexdigest(),
         "model": dataclasses.asdict(inputs.source.encoder),
         "pretrained weights": weights and sha256(weights),
     }

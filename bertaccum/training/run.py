@@ -87,6 +87,7 @@ class Run:
         self.model, self.topology, self.source = model, topology, plan.inputs.source
         self.train_store, self.dev_store = stores
         self.folder, self.stopping, self.progress = folder, stopping, progress
+        assert self.source.vocabulary is not None
         self.files = ModelFiles(self.source.encoder, self.source.vocabulary, self.inputs.labels)
         self.updater = Updater(task, plan, model, self.train_store, topology, watch)
         self.optimizer = self.updater.optimizer
@@ -241,6 +242,7 @@ class Run:
             pretrained_head=self.inputs.takes_head,
             best_by=self.best_by,
             truncation=self.train_store.truncation,
+            doubt=self.files.vocabulary.doubt(),
         )
 
     def _update(self) -> Iterator[Event]:

@@ -24,6 +24,8 @@ from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.tokenization_options import tokenization_of
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
@@ -81,7 +83,7 @@ class MeasuredModel:
         device_memory.limit_memory(job["limit_bytes"])
         self.task = make_task(Labels(**job["labels"]))
         self.longest, self.windows = self._lengths(job, progress)
-        source = ModelSource("probe", EncoderConfig(**job["encoder"]), [], None)
+        source = ModelSource("probe", EncoderConfig(**job["encoder"]), None, None)
         self.model = build_model(self.config, source, job["outputs"])
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
         self.optimizer.build(self.model.trainable_variables)
@@ -95,10 +97,8 @@ class MeasuredModel:
         target, longest = self.config.target_batch, self.config.max_seq_length
         if not job["tsvs"]:
             return longest, [[longest] * target]
-        stores = [
-            open_store(Path(tsv), self.task, job["vocabulary"], longest, progress)
-            for tsv in job["tsvs"]
-        ]
+        tokenization = tokenization_of(Vocabulary(**job["vocabulary"]), self.config)
+        stores = [open_store(Path(tsv), self.task, tokenization, progress) for tsv in job["tsvs"]]
         train = stores[0]
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
         rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs
@@ -251,10 +252,11 @@ def _prepare(
     request, planned = _plan(config, inputs, local, workers, progress)
     batch = planned.taken()
     watch.doing("reading data and weights")
-    vocabulary, length = inputs.source.vocabulary, config.max_seq_length
+    assert inputs.source.vocabulary is not None
+    tokenization = tokenization_of(inputs.source.vocabulary, config)
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
     train_store, dev_store = (
-        open_store(tsv, task, vocabulary, length, progress, digest)
+        open_store(tsv, task, tokenization, progress, digest)
         for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
     )
     config = dataclasses.replace(
@@ -279,7 +281,7 @@ def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:
     tsvs = tsvs_to_train_on(data)
     labels, source = read_labels(data, config.task), find_model(config, progress)
     check_task_options(config, labels)
-    return read_inputs(source, make_task(labels), tsvs, config.max_seq_length)
+    return read_inputs(source, make_task(labels), tsvs, config)
 
 
 def _plan(

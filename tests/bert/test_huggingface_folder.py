@@ -28,12 +28,14 @@ from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingfac
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.tasks.head import build_classifier
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "[unused0]"]
+VOCABULARY = Vocabulary(WORDS)
 SMALL = EncoderConfig(
     hidden_size=8,
     num_hidden_layers=2,
@@ -51,7 +53,7 @@ def scattered(config: EncoderConfig) -> tf_keras.Model:
 
 def write(folder: Path, model: tf_keras.Model, config: EncoderConfig) -> Path:
     folder.mkdir()
-    write_description(folder, config, WORDS, NAMES, max_seq_length=12, dropout=0.1)
+    write_description(folder, config, Tokenization(VOCABULARY, 12), NAMES, dropout=0.1)
     save_huggingface(model, folder)
     return folder
 
@@ -102,7 +104,7 @@ def test_files_compute_the_same_as_the_model(tmp_path: Path, ours: str, theirs: 
 def test_written_weights_are_read_bit_for_bit(folder: Path) -> None:
     encoder = loaded(folder)
     source = find(folder)
-    assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, WORDS, True)
+    assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, VOCABULARY, True)
     assert source.telling_file == folder / "model.safetensors"
     expected = {w.name: w.numpy() for w in scattered(SMALL).weights}
     for weight in encoder.weights:
@@ -161,6 +163,13 @@ def test_other_file_variants_hold_the_same_weights(folder: Path, form: str) -> N
         np.testing.assert_allclose(one, other, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize(("fraction", "side"), [(1.0, "right"), (0.25, "right"), (0.0, "left")])
+def test_tokenizer_truncates_at_the_same_end(tmp_path: Path, fraction: float, side: str) -> None:
+    write_description(tmp_path, SMALL, Tokenization(VOCABULARY, 12, fraction), NAMES, dropout=0.1)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (settings["truncation_side"], settings["model_max_length"]) == (side, 12)
+
+
 def test_missing_pooler_keeps_its_random_weights(folder: Path) -> None:
     before = loaded(folder)
     rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if "pooler" not in n})
@@ -176,11 +185,20 @@ def test_vocabulary_is_read_from_tokenizer_json(folder: Path) -> None:
     (folder / "vocab.txt").unlink()
     path = folder / "tokenizer.json"
     path.write_text(json.dumps({"model": {"vocab": numbers}, "normalizer": {"lowercase": True}}))
-    assert find(folder).vocabulary == WORDS
+    assert find(folder).vocabulary == VOCABULARY
     for words in ({**numbers, "good": 70}, {**numbers, "good": "5"}, ["good"], None):
         path.write_text(json.dumps({"model": {"vocab": words}}))
         with pytest.raises(InputError, match=r"tokenizer.json: contains no WordPiece"):
             find(folder)
+
+
+def test_vocabulary_may_have_fewer_entries_than_the_model_has_embeddings(folder: Path) -> None:
+    (folder / "vocab.txt").write_text("\n".join(WORDS[:-2]) + "\n")
+    entries = find(folder).vocabulary.entries
+    assert entries[:-2] == WORDS[:-2] and len(set(entries)) == len(WORDS)
+    (folder / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
+    with pytest.raises(InputError, match=r"has 10 entries, but the model's vocab_size is 9"):
+        find(folder)
 
 
 def test_missing_configuration_keys_default_to_bert_base(folder: Path) -> None:
@@ -224,8 +242,10 @@ MISTAKES = {
         set_to("config.json", position_embedding_type="relative_key"),
         "config.json: position_embedding_type is 'relative_key', expected 'absolute'",
     ),
-    "cased": (set_to("tokenizer_config.json", do_lower_case=False), "do_lower_case is False"),
-    "accents": (set_to("tokenizer_config.json", strip_accents=False), "strip_accents is False"),
+    "cased": (
+        set_to("tokenizer_config.json", do_lower_case="no"),
+        "its tokenizer's lower_case is 'no', expected true or false",
+    ),
     "no config": (lambda folder: (folder / "config.json").unlink(), "model: has no config.json"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),

@@ -13,7 +13,7 @@ from bertaccum.bert.download import MEMBERS
 from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.training.resume import resolved_config
@@ -41,7 +41,7 @@ def find(**options: object) -> ModelSource:
 def test_folder_provides_dimensions_and_vocabulary(checkpoint: Path) -> None:
     source = find(init_checkpoint=str(checkpoint))
     assert source.encoder.num_hidden_layers == 2
-    assert source.vocabulary == WORDS
+    assert source.vocabulary == Vocabulary(WORDS)
     assert source.checkpoint == checkpoint / "bert_model.ckpt"
     assert source.telling_file == checkpoint / "bert_model.ckpt.index"
     # Weights in Hugging Face's format do not take precedence over Google's checkpoint.
@@ -99,7 +99,7 @@ def test_configuration_file_sets_the_dimensions(checkpoint: Path, tmp_path: Path
 def test_vocabulary_is_that_of_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     others = [*SPECIAL_TOKENS, "bad", "good"]
     (tmp_path / "vocab.txt").write_text("\n".join(others))
-    assert find(init_checkpoint=str(checkpoint), data=str(tmp_path)).vocabulary == WORDS
+    assert find(init_checkpoint=str(checkpoint), data=str(tmp_path)).vocabulary == Vocabulary(WORDS)
     (checkpoint / "vocab.txt").unlink()
     check(
         ConfigError,

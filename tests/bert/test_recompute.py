@@ -31,7 +31,7 @@ def train(
 ) -> tuple[list[np.ndarray], list[float]]:
     """Return the weights after four updates with dropout, and the losses of the updates."""
     config = dataclasses.replace(DROPOUT, recompute=recompute, precision=precision)
-    model = build_model(config, ModelSource("tiny", TINY, [], None), outputs=2)
+    model = build_model(config, ModelSource("tiny", TINY, None, None), outputs=2)
     update = make_update(CLASSIFICATION, model, make_optimizer(config, 8, 4), seed, True)
     windows = [make_window(store, np.arange(32 * i, 32 * i + 32), 8) for i in (0, 1, 2, 0)]
     losses = [update(window)["loss"] for window in windows]
@@ -76,7 +76,7 @@ def test_masks_depend_only_on_seed_and_update(store: TokenStore) -> None:
 
 
 def test_training_without_masks_is_refused() -> None:
-    model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2)
+    model = build_model(DROPOUT, ModelSource("tiny", TINY, None, None), outputs=2)
     words = np.ones((1, 4), np.int32)
     inputs = {"input_word_ids": words, "input_mask": words, "input_type_ids": words}
     model(inputs, training=False)
@@ -101,7 +101,7 @@ from bertaccum.training.step import make_update
 from bertaccum.data.windows import Window
 config = TrainConfig(recompute=sys.argv[1])
 encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], vocab_size=1000)
-model = build_model(config, ModelSource("small", encoder, [], None), outputs=2)
+model = build_model(config, ModelSource("small", encoder, None, None), outputs=2)
 task = Classification(Labels.numbered(2))
 update = make_update(task, model, make_optimizer(config, 8, 2), 0, True)
 for size in (1,) * 8 + (9,) * 8:
@@ -145,7 +145,7 @@ def test_masks_do_not_depend_on_micro_batches(store: TokenStore, cuts: list[int]
     """With dropout, the cut of a window, and thus its padding, does not change the update."""
     weights = []
     for sizes in ([8, 8, 8, 8], cuts):
-        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2)
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, None, None), outputs=2)
         optimizer = make_optimizer(DROPOUT, 8, len(sizes))
         update = make_update(CLASSIFICATION, model, optimizer, 0, accumulate=len(sizes) > 1)
         for number in range(10):
@@ -154,7 +154,7 @@ def test_masks_do_not_depend_on_micro_batches(store: TokenStore, cuts: list[int]
             update(window)
         weights.append(model.get_weights())
     moved = 0.0
-    start = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2).get_weights()
+    start = build_model(DROPOUT, ModelSource("tiny", TINY, None, None), outputs=2).get_weights()
     for one, other, first in zip(*weights, start, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
         moved = max(moved, float(np.abs(one - first).max()))
@@ -177,7 +177,7 @@ def test_masks_may_be_drawn_per_micro_batch(store: TokenStore) -> None:
     other = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 12, 24, 32]))
     losses = []
     for stream, cut in (("example", window), ("micro-batch", window), ("micro-batch", other)):
-        model = build_model(DROPOUT, ModelSource("tiny", TINY, [], None), outputs=2)
+        model = build_model(DROPOUT, ModelSource("tiny", TINY, None, None), outputs=2)
         optimizer = make_optimizer(DROPOUT, 8, 4)
         update = make_update(CLASSIFICATION, model, optimizer, 0, True, dropout_stream=stream)
         losses.append(update(cut)["losses"])

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, learn_vocabulary, read_vocabulary
+from bertaccum.bert.learned_vocabulary import learn_vocabulary
+from bertaccum.bert.tokenizer_files import read_vocabulary
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.errors import InputError
 
 

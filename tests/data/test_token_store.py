@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
@@ -37,7 +38,7 @@ def open_tsv(tsv: Path, reports: list[str] | None = None, length: int = 8) -> To
         if reports is not None:
             reports.append(what)
 
-    return open_store(tsv, make_task(LABELS), WORDS, length, progress)
+    return open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(WORDS), length), progress)
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +59,19 @@ def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
     texts = ["good " * 20, "bad", "", "food " * 1500, "good " * 6]
     rows = [f"{i % 2}\t{text}" for i, text in enumerate(texts * 300)]  # More than one batch.
     tsv = write(tmp_path / "a.tsv", *rows)
+    total = 22 + 3 + 2 + 1502 + 8
+    fixed = 22 + 3 + 2 + 8
+    kept = {str(length): (fixed + length) / total for length in (128, 256, 512)}
+    kept = {"8": (8 + 3 + 2 + 8 + 8) / total, **kept}
     counted = Truncation(max_seq_length=8, texts=1500, longer=600, median=8, longest=1502)
     made, opened = open_tsv(tsv), open_tsv(tsv)
-    assert made.truncation == opened.truncation == counted
+    assert made.truncation is not None and opened.truncation == made.truncation
+    assert dataclasses.replace(made.truncation, kept={}) == counted
+    assert made.truncation.kept == pytest.approx(kept)
     assert made.longest == 8
-    assert open_tsv(tsv, length=9).truncation == dataclasses.replace(counted, max_seq_length=9)
+    longer = open_tsv(tsv, length=9).truncation
+    assert longer and dataclasses.replace(longer, max_seq_length=8, kept={}) == counted
+    assert list(longer.kept) == ["9", "128", "256", "512"]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +85,13 @@ def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
 )
 def test_truncation_is_described_in_a_sentence(longer: int, said: str) -> None:
     assert str(Truncation(128, 1000, longer, 210, 2400)).startswith(said)
+
+
+def test_advice_names_what_larger_lengths_keep() -> None:
+    kept = {"128": 0.524, "256": 0.9}
+    advice = Truncation(128, 1000, 600, 210, 300, kept).advice()
+    assert advice.startswith("`max_seq_length` 128 keeps 52%, 256 keeps 90% of all tokens; ")
+    assert Truncation(128, 1000, 0, 100, 120).advice() == ""
 
 
 def test_store_is_created_once_for_the_same_inputs(tmp_path: Path, cache: Path) -> None:
@@ -100,7 +116,7 @@ def test_interrupted_store_leaves_no_files(tmp_path: Path, cache: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        open_store(tsv, make_task(LABELS), WORDS, 8, interrupt)
+        open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(WORDS), 8), interrupt)
     assert list((cache / "tokens").iterdir()) == []
     assert len(open_tsv(tsv)) == 2
 
@@ -130,10 +146,10 @@ def test_other_vocabulary_or_classes_create_another_store(tmp_path: Path) -> Non
     tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
     first = open_tsv(tsv)
     turned = Labels(["1", "0"], ["positive", "negative"])
-    other = open_store(tsv, make_task(turned), WORDS, 8, silent)
+    other = open_store(tsv, make_task(turned), Tokenization(Vocabulary(WORDS), 8), silent)
     assert (first.labels.tolist(), other.labels.tolist()) == ([1, 0], [0, 1])
     swapped = [*SPECIAL_TOKENS, "bad", "good", "food"]
-    again = open_store(tsv, make_task(LABELS), swapped, 8, silent)
+    again = open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(swapped), 8), silent)
     assert again.token_ids.tolist() != first.token_ids.tolist()
 
 
@@ -151,7 +167,9 @@ STARS = Labels(["0", "1", "2"], ["1", "2", "3"])
 
 def numbers(path: Path, labels: Labels, said: list[str] | None = None) -> list[int]:
     note = (said if said is not None else []).append
-    store = store_of_table(read_tsv(path), path, make_task(labels), Tokenizer(WORDS, 8), note)
+    store = store_of_table(
+        read_tsv(path), path, make_task(labels), Tokenizer(Tokenization(Vocabulary(WORDS), 8)), note
+    )
     return store.labels.tolist()
 
 

@@ -19,7 +19,8 @@ from bertaccum import api
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError, RunError
@@ -34,6 +35,7 @@ from bertaccum.training.initial_model import build_model
 from bertaccum.training.run_folder import RunFolder
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "cafe", "…", "!"]
+VOCABULARY = Vocabulary(WORDS)
 TEXTS = ["good", "BADLY  good!", "Café… \u200bgood", "x" * 300, "good bad " * 20, "[SEP] 中 ß ™"]
 NAMES = ["negativo", "positivo ✓", "ninguno"]
 ENCODER = EncoderConfig(
@@ -74,11 +76,11 @@ def make_run(folder: Path, **options: str) -> RunFolder:
     rows = [f"{number % 3}\t{text}" for number, text in enumerate(TEXTS)]
     (data / "test.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
     config = TrainConfig(data=str(data), init_checkpoint="none", max_seq_length=12, **options)
-    source = ModelSource("small", ENCODER, WORDS, None)
+    source = ModelSource("small", ENCODER, VOCABULARY, None)
     model = scatter(build_model(config, source, len(NAMES)))
     run = RunFolder(folder / "run")
     run.create(config, {})
-    files = ModelFiles(ENCODER, WORDS, Labels(["0", "1", "2"], NAMES))
+    files = ModelFiles(ENCODER, VOCABULARY, Labels(["0", "1", "2"], NAMES))
     evaluated = Evaluated(7, True, {"accuracy": 0.875, "loss": 0.5, "matthews_correlation": 0.5})
     save_best(model, files, evaluated, run)
     run.append(run.eval, evaluated.record())
@@ -94,7 +96,7 @@ def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray
     """Return the logits of `model`, by default the run's best model, for the run's test.tsv."""
     best, _, task = load_best(run.best_checkpoint())
     tsv = run.path.parent / "reviews" / "test.tsv"
-    store = open_store(tsv, task, WORDS, 12, lambda *_: None)
+    store = open_store(tsv, task, Tokenization(VOCABULARY, 12), lambda *_: None)
     logits = Predictor(model or best, batch=4)(store, lambda *_: None)
     assert np.ptp(logits, axis=0).max() > 0.5
     return logits
@@ -139,7 +141,7 @@ def test_huggingface_export_is_read_back_unchanged(run: RunFolder, huggingface: 
     assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
     config = TrainConfig(init_checkpoint=str(huggingface), max_seq_length=12)
     source = find_model(config, lambda *_: None)
-    assert (source.encoder, source.vocabulary) == (ENCODER, WORDS)
+    assert (source.encoder, source.vocabulary) == (ENCODER, VOCABULARY)
     again = build_model(config, source, len(NAMES))
     head = [tensors["classifier.weight"].T, tensors["classifier.bias"]]
     again.get_layer("sentence_prediction").set_weights(head)

@@ -21,8 +21,9 @@ from small import scatter
 from bertaccum import api
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer, unpack
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
@@ -38,6 +39,7 @@ from bertaccum.training.initial_model import build_model
 from bertaccum.training.run_folder import RunFolder
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "food", "!"]
+VOCABULARY = Vocabulary(WORDS)
 # With an even number of tokens for both texts, transformers cuts long pairs as bertaccum does.
 LENGTH = 13
 TEXTS = ["good", "bad food", "badly good food!", "food food food", "bad bad bad good", "!"]
@@ -145,11 +147,11 @@ def make_run(folder: Path, kind: Kind) -> Run:
         best_by="loss",
     )
     outputs = make_task(kind.labels).outputs
-    model = scatter(build_model(config, ModelSource("small", ENCODER, WORDS, None), outputs))
+    model = scatter(build_model(config, ModelSource("small", ENCODER, VOCABULARY, None), outputs))
     run = RunFolder(folder / "run")
     run.create(config, {})
     evaluated = Evaluated(7, True, {"loss": 0.5, "examples": 6})
-    save_best(model, ModelFiles(ENCODER, WORDS, kind.labels, kind.decoding), evaluated, run)
+    save_best(model, ModelFiles(ENCODER, VOCABULARY, kind.labels, kind.decoding), evaluated, run)
     run.append(run.eval, evaluated.record())
     table = write_table(folder / "own.csv", kind.names, columns, ";")
     return Run(kind, run, table)
@@ -258,7 +260,9 @@ def test_huggingface_folder_gives_the_predictions(run: Run, tmp_path: Path) -> N
     """Its weights contain the temperature, or the unit of the scores."""
     folder = tmp_path / "exported"
     api.export(run=str(run.folder.path), format="huggingface", out=str(folder))
-    tokens = Tokenizer(WORDS, LENGTH)(*(tf.constant(column) for column in run.columns)).to_tensor()
+    tokens = Tokenizer(Tokenization(VOCABULARY, LENGTH))(
+        *(tf.constant(column) for column in run.columns)
+    ).to_tensor()
     ids, segments = unpack(tokens)
     logits = numpy_bert.logits(folder, ids.numpy(), (ids != 0).numpy(), segments.numpy())
     np.testing.assert_allclose(as_predictions(run.kind, logits), values(run.predictions), atol=1e-5)

@@ -214,7 +214,7 @@ def job(**changes: Any) -> dict[str, Any]:
         "encoder": encoder,
         "outputs": 2,
         "labels": dataclasses.asdict(Labels.numbered(2)),
-        "vocabulary": [],
+        "vocabulary": None,
         "tsvs": [],
         "limit_bytes": 300 * MIB,
         "accumulation_steps": 2,
@@ -247,7 +247,7 @@ def test_error_of_the_measurement_process_is_raised(tmp_path: Path) -> None:
     train.write_text("label\ttext\n0\tgood\n7\tbad\n")
     words = [*SPECIAL_TOKENS, "good", "bad"]
     with MeasurementProcess(silent, {}) as worker, pytest.raises(BertAccumError) as error:
-        worker.build(job(tsvs=[str(train)], vocabulary=words))
+        worker.build(job(tsvs=[str(train)], vocabulary={"entries": words}))
     assert "row 3: label '7' is unknown" in str(error.value)
     assert error.value.exit_code == 2
 

@@ -16,11 +16,11 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.token_store import Labels
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
 from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated, Started
@@ -67,7 +67,7 @@ def config_of(begun: Begun, **options: Any) -> TrainConfig:
 def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInputs]:
     source = find_model(config, silent)
     tsvs = [Path(config.data) / name for name in ("train.tsv", "dev.tsv")]
-    return source, read_inputs(source, make_task(labels), tsvs, config.max_seq_length)
+    return source, read_inputs(source, make_task(labels), tsvs, config)
 
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])

@@ -15,7 +15,7 @@ import pytest
 from resuming import result
 from small import write_small_model
 
-from bertaccum.bert.vocabulary import learn_vocabulary
+from bertaccum.bert.learned_vocabulary import learn_vocabulary
 from bertaccum.files import read_text
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import silent

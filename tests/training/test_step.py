@@ -193,7 +193,7 @@ def test_nonfinite_window_is_skipped(store: TokenStore) -> None:
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_each_precision_trains_in_its_compute_dtype(store: TokenStore, precision: str) -> None:
     config = dataclasses.replace(CONFIG, precision=precision, warmup_fraction=0.0)
-    model = build_model(config, ModelSource("tiny", TINY, [], None), outputs=2)
+    model = build_model(config, ModelSource("tiny", TINY, None, None), outputs=2)
     optimizer = make_optimizer(config, UPDATES, 4)
     update, window = (
         make_update(CLASSIFICATION, model, optimizer, 0, True),

@@ -88,7 +88,7 @@ def test_embedding_gradients_stay_sparse_until_accumulated(
         accumulate(self, pairs, weight)
 
     monkeypatch.setattr(AccumulatingOptimizer, "accumulate", spy)
-    model = build_model(CONFIG, ModelSource("tiny", TINY, [], None), outputs=2)
+    model = build_model(CONFIG, ModelSource("tiny", TINY, None, None), outputs=2)
     make_update(CLASSIFICATION, model, make_optimizer(CONFIG, 8, 4), 0, True)(
         make_window(store, np.arange(8), 2)
     )

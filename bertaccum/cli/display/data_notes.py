@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bertaccum.config import StepConfig
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 # In a split with fewer examples, each one changes the accuracy by more than 3 percentage points.
@@ -27,7 +28,22 @@ def notes(manifest: dict[str, Any]) -> list[str]:
     """
     found = manifest.get("findings")
     lines = [] if found is None else [*_duplicates(found, manifest), *_oddities(found)]
-    return [f"note: {line}" for line in [*lines, *_absent(manifest), *_small(manifest)]]
+    lines += [*_absent(manifest), *_small(manifest), *_long((found or {}).get("estimated_tokens"))]
+    return [f"note: {line}" for line in lines]
+
+
+def _long(estimated: dict[str, Any] | None) -> Iterator[str]:
+    """Yield how many texts the default maximum length would truncate."""
+    if estimated is None:
+        return
+    shares = {limit: f"{100 * part:.0f}%" for limit, part in estimated["longer_than"].items()}
+    share = shares.pop(str(StepConfig.max_seq_length))
+    if share != "0%":
+        more = ", ".join(f"{other} more than {limit}" for limit, other in shares.items())
+        yield (
+            f"about {share} of the training texts have more than {StepConfig.max_seq_length}"
+            f" tokens, {more}: `train --max-seq-length` and `--truncate` decide what is read"
+        )
 
 
 def _duplicates(found: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:

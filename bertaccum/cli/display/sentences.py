@@ -114,13 +114,14 @@ def started(event: Started) -> str:
     resumed = f"resuming after update {event.done:,}\n" if event.done else ""
     if event.over:
         resumed = f"already finished at update {event.done:,}; to train further, {event.over}\n"
-    cut = event.truncation is not None and event.truncation.longer
+    cut = event.truncation if event.truncation and event.truncation.longer else None
     reason = f"plan: {event.why}\n" if event.why else ""
-    truncated = f"{event.truncation}\n" if cut else ""
+    truncated = f"{cut}\n{cut.advice()}\n" if cut else ""
+    doubt = f"warning: {event.doubt}\n" if event.doubt else ""
     return with_flags(
         f"{event.model}: {event.parameters:,} parameters, {_weights(event)}\n"
         f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
-        f"{truncated}{event.plan}; {event.updates:,} updates\n"
+        f"{doubt}{truncated}{event.plan}; {event.updates:,} updates\n"
         f"{reason}{resumed}run folder: {event.folder}"
     )
 

@@ -1,0 +1,32 @@
+"""Vocabularies learned from texts, for models without a pretrained one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+
+def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
+    """Learn a WordPiece vocabulary from texts with tensorflow-text's tool.
+
+    Args:
+      texts: Training texts, which are first normalized as for the tokenizer.
+      size: Maximum number of entries.
+
+    Returns:
+      The entries, starting with the special tokens, so that `[PAD]` has ID 0.
+    """
+    # Most data folders need no vocabulary, and TensorFlow takes seconds to import.
+    import tensorflow as tf
+    from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset
+
+    from bertaccum.bert.tokenizer import cleaned
+
+    rules = Vocabulary([])
+    batches = tf.data.Dataset.from_tensor_slices(list(texts)).batch(1024)
+    return bert_vocab_from_dataset.bert_vocab_from_dataset(
+        batches.map(lambda batch: cleaned(batch, rules)),
+        vocab_size=size,
+        reserved_tokens=list(SPECIAL_TOKENS),
+    )
