@@ -148,7 +148,7 @@ def test_transformers_gives_the_same_ids(
     found = read_tokenizer(shared / "data/vocab" / name)
     entries, added = [*found.entries, "<url>"], {"<url>": False}
     vocabulary = Vocabulary(entries, lower_case, lower_case, True, added)
-    write_tokenizer(tmp_path, vocabulary, 128)
+    write_tokenizer(tmp_path, vocabulary, model_max_length=128)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     golden = json.loads((shared / "golden/tokens_more.json").read_text(encoding="utf-8"))
     texts = [case["text"] for kind in golden.values() for case in kind]
