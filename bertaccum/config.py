@@ -29,7 +29,6 @@ from bertaccum.settings import (
 from bertaccum.task_names import TASKS
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
 FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
@@ -131,9 +130,9 @@ class StepConfig(Options):
     )
     model: str | None = setting(
         None,
-        "Encoder preset. [default: the preset of `init_checkpoint`, else bert-small]",
+        "Encoder preset; `bertaccum models` lists them. [default: the preset of `init_checkpoint`,"
+        " else bert-small]",
         group=MODEL,
-        choices=PRESETS,
     )
     init_checkpoint: str | None = setting(
         None,

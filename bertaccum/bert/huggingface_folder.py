@@ -16,7 +16,8 @@ from typing import Any
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import checked_config
-from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
+from bertaccum.bert.encoder_config import WEIGHTS, EncoderConfig
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import write_tokenizer
 from bertaccum.errors import ConfigError, InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import fetch_preset, preset_folder, unpack
-from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
+from bertaccum.bert.encoder_config import WEIGHTS, EncoderConfig
 from bertaccum.bert.huggingface_folder import (
     CONFIG,
     check_folder,
@@ -19,6 +19,7 @@ from bertaccum.bert.huggingface_folder import (
     read_huggingface_config,
 )
 from bertaccum.bert.model_source import RUN_PREFIX, ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset
 from bertaccum.bert.tokenizer_files import OLDER_RUN, TOKENIZER, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.cache import cache_folder
@@ -46,6 +47,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
       ConfigError: The options contradict each other.
       InputError: A file is missing, is damaged or does not match the other files.
     """
+    _check_preset(config)
     folder = _checkpoint_folder(config, progress)
     encoder = _encoder(config, folder)
     vocabulary_path = _vocabulary_path(config, folder)
@@ -71,6 +73,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     For a preset that is not in the cache, and for random weights without a vocabulary file, the
     result has the preset's dimensions and an empty vocabulary.
     """
+    _check_preset(config)
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
     absent = named in PRESET_CONFIGS and preset_folder(named) is None
@@ -117,12 +120,24 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
         if not folder.is_dir():
             unpack(path, folder)
         return folder
+    close = closest_preset(named)
     raise InputError(
         "there is no such checkpoint",
-        "set `init_checkpoint` to a folder, a zip file, a run folder, or one of the names"
-        f" {NO_CHECKPOINT}, {', '.join(PRESET_CONFIGS)}",
+        (f"did you mean {close}? " if close else "")
+        + f"set `init_checkpoint` to a folder, a zip file, a run folder, {NO_CHECKPOINT}, or a name"
+        " that `bertaccum models` lists",
         path=path,
     )
+
+
+def _check_preset(config: StepConfig) -> None:
+    """Raise ConfigError if `model` is not the name of a preset."""
+    if config.model is not None and config.model not in PRESETS:
+        close = closest_preset(config.model)
+        raise ConfigError(
+            f"`model` {config.model} is not the name of a preset",
+            f"{f'did you mean {close}? ' if close else ''}`bertaccum models` lists the names",
+        )
 
 
 def is_run(folder: Path) -> bool:
@@ -207,6 +222,8 @@ def _own_encoder(folder: Path) -> EncoderConfig:
 def _vocabulary(config: StepConfig, folder: Path | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
+    if named in PRESETS:
+        named = PRESETS[named].archive
     name = "" if folder is None else Path(checkpoint_home(named)).name
     if folder is not None and (folder / f"{RUN_PREFIX}.index").is_file():
         name = OLDER_RUN

@@ -11,7 +11,8 @@ from typing import Any
 
 from bertaccum.bert.model_finder import checkpoint_home
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.config import PRESETS, TrainConfig
+from bertaccum.bert.presets import PRESETS
+from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology

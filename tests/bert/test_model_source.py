@@ -10,9 +10,9 @@ import pytest
 
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.download import MEMBERS
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError

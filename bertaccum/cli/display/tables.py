@@ -233,6 +233,24 @@ def runs(outlines: list[dict[str, Any]]) -> None:
     show(console, head, rows, least=("best update", "time", "model", *batches, "updates", "status"))
 
 
+def models(records: list[dict[str, Any]]) -> None:
+    """Print the result of `bertaccum models`."""
+    head = ("name", "parameters", "weights", "language", "case", "SHA-256", "downloaded")
+    rows = [
+        [
+            record["name"],
+            f"{record['parameters'] / 1e6:,.1f} M",
+            f"{4 * record['parameters'] / 2**20:,.0f} MiB",
+            record["language"],
+            "lowercased" if record["lower_case"] else "cased",
+            next(reversed(record["sha256"].values()), "-")[:12],
+            "yes" if record["cached"] else "",
+        ]
+        for record in records
+    ]
+    show(stdout_console(), head, rows, least=("SHA-256", "weights", "downloaded"))
+
+
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
     """Return the table row of a run.
 
