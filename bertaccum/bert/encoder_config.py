@@ -33,5 +33,5 @@ class EncoderConfig:
         return (entries + self.num_hidden_layers * layer + self.hidden_size) * self.hidden_size
 
 
-# Name of the weights file in Hugging Face's format.
-WEIGHTS = "model.safetensors"
+# Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.
+WEIGHTS, TORCH_WEIGHTS = "model.safetensors", "pytorch_model.bin"

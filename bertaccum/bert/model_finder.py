@@ -8,18 +8,19 @@ from pathlib import Path
 from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import fetch_preset, preset_folder, unpack
-from bertaccum.bert.encoder_config import WEIGHTS, EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.huggingface_folder import (
     CONFIG,
     check_folder,
     has_pooler,
-    held_names,
     is_huggingface,
-    open_weights,
+    read_head,
     read_huggingface_config,
+    weights_file,
 )
-from bertaccum.bert.model_source import RUN_PREFIX, ModelSource
+from bertaccum.bert.model_source import RUN_PREFIX, FineTunedHead, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset
+from bertaccum.bert.tensor_files import open_tensors
 from bertaccum.bert.tokenizer_files import OLDER_RUN, TOKENIZER, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.cache import cache_folder
@@ -32,12 +33,19 @@ DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
 # Prefix of the weight files in Google's format.
 _PREFIX = "bert_model.ckpt"
+_DIMENSIONS = "bert_config.json"
 
 
 def checkpoint_home(named: str) -> str:
-    """Return a checkpoint's folder, given the folder or, as in TensorFlow, its file prefix."""
-    path = Path(named)
-    return str(path.parent) if path.name == _PREFIX and not path.exists() else named
+    """Return a checkpoint's folder, given the folder or the prefix of the checkpoint's files."""
+    return str(Path(named).parent) if _is_prefix(named) else named
+
+
+def _is_prefix(named: str) -> bool:
+    """Return whether a name is the prefix of a checkpoint's files, as in TensorFlow."""
+    return not Path(named).exists() and (
+        Path(named).name == _PREFIX or Path(f"{named}.index").is_file()
+    )
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -64,7 +72,13 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
         )
     _check_length(config, encoder)
     source = ModelSource(_name(config, folder), encoder, vocabulary, checkpoint=None)
-    return source if folder is None else _pretrained(source, folder)
+    if folder is not None:
+        return _pretrained(source, folder, config)
+    if config.keep_head:
+        raise ConfigError(
+            "`keep_head` needs `init_checkpoint`", "set it to a fine-tuned classifier, or omit it"
+        )
+    return source
 
 
 def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
@@ -114,7 +128,7 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     if is_run(path):
         return _best_of_run(path)
     if path.is_dir():
-        return _whole_folder(path)
+        return _whole_folder(path, _weights_name(named), config)
     if path.is_file():
         folder = cache_folder() / "checkpoints" / sha256(path)[:16]
         if not folder.is_dir():
@@ -157,29 +171,47 @@ def _best_of_run(run: Path) -> Path:
     return best
 
 
-def _pretrained(source: ModelSource, folder: Path) -> ModelSource:
+def _weights_name(named: str) -> str:
+    """Return the prefix of the names of a Google checkpoint's files."""
+    return Path(named).name if _is_prefix(named) else _PREFIX
+
+
+def _pretrained(source: ModelSource, folder: Path, config: StepConfig) -> ModelSource:
     """Return `source` with the weights in a folder."""
-    pooler, labels, name = True, None, _PREFIX
     if is_huggingface(folder):
-        name = WEIGHTS
-        with open_weights(folder / WEIGHTS) as weights:
-            pooler = has_pooler(held_names(weights))
-    elif (folder / f"{RUN_PREFIX}.index").is_file():
-        name, labels = RUN_PREFIX, read_mapping(folder / "labels.json")
-    return dataclasses.replace(source, checkpoint=folder / name, has_pooler=pooler, labels=labels)
+        path = weights_file(folder)
+        pooler = has_pooler(open_tensors(path))
+        head = read_head(folder / CONFIG) if config.keep_head else None
+        return dataclasses.replace(source, checkpoint=path, has_pooler=pooler, head=head)
+    if (folder / f"{RUN_PREFIX}.index").is_file():
+        labels = read_mapping(folder / "labels.json")
+        return dataclasses.replace(source, checkpoint=folder / RUN_PREFIX, labels=labels)
+    path = folder / _weights_name(config.init_checkpoint or "")
+    head = FineTunedHead() if config.keep_head else None
+    return dataclasses.replace(source, checkpoint=path, head=head)
 
 
-def _whole_folder(folder: Path) -> Path:
+def _whole_folder(folder: Path, prefix: str, config: StepConfig) -> Path:
+    """Return a folder if it has everything that the options do not name.
+
+    `run_classifier.py` writes only weights to its output folder.
+    """
     if is_huggingface(folder):
         check_folder(folder)
         return folder
-    for name in ("bert_config.json", f"{_PREFIX}.index"):
-        if not (folder / name).is_file():
-            raise InputError(
-                f"has no {name}",
-                "pass a folder in the format of Google's releases or of Hugging Face",
-                path=folder,
-            )
+    if not (folder / f"{prefix}.index").is_file():
+        raise InputError(
+            f"has no {prefix}.index",
+            "pass a folder in the format of Google's releases or of Hugging Face, or the prefix of"
+            " a checkpoint's files, such as FOLDER/model.ckpt-1000",
+            path=folder,
+        )
+    if not (folder / _DIMENSIONS).is_file() and config.bert_config is None and config.model is None:
+        raise InputError(
+            f"has no {_DIMENSIONS}",
+            "pass that of the pretrained model with `bert_config`",
+            path=folder,
+        )
     return folder
 
 
@@ -189,7 +221,7 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     Raises:
       ConfigError: The options and the checkpoint differ in a dimension that matters.
     """
-    own = _own_encoder(folder) if folder else None
+    own = _own_encoder(folder)
     if config.bert_config is not None:
         named, option = read_bert_config(Path(config.bert_config)), "bert_config"
     elif config.model is not None or own is None:
@@ -213,10 +245,14 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     return own
 
 
-def _own_encoder(folder: Path) -> EncoderConfig:
+def _own_encoder(folder: Path | None) -> EncoderConfig | None:
+    """Return the dimensions that the files in a checkpoint's folder tell, if any."""
+    if folder is None:
+        return None
     if is_huggingface(folder):
         return read_huggingface_config(folder / CONFIG)
-    return read_bert_config(folder / "bert_config.json")
+    path = folder / _DIMENSIONS
+    return read_bert_config(path) if path.is_file() else None
 
 
 def _vocabulary(config: StepConfig, folder: Path | None, path: Path) -> Vocabulary:

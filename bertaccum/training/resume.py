@@ -35,10 +35,11 @@ def _absolute(name: str) -> str:
 
     The name of a preset, or of a file that does not exist, is returned unchanged.
     """
-    name = checkpoint_home(name)
-    if name in PRESETS or not Path(name).exists():
+    home = checkpoint_home(name)
+    if name in PRESETS or not Path(home).exists():
         return name
-    return str(Path(name).resolve())
+    resolved = Path(home).resolve()
+    return str(resolved if home == name else resolved / Path(name).name)
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:

@@ -56,7 +56,8 @@ def test_checkpoint_prefix_selects_its_folder(
     assert find(init_checkpoint=str(checkpoint / "bert_model.ckpt")) == whole
     monkeypatch.chdir(checkpoint.parent)
     config = TrainConfig(init_checkpoint="./checkpoint/bert_model.ckpt")
-    assert resolved_config(config, "any").init_checkpoint == str(checkpoint)
+    prefix = str(checkpoint / "bert_model.ckpt")
+    assert resolved_config(config, "any").init_checkpoint == prefix
     (checkpoint / "bert_model.ckpt.index").unlink()
     check(
         InputError,
