@@ -31,8 +31,8 @@ from tools import TASK, random_store, run_part, table
 
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder import set_recompute
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.config import TrainConfig
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.training.initial_model import build_model

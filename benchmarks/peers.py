@@ -27,7 +27,7 @@ from typing import Any
 
 from tools import prepared_yelp, say, table, vocabulary_file
 
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
+from bertaccum.bert.presets import PRESET_CONFIGS
 
 SCRIPTS = Path(__file__).parent / "peers"
 MICRO_BATCH, STEPS = 8, 4

@@ -35,8 +35,9 @@ from tools import TASK, run_part, table, yelp_stores
 
 from bertaccum.accumulation.gradient_tensors import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
-from bertaccum.bert.encoder_config import PRESET_CONFIGS, EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.config import TrainConfig
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import Window, make_window, window_rows

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import Vocabulary

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bertaccum.api import (
         evaluate,
         export,
+        models,
         plan,
         predict,
         prepare,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "bertaccum.accumulation": ("AccumulatingOptimizer", "accumulate_gradients"),
     "bertaccum.api": (
-        *("evaluate", "export", "plan", "predict", "prepare", "report"),
+        *("evaluate", "export", "models", "plan", "predict", "prepare", "report"),
         *("train", "train_seeds", "training_events"),
     ),
     "bertaccum.errors": ("BertAccumError", "ConfigError", "InputError", "RunError"),
@@ -74,6 +75,7 @@ __all__ = [
     "accumulate_gradients",
     "evaluate",
     "export",
+    "models",
     "plan",
     "predict",
     "prepare",

@@ -103,6 +103,13 @@ def prepare(
     return run(config, progress, learn_vocabulary, note)
 
 
+def models() -> list[dict[str, Any]]:
+    """Return a record for each released model, as `bertaccum models --json` prints it."""
+    from bertaccum.bert.download import listed_presets
+
+    return listed_presets()
+
+
 @_takes(PlanConfig)
 def plan(
     config: PlanConfig | None = None,

@@ -29,7 +29,6 @@ from bertaccum.settings import (
 from bertaccum.task_names import TASKS
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
 FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
@@ -131,18 +130,24 @@ class StepConfig(Options):
     )
     model: str | None = setting(
         None,
-        "Encoder preset. [default: the preset of `init_checkpoint`, else bert-small]",
+        "Encoder preset; `bertaccum models` lists them. [default: the preset of `init_checkpoint`,"
+        " else bert-small]",
         group=MODEL,
-        choices=PRESETS,
     )
     init_checkpoint: str | None = setting(
         None,
         "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
-        " or bert_model.ckpt in Google's format; a Hugging Face folder; a run folder, whose best"
+        " or file prefix in Google's format; a Hugging Face folder; a run folder, whose best"
         " checkpoint is loaded (the head only if the classes match); or none for random weights."
         " [default: the weights of the preset]",
         group=MODEL,
         path=True,
+    )
+    keep_head: bool = setting(
+        False,
+        "Start with the head of `init_checkpoint`, a classifier that is fine-tuned already, instead"
+        " of a random one. With `max_updates` 0, the run is that classifier, unchanged.",
+        group=MODEL,
     )
     bert_config: str | None = setting(
         None, "bert_config.json file to use instead of a preset.", group=MODEL, path=True
@@ -250,9 +255,9 @@ class TrainConfig(StepConfig):
     max_updates: int | None = setting(
         None,
         "Maximum number of updates; it does not change the learning rate schedule, which covers"
-        " all `epochs`.",
+        " all `epochs`. 0: only evaluate the model and save it.",
         group=OPTIMIZATION,
-        minimum=1,
+        minimum=0,
         free=True,
     )
     warmup_fraction: float = setting(

@@ -59,6 +59,7 @@ class StepOptions(TypedDict, total=False):
     recompute: str
     accumulator_dtype: str
     offload_optimizer: bool
+    keep_head: bool
     memory_limit: str | None
 
 

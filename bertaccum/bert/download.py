@@ -16,15 +16,18 @@ import shutil
 import struct
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import requests
 
 from bertaccum.atomic import new_folder
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
+from bertaccum.bert.presets import PRESETS
 from bertaccum.cache import cache_folder
 from bertaccum.errors import InputError, reason
+from bertaccum.files import sha256
 from bertaccum.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
@@ -50,14 +53,8 @@ _TIMEOUT_SECONDS = 30
 
 def checkpoint_url(preset: str) -> str:
     """Return the URL of a preset's zip; `BERTACCUM_CHECKPOINT_URL` overrides the base URL."""
-    config = PRESET_CONFIGS[preset]
-    # The 2020 release has 24 sizes, but not BERT-Large.
-    release = "2018_10_18" if preset == "bert-large" else "2020_02_20"
-    name = (
-        f"uncased_L-{config.num_hidden_layers}_H-{config.hidden_size}"
-        f"_A-{config.num_attention_heads}.zip"
-    )
-    return f"{os.environ.get('BERTACCUM_CHECKPOINT_URL', BASE_URL).rstrip('/')}/{release}/{name}"
+    base = os.environ.get("BERTACCUM_CHECKPOINT_URL", BASE_URL).rstrip("/")
+    return f"{base}/{PRESETS[preset].archive}"
 
 
 def fetch_preset(preset: str, progress: Progress) -> Path:
@@ -70,7 +67,7 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
     if preset_folder(preset) is None:
         archive = _download(checkpoint_url(preset), folder.parent, progress)
         try:
-            unpack(archive, folder)
+            unpack(archive, folder, PRESETS[preset].digests)
         finally:
             archive.unlink()
     return folder
@@ -82,18 +79,46 @@ def preset_folder(preset: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
+def listed_presets() -> list[dict[str, Any]]:
+    """Return a record for each preset: its name, address, digests, dimensions and language.
+
+    `parameters` counts the encoder's weights without biases; `cached` tells whether the checkpoint
+    has been downloaded; `sha256` is empty if no digest was published.
+    """
+    return [
+        {
+            "name": name,
+            "parameters": preset.encoder.parameters,
+            "layers": preset.encoder.num_hidden_layers,
+            "hidden_size": preset.encoder.hidden_size,
+            "vocab_size": preset.encoder.vocab_size,
+            "language": preset.language,
+            "lower_case": preset.lower_case,
+            "cached": preset_folder(name) is not None,
+            "url": checkpoint_url(name),
+            "sha256": dict(preset.digests),
+        }
+        for name, preset in PRESETS.items()
+    ]
+
+
 def _folder_of(preset: str) -> Path:
     return cache_folder() / "checkpoints" / preset
 
 
-def unpack(archive: Path, folder: Path) -> None:
+def unpack(archive: Path, folder: Path, digests: Mapping[str, str] = MappingProxyType({})) -> None:
     """Unpack a zip file in Google's format; `folder` appears only when it is complete.
 
     Only the four known files are extracted, by their base names, so no path in the zip can write
     outside of `folder`.
 
+    Args:
+      archive: The zip file.
+      folder: Folder to create.
+      digests: SHA-256 that members of the zip must have.
+
     Raises:
-      InputError: The zip is damaged or lacks one of the files.
+      InputError: The zip is damaged, lacks one of the files or contains another one.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as whole:
@@ -103,12 +128,22 @@ def unpack(archive: Path, folder: Path) -> None:
                     # Reading a member to its end checks its CRC.
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)
+                    _check_member(whole / member, digests.get(member), archive)
         except _DAMAGED as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise InputError(
                 f"is not a complete zip file ({error})", "download it again", path=archive
             ) from None
+
+
+def _check_member(file: Path, expected: str | None, archive: Path) -> None:
+    if expected is not None and (found := sha256(file)) != expected:
+        raise InputError(
+            f"its {file.name} has the SHA-256 {found}, expected {expected}",
+            "try again, and pass a folder with `init_checkpoint` if the server has another file",
+            path=archive,
+        )
 
 
 def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:

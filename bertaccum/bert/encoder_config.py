@@ -1,4 +1,4 @@
-"""Dimensions of BERT encoders, including those of the released models."""
+"""Dimensions of BERT encoders."""
 
 from __future__ import annotations
 
@@ -33,27 +33,5 @@ class EncoderConfig:
         return (entries + self.num_hidden_layers * layer + self.hidden_size) * self.hidden_size
 
 
-def _preset(layers: int, hidden: int) -> EncoderConfig:
-    """Return the dimensions of a released model, whose attention heads have size 64."""
-    return EncoderConfig(
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        intermediate_size=4 * hidden,
-    )
-
-
-# Sources: Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et al. 2018 for bert-base and
-# bert-large.
-PRESET_CONFIGS = {
-    "bert-tiny": _preset(2, 128),
-    "bert-mini": _preset(4, 256),
-    "bert-small": _preset(4, 512),
-    "bert-medium": _preset(8, 512),
-    "bert-base": _preset(12, 768),
-    "bert-large": _preset(24, 1024),
-}
-
-
-# Name of the weights file in Hugging Face's format.
-WEIGHTS = "model.safetensors"
+# Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.
+WEIGHTS, TORCH_WEIGHTS = "model.safetensors", "pytorch_model.bin"

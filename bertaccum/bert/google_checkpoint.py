@@ -6,9 +6,12 @@ checks that the checkpoint has every variable of the encoder.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from official.nlp.modeling import networks
 from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
@@ -18,6 +21,8 @@ from bertaccum.errors import InputError, reason
 
 # Maximum number of mismatched variables that an error message names.
 _NAMED = 5
+# Names of the head's variables in `run_classifier.py`.
+_HEAD = ("output_weights", "output_bias")
 
 
 def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) -> None:
@@ -33,7 +38,7 @@ def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) 
       InputError: The files cannot be read, or a variable of the encoder is missing or has a
         different shape.
     """
-    try:
+    with _readable(checkpoint):
         reader = tf.train.load_checkpoint(str(checkpoint))
         shapes = reader.get_variable_to_shape_map()
         original_names = {_translated(name): name for name in shapes}
@@ -41,6 +46,26 @@ def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) 
         for variable in encoder.weights:
             tensor = reader.get_tensor(original_names[_name(variable)])
             variable.assign(tensor.reshape(variable.shape))
+
+
+def read_google_head(checkpoint: Path) -> list[np.ndarray]:
+    """Return the kernel [outputs, hidden] and the bias [outputs] of `run_classifier.py`'s head.
+
+    Raises:
+      InputError: The files cannot be read, or contain no such head.
+    """
+    with _readable(checkpoint):
+        reader = tf.train.load_checkpoint(str(checkpoint))
+        missing = [name for name in _HEAD if not reader.has_tensor(name)]
+        refuse_misfit([f"{name} is missing" for name in missing], "omit `keep_head`", checkpoint)
+        return [reader.get_tensor(name) for name in _HEAD]
+
+
+@contextmanager
+def _readable(checkpoint: Path) -> Iterator[None]:
+    """Turn the exceptions of a damaged checkpoint into InputError."""
+    try:
+        yield
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
             f"is not a readable BERT checkpoint ({reason(error)})",

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Container
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import checked_config
-from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
+from bertaccum.bert.encoder_config import TORCH_WEIGHTS, WEIGHTS, EncoderConfig
+from bertaccum.bert.model_source import FineTunedHead
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import write_tokenizer
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_object
+from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
 
-# Prefixes of tensor names: for the encoder in a file with a head, and for the optional pooler.
-PREFIX, POOLER = "bert.", "pooler.dense."
+# Prefixes of tensor names: those of the pooler, which is optional, and of a classifier's head.
+POOLER, HEAD = "pooler.dense.", "classifier."
+# A classifier's kernel [outputs, hidden] and bias [outputs].
+HEAD_NAMES = (f"{HEAD}weight", f"{HEAD}bias")
+_CLASSIFIER = "BertForSequenceClassification"
 _LAYER_NORM_EPSILON = 1e-12
 # Hugging Face's names for our activations; an export uses the first name.
 _ACTIVATIONS = {
@@ -41,29 +46,29 @@ _USUAL: dict[str, Any] = {
 }
 
 CONFIG = "config.json"
-
-
-def safetensors() -> ModuleType:
-    """Return the package that reads and writes the weights.
-
-    Raises:
-      ConfigError: The package is not installed.
-    """
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise ConfigError(
-            "Hugging Face's format needs the package safetensors",
-            "run pip install 'bertaccum[huggingface]'",
-        ) from None
-    return safetensors
+# Models that are often mistaken for BERT: their `model_type`, their name, and what to use instead.
+_OTHER_MODELS = {
+    "roberta": ("RoBERTa", "bert-base-cased"),
+    "xlm-roberta": ("XLM-RoBERTa", "bert-base-multilingual-cased"),
+    "camembert": ("CamemBERT", "bert-base-multilingual-cased"),
+    "distilbert": ("DistilBERT", "uncased_L-6_H-768_A-12, which has as many layers"),
+    "albert": ("ALBERT", "bert-small, which has fewer parameters as well"),
+    "mobilebert": ("MobileBERT", "bert-small, which is as fast"),
+    "squeezebert": ("SqueezeBERT", "bert-small, which is as fast"),
+    "electra": ("ELECTRA", "bert-base"),
+    "deberta": ("DeBERTa", "bert-base-cased or bert-large-cased"),
+    "deberta-v2": ("DeBERTa v2 or v3", "bert-base-cased or bert-large-cased"),
+    "modernbert": ("ModernBERT", "bert-base or bert-large"),
+    "longformer": ("Longformer", "bert-base"),
+    "big_bird": ("BigBird", "bert-base"),
+}
 
 
 def is_huggingface(folder: Path) -> bool:
     """Return whether a folder has files in Hugging Face's format and no Google checkpoint."""
     if (folder / "bert_model.ckpt.index").is_file():
         return False
-    return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, "pytorch_model.bin"))
+    return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, TORCH_WEIGHTS))
 
 
 def check_folder(folder: Path) -> None:
@@ -74,49 +79,22 @@ def check_folder(folder: Path) -> None:
     """
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
-    if not (folder / WEIGHTS).is_file():
-        pickled = (folder / "pytorch_model.bin").is_file()
-        held = ", and pytorch_model.bin is not loaded because a pickle can run any code"
+    if not weights_file(folder).is_file():
         raise InputError(
-            f"has no {WEIGHTS}" + (held if pickled else ""),
+            f"has no {WEIGHTS}",
             "load the model with transformers, and save it with save_pretrained as a single file",
             path=folder,
         )
 
 
-@contextmanager
-def open_weights(path: Path) -> Iterator[Any]:
-    """Open a `model.safetensors` without reading its tensors.
-
-    Yields:
-      The open file, whose tensors are read on demand.
-
-    Raises:
-      InputError: The file cannot be read.
-    """
-    package = safetensors()
-    try:
-        with package.safe_open(path, framework="np") as weights:
-            yield weights
-    except (package.SafetensorError, OSError) as error:
-        raise InputError(
-            f"is not a readable safetensors file ({error})", "download it again", path=path
-        ) from None
-
-
-def held_names(weights: Any) -> dict[str, str]:
-    """Return a mapping from each tensor's current name in transformers to its name in the file."""
-    return {_today(name): name for name in weights.keys()}  # noqa: SIM118 (not a mapping)
-
-
-def _today(name: str) -> str:
-    """Return a tensor's current name; the first releases used TensorFlow's layer norm names."""
-    name = name.removeprefix(PREFIX).replace("LayerNorm.gamma", "LayerNorm.weight")
-    return name.replace("LayerNorm.beta", "LayerNorm.bias")
+def weights_file(folder: Path) -> Path:
+    """Return the path of a folder's weights: `model.safetensors`, else `pytorch_model.bin`."""
+    older = folder / TORCH_WEIGHTS
+    return older if older.is_file() and not (folder / WEIGHTS).is_file() else folder / WEIGHTS
 
 
 def has_pooler(names: Container[str]) -> bool:
-    """Return whether the names that `held_names` returned include any weight of a pooler."""
+    """Return whether the names of tensors include any weight of a pooler."""
     return any(f"{POOLER}{part}" in names for part in ("weight", "bias"))
 
 
@@ -132,8 +110,12 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
     values = read_object(path)
     named = values.get("model_type", "bert")  # Early files have no model_type.
     if named != "bert":
+        other = _OTHER_MODELS.get(named) if isinstance(named, str) else None
+        name, instead = other or (named, "a model with model_type bert")
         raise InputError(
-            f"describes a {named} model, not BERT", "use a model with model_type bert", path=path
+            f"describes a {name} model, whose layers differ from BERT's",
+            f"use {instead}",
+            path=path,
         )
     for key, usual in {**_USUAL, "layer_norm_eps": _LAYER_NORM_EPSILON}.items():
         value = values.get(key, usual)
@@ -143,6 +125,31 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
             )
     base = dataclasses.asdict(PRESET_CONFIGS["bert-base"]) | {"hidden_act": "gelu"}
     return checked_config(base | values | {"hidden_act": _our_activation(values, path)}, path)
+
+
+def read_head(path: Path) -> FineTunedHead:
+    """Return what a `config.json` says about the head of a classifier.
+
+    Raises:
+      InputError: The file is damaged, or describes a model without such a head.
+    """
+    values = read_object(path)
+    architectures = values.get("architectures") or [_CLASSIFIER]
+    if _CLASSIFIER not in architectures:
+        raise InputError(
+            f"describes a {architectures[0]}, which has no head for texts",
+            f"omit `keep_head`, or use a {_CLASSIFIER}",
+            path=path,
+        )
+    # Without an `id2label`, transformers has these two names.
+    named = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    problem = values.get("problem_type")
+    found = [named.get(str(n)) for n in range(len(named))] if isinstance(named, dict) else [None]
+    names = [name for name in found if isinstance(name, str)]
+    if len(names) < len(found) or not isinstance(problem, str | None):
+        raise InputError("its id2label or problem_type is damaged", "correct it", path=path)
+    generic = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
+    return FineTunedHead(len(names), [] if generic else names, problem)
 
 
 def _our_activation(values: dict[str, Any], path: Path) -> str:
@@ -168,7 +175,7 @@ def write_description(
     tokenization: Tokenization,
     names: list[str],
     dropout: float,
-    problem_type: str = "single_label_classification",
+    task: str = CLASSIFICATION,
 ) -> None:
     """Write the files of a BertForSequenceClassification of transformers, except the weights.
 
@@ -178,10 +185,10 @@ def write_description(
       tokenization: How texts become tokens.
       names: Names of the classes, in the order of their numbers.
       dropout: Dropout rate that the model was trained with.
-      problem_type: Kind of task, as transformers names it.
+      task: Kind of task, one of `config.TASKS`.
     """
     config = {
-        "architectures": ["BertForSequenceClassification"],
+        "architectures": [_CLASSIFIER],
         "model_type": "bert",
         **dataclasses.asdict(encoder),
         "hidden_act": _ACTIVATIONS[encoder.hidden_act][0],
@@ -191,7 +198,7 @@ def write_description(
         "classifier_dropout": dropout,
         **_USUAL,
         "pad_token_id": tokenization.vocabulary.entries.index("[PAD]"),
-        "problem_type": problem_type,
+        "problem_type": PROBLEM_TYPES[task],
         "num_labels": len(names),
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

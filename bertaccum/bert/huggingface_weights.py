@@ -1,4 +1,4 @@
-"""Loader and writer of `model.safetensors`, under the tensor names of transformers' BERT.
+"""Loader and writer of weights in Hugging Face's format.
 
 PyTorch's kernels have shape [outputs, inputs] and no separate axis for attention heads.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,15 +16,15 @@ from official.nlp.modeling import networks
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.encoder_config import WEIGHTS
 from bertaccum.bert.google_checkpoint import original_shape, refuse_misfit
+from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.huggingface_folder import (
     CONFIG,
+    HEAD,
+    HEAD_NAMES,
     POOLER,
-    PREFIX,
     has_pooler,
-    held_names,
-    open_weights,
-    safetensors,
 )
+from bertaccum.bert.tensor_files import PREFIX, open_tensors, safetensors
 
 _REPLACEMENTS = (
     ("word_embeddings/embeddings", "embeddings/word_embeddings/weight"),
@@ -47,12 +46,11 @@ _REPLACEMENTS = (
     ("LayerNorm/beta", "LayerNorm/bias"),
     ("/", "."),
 )
-_HEAD = "classifier."
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
-    """Load a `model.safetensors` into `encoder`.
+    """Load a `model.safetensors` or `pytorch_model.bin` into `encoder`.
 
     Masked language models have no pooler; for them, the encoder's pooler keeps its weights.
     Tensors that the encoder does not have (`cls.…`, `classifier.…`) are ignored.
@@ -61,15 +59,25 @@ def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
       InputError: The file cannot be read, or any other variable of the encoder is missing or has a
         different shape or dtype.
     """
-    with open_weights(path) as weights:
-        held = held_names(weights)
-        wanted = [(variable, _their_name(variable)) for variable in encoder.weights]
-        if not has_pooler(held):
-            wanted = [(variable, name) for variable, name in wanted if not name.startswith(POOLER)]
-        _require_every_variable(wanted, held, weights, path)
-        for variable, name in wanted:
-            tensor = _turned(weights.get_tensor(held[name]), variable)
-            variable.assign(tensor.astype(np.float32).reshape(variable.shape))
+    held = open_tensors(path)
+    wanted = [(variable, _their_name(variable)) for variable in encoder.weights]
+    if not has_pooler(held):
+        wanted = [(variable, name) for variable, name in wanted if not name.startswith(POOLER)]
+    _require_every_variable(wanted, held, path)
+    for variable, name in wanted:
+        variable.assign(_turned(held[name].read(), variable).reshape(variable.shape))
+
+
+def read_huggingface_head(path: Path) -> list[np.ndarray]:
+    """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head.
+
+    Raises:
+      InputError: The file cannot be read, or has no such head.
+    """
+    held = open_tensors(path)
+    missing = [name for name in HEAD_NAMES if name not in held]
+    refuse_misfit([f"{name} is missing" for name in missing], "omit `keep_head`", path)
+    return [held[name].read() for name in HEAD_NAMES]
 
 
 def save_huggingface(
@@ -87,10 +95,10 @@ def save_huggingface(
     for variable in model.weights:
         name = _their_name(variable)
         flat = variable.numpy().reshape(original_shape(variable))
-        key = name if name.startswith(_HEAD) else PREFIX + name
-        if name.startswith(_HEAD):
+        key = name if name.startswith(HEAD) else PREFIX + name
+        if name.startswith(HEAD):
             flat = flat * np.float32(factor)
-        if name == f"{_HEAD}bias":
+        if name == f"{HEAD}bias":
             flat = flat + np.float32(offset)
         # safetensors writes an array in the order of its memory, which is wrong for a transpose.
         tensors[key] = np.ascontiguousarray(_turned(flat, variable))
@@ -102,18 +110,18 @@ def save_huggingface(
 
 
 def _require_every_variable(
-    wanted: list[tuple[tf.Variable, str]], held: dict[str, str], weights: Any, path: Path
+    wanted: list[tuple[tf.Variable, str]], held: dict[str, HeldTensor], path: Path
 ) -> None:
     problems = []
     for variable, name in wanted:
         if name not in held:
             problems.append(f"{name} is missing")
             continue
-        tensor, shape = weights.get_slice(held[name]), _their_shape(variable)
-        if tensor.get_shape() != shape:
-            problems.append(f"{name} has shape {tensor.get_shape()}, expected {shape}")
-        elif tensor.get_dtype() not in _FLOATS:
-            problems.append(f"{name} has dtype {tensor.get_dtype()}, expected floats")
+        tensor, shape = held[name], _their_shape(variable)
+        if tensor.shape != shape:
+            problems.append(f"{name} has shape {tensor.shape}, expected {shape}")
+        elif tensor.dtype not in _FLOATS:
+            problems.append(f"{name} has dtype {tensor.dtype}, expected floats")
     refuse_misfit(problems, "use the config.json that came with the weights", path)
 
 

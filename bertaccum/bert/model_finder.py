@@ -8,17 +8,19 @@ from pathlib import Path
 from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import fetch_preset, preset_folder, unpack
-from bertaccum.bert.encoder_config import PRESET_CONFIGS, WEIGHTS, EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.huggingface_folder import (
     CONFIG,
     check_folder,
     has_pooler,
-    held_names,
     is_huggingface,
-    open_weights,
+    read_head,
     read_huggingface_config,
+    weights_file,
 )
-from bertaccum.bert.model_source import RUN_PREFIX, ModelSource
+from bertaccum.bert.model_source import RUN_PREFIX, FineTunedHead, ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset
+from bertaccum.bert.tensor_files import open_tensors
 from bertaccum.bert.tokenizer_files import OLDER_RUN, TOKENIZER, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.cache import cache_folder
@@ -31,12 +33,19 @@ DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
 # Prefix of the weight files in Google's format.
 _PREFIX = "bert_model.ckpt"
+_DIMENSIONS = "bert_config.json"
 
 
 def checkpoint_home(named: str) -> str:
-    """Return a checkpoint's folder, given the folder or, as in TensorFlow, its file prefix."""
-    path = Path(named)
-    return str(path.parent) if path.name == _PREFIX and not path.exists() else named
+    """Return a checkpoint's folder, given the folder or the prefix of the checkpoint's files."""
+    return str(Path(named).parent) if _is_prefix(named) else named
+
+
+def _is_prefix(named: str) -> bool:
+    """Return whether a name is the prefix of a checkpoint's files, as in TensorFlow."""
+    return not Path(named).exists() and (
+        Path(named).name == _PREFIX or Path(f"{named}.index").is_file()
+    )
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -46,6 +55,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
       ConfigError: The options contradict each other.
       InputError: A file is missing, is damaged or does not match the other files.
     """
+    _check_preset(config)
     folder = _checkpoint_folder(config, progress)
     encoder = _encoder(config, folder)
     vocabulary_path = _vocabulary_path(config, folder)
@@ -62,7 +72,13 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
         )
     _check_length(config, encoder)
     source = ModelSource(_name(config, folder), encoder, vocabulary, checkpoint=None)
-    return source if folder is None else _pretrained(source, folder)
+    if folder is not None:
+        return _pretrained(source, folder, config)
+    if config.keep_head:
+        raise ConfigError(
+            "`keep_head` needs `init_checkpoint`", "set it to a fine-tuned classifier, or omit it"
+        )
+    return source
 
 
 def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
@@ -71,6 +87,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     For a preset that is not in the cache, and for random weights without a vocabulary file, the
     result has the preset's dimensions and an empty vocabulary.
     """
+    _check_preset(config)
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
     absent = named in PRESET_CONFIGS and preset_folder(named) is None
@@ -111,18 +128,30 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     if is_run(path):
         return _best_of_run(path)
     if path.is_dir():
-        return _whole_folder(path)
+        return _whole_folder(path, _weights_name(named), config)
     if path.is_file():
         folder = cache_folder() / "checkpoints" / sha256(path)[:16]
         if not folder.is_dir():
             unpack(path, folder)
         return folder
+    close = closest_preset(named)
     raise InputError(
         "there is no such checkpoint",
-        "set `init_checkpoint` to a folder, a zip file, a run folder, or one of the names"
-        f" {NO_CHECKPOINT}, {', '.join(PRESET_CONFIGS)}",
+        (f"did you mean {close}? " if close else "")
+        + f"set `init_checkpoint` to a folder, a zip file, a run folder, {NO_CHECKPOINT}, or a name"
+        " that `bertaccum models` lists",
         path=path,
     )
+
+
+def _check_preset(config: StepConfig) -> None:
+    """Raise ConfigError if `model` is not the name of a preset."""
+    if config.model is not None and config.model not in PRESETS:
+        close = closest_preset(config.model)
+        raise ConfigError(
+            f"`model` {config.model} is not the name of a preset",
+            f"{f'did you mean {close}? ' if close else ''}`bertaccum models` lists the names",
+        )
 
 
 def is_run(folder: Path) -> bool:
@@ -142,29 +171,47 @@ def _best_of_run(run: Path) -> Path:
     return best
 
 
-def _pretrained(source: ModelSource, folder: Path) -> ModelSource:
+def _weights_name(named: str) -> str:
+    """Return the prefix of the names of a Google checkpoint's files."""
+    return Path(named).name if _is_prefix(named) else _PREFIX
+
+
+def _pretrained(source: ModelSource, folder: Path, config: StepConfig) -> ModelSource:
     """Return `source` with the weights in a folder."""
-    pooler, labels, name = True, None, _PREFIX
     if is_huggingface(folder):
-        name = WEIGHTS
-        with open_weights(folder / WEIGHTS) as weights:
-            pooler = has_pooler(held_names(weights))
-    elif (folder / f"{RUN_PREFIX}.index").is_file():
-        name, labels = RUN_PREFIX, read_mapping(folder / "labels.json")
-    return dataclasses.replace(source, checkpoint=folder / name, has_pooler=pooler, labels=labels)
+        path = weights_file(folder)
+        pooler = has_pooler(open_tensors(path))
+        head = read_head(folder / CONFIG) if config.keep_head else None
+        return dataclasses.replace(source, checkpoint=path, has_pooler=pooler, head=head)
+    if (folder / f"{RUN_PREFIX}.index").is_file():
+        labels = read_mapping(folder / "labels.json")
+        return dataclasses.replace(source, checkpoint=folder / RUN_PREFIX, labels=labels)
+    path = folder / _weights_name(config.init_checkpoint or "")
+    head = FineTunedHead() if config.keep_head else None
+    return dataclasses.replace(source, checkpoint=path, head=head)
 
 
-def _whole_folder(folder: Path) -> Path:
+def _whole_folder(folder: Path, prefix: str, config: StepConfig) -> Path:
+    """Return a folder if it has everything that the options do not name.
+
+    `run_classifier.py` writes only weights to its output folder.
+    """
     if is_huggingface(folder):
         check_folder(folder)
         return folder
-    for name in ("bert_config.json", f"{_PREFIX}.index"):
-        if not (folder / name).is_file():
-            raise InputError(
-                f"has no {name}",
-                "pass a folder in the format of Google's releases or of Hugging Face",
-                path=folder,
-            )
+    if not (folder / f"{prefix}.index").is_file():
+        raise InputError(
+            f"has no {prefix}.index",
+            "pass a folder in the format of Google's releases or of Hugging Face, or the prefix of"
+            " a checkpoint's files, such as FOLDER/model.ckpt-1000",
+            path=folder,
+        )
+    if not (folder / _DIMENSIONS).is_file() and config.bert_config is None and config.model is None:
+        raise InputError(
+            f"has no {_DIMENSIONS}",
+            "pass that of the pretrained model with `bert_config`",
+            path=folder,
+        )
     return folder
 
 
@@ -174,7 +221,7 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     Raises:
       ConfigError: The options and the checkpoint differ in a dimension that matters.
     """
-    own = _own_encoder(folder) if folder else None
+    own = _own_encoder(folder)
     if config.bert_config is not None:
         named, option = read_bert_config(Path(config.bert_config)), "bert_config"
     elif config.model is not None or own is None:
@@ -198,15 +245,21 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     return own
 
 
-def _own_encoder(folder: Path) -> EncoderConfig:
+def _own_encoder(folder: Path | None) -> EncoderConfig | None:
+    """Return the dimensions that the files in a checkpoint's folder tell, if any."""
+    if folder is None:
+        return None
     if is_huggingface(folder):
         return read_huggingface_config(folder / CONFIG)
-    return read_bert_config(folder / "bert_config.json")
+    path = folder / _DIMENSIONS
+    return read_bert_config(path) if path.is_file() else None
 
 
 def _vocabulary(config: StepConfig, folder: Path | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
+    if named in PRESETS:
+        named = PRESETS[named].archive
     name = "" if folder is None else Path(checkpoint_home(named)).name
     if folder is not None and (folder / f"{RUN_PREFIX}.index").is_file():
         name = OLDER_RUN

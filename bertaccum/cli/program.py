@@ -18,6 +18,7 @@ from bertaccum.cli.commands.compare import compare
 from bertaccum.cli.commands.evaluate import evaluate
 from bertaccum.cli.commands.export import export
 from bertaccum.cli.commands.launch import launch
+from bertaccum.cli.commands.models import models
 from bertaccum.cli.commands.plan import plan
 from bertaccum.cli.commands.predict import predict
 from bertaccum.cli.commands.prepare import prepare
@@ -79,7 +80,7 @@ def cli(ctx: click.Context) -> None:
 
 for _command in (
     *(prepare, plan, train, launch, evaluate, predict),
-    *(runs, show, compare, make_page, export),
+    *(models, runs, show, compare, make_page, export),
 ):
     cli.add_command(_command)
 

@@ -11,6 +11,7 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.store_digest import store_digest
 from bertaccum.errors import InputError
 from bertaccum.files import sha256
+from bertaccum.tasks.kept_head import kept_head
 from bertaccum.tasks.task import Task
 
 
@@ -59,4 +60,5 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
             store_digest(tsv, digest, task.labels, tokenization)
             for tsv, digest in zip(tsvs, digests, strict=True)
         ]
-    return RunInputs(source, task.labels, task.outputs, tsvs, digests, stores)
+    head = kept_head(source, task.labels, config.keep_head)
+    return RunInputs(source, task.labels, task.outputs, tsvs, digests, stores, head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.tasks.labels import Labels
 
 
@@ -20,6 +20,7 @@ class RunInputs:
       tsvs: Paths of train.tsv and dev.tsv; empty if the data have not been prepared yet.
       tsv_digests: SHA-256 of each TSV.
       store_digests: Digest that names the token store of each TSV.
+      head: How the checkpoint's head becomes the model's; None for a random head.
     """
 
     source: ModelSource
@@ -28,8 +29,4 @@ class RunInputs:
     tsvs: list[Path]
     tsv_digests: list[str]
     store_digests: list[str]
-
-    @property
-    def takes_head(self) -> bool:
-        """Whether the pretrained weights include a head for exactly these labels."""
-        return self.source.labels is not None and Labels(**self.source.labels) == self.labels
+    head: KeptHead | None = None

@@ -130,7 +130,7 @@ def write_huggingface(
         tokenization_of(files.vocabulary, trained),
         files.labels.names or ["score"],
         trained.dropout,
-        task.problem_type,
+        files.labels.task,
     )
     save_huggingface(model, folder, *task.head_transform())
     write_text(folder / "README.md", card)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertaccum.atomic import beside
-from bertaccum.bert.huggingface_folder import safetensors
+from bertaccum.bert.tensor_files import safetensors
 from bertaccum.config import EvalConfig, ExportConfig, PredictConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.reporting.run_paths import RunPaths

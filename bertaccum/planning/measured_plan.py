@@ -10,8 +10,9 @@ import dataclasses
 import time
 from typing import Any
 
-from bertaccum.bert.encoder_config import PRESET_CONFIGS, EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
 from bertaccum.config import TrainConfig
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
@@ -258,7 +259,11 @@ def _nothing(
         halved=request.config.accumulator_dtype != "float32",
     )
     own = Size(built["parameters"], _activations(request.inputs.source.encoder))
-    presets = {name: Size(c.parameters, _activations(c)) for name, c in PRESET_CONFIGS.items()}
+    presets = {
+        name: Size(c.parameters, _activations(c))
+        for name, c in PRESET_CONFIGS.items()
+        if name in USUAL
+    }
     empty = dict.fromkeys(f.name for f in dataclasses.fields(BatchPlan))
     return empty | {
         "peak_memory_bytes": None,

@@ -26,7 +26,6 @@ class Classification:
 
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews_correlation", "loss")
     options: ClassVar[frozenset[str]] = frozenset({"class_weight", "label_smoothing", "calibrate"})
-    problem_type: ClassVar[str] = "single_label_classification"
     label_shape: ClassVar[tuple[int | None, ...]] = ()
     label_dtype: ClassVar[type[np.generic]] = np.int32
 

@@ -9,6 +9,8 @@ from official.nlp.modeling import models, networks
 from bertaccum.bert.encoder import head_dropout, initializer
 from bertaccum.bert.encoder_config import EncoderConfig
 
+HEAD_LAYER = "sentence_prediction"
+
 
 def build_classifier(
     encoder: networks.EncoderScaffold, config: EncoderConfig, outputs: int, dropout: float = 0.0
@@ -43,7 +45,7 @@ class Head(tf_keras.layers.Layer):
     """
 
     def __init__(self, config: EncoderConfig, outputs: int, dropout: float) -> None:
-        super().__init__(name="sentence_prediction")
+        super().__init__(name=HEAD_LAYER)
         self.dropout = head_dropout(config, dropout)
         self.out_proj = tf_keras.layers.Dense(
             outputs, kernel_initializer=initializer(config), name="logits"

@@ -29,7 +29,6 @@ class MultiLabel:
 
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "average_precision", "loss")
     options: ClassVar[frozenset[str]] = frozenset({"calibrate", "thresholds"})
-    problem_type: ClassVar[str] = "multi_label_classification"
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
     label_dtype: ClassVar[type[np.generic]] = np.float32
 

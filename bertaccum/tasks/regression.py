@@ -32,7 +32,6 @@ class Regression:
 
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mse", "loss")
     options: ClassVar[frozenset[str]] = frozenset()
-    problem_type: ClassVar[str] = "regression"
     label_shape: ClassVar[tuple[int | None, ...]] = ()
     label_dtype: ClassVar[type[np.generic]] = np.float32
 

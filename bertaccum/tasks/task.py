@@ -51,14 +51,12 @@ class Task(Protocol):
     Attributes:
       metrics: Metrics that can select the best checkpoint; the first is the default.
       options: Options that suit only some tasks, and that suit this one.
-      problem_type: Name of the task in the config.json of transformers.
       label_shape: Shape of the label of one example; None for a dimension that varies.
       label_dtype: Data type of labels.
     """
 
     metrics: ClassVar[tuple[str, ...]]
     options: ClassVar[frozenset[str]]
-    problem_type: ClassVar[str]
     label_shape: ClassVar[tuple[int | None, ...]]
     label_dtype: ClassVar[type[np.generic]]
 

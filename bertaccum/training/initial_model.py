@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import tf_keras
-from official.nlp.modeling import networks
 
 from bertaccum.bert.encoder import build_encoder, set_recompute
-from bertaccum.bert.encoder_config import WEIGHTS
-from bertaccum.bert.google_checkpoint import load_google_checkpoint
-from bertaccum.bert.huggingface_weights import load_huggingface
-from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.google_checkpoint import load_google_checkpoint, read_google_head
+from bertaccum.bert.huggingface_weights import load_huggingface, read_huggingface_head
+from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import TrainConfig
-from bertaccum.tasks.head import build_classifier
+from bertaccum.errors import InputError
+from bertaccum.tasks.head import HEAD_LAYER, build_classifier
 from bertaccum.tasks.saved_classifier import load_run
 
 
 def build_model(
-    config: TrainConfig, source: ModelSource, outputs: int, takes_head: bool = False
+    config: TrainConfig, source: ModelSource, outputs: int, head: KeptHead | None = None
 ) -> tf_keras.Model:
     """Return the model to train, in the configured precision, with its initial weights.
 
@@ -27,7 +24,10 @@ def build_model(
       config: Options of the run, including precision, dropout, seed and recomputation.
       source: Dimensions and pretrained weights of the encoder.
       outputs: Number of outputs of the head.
-      takes_head: Whether to load the weights of the head as well, if `source` is a run.
+      head: How the head in `source` becomes the model's; None for a random head.
+
+    Raises:
+      InputError: The checkpoint cannot be read, or does not fit the model.
     """
     tf_keras.utils.set_random_seed(config.seed)
     policy = tf_keras.mixed_precision.global_policy()
@@ -35,16 +35,31 @@ def build_model(
     try:
         encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
         if source.checkpoint is not None and not source.of_run:
-            _load(encoder, source.checkpoint)
+            load = load_huggingface if source.of_huggingface else load_google_checkpoint
+            load(encoder, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
         model = build_classifier(encoder, source.encoder, outputs, config.dropout)
         if source.checkpoint is not None and source.of_run:
-            load_run(model, source.checkpoint, takes_head)
+            load_run(model, source.checkpoint, head is not None)
+        elif head is not None:
+            _load_head(model, source, head)
         return model
     finally:
         tf_keras.mixed_precision.set_global_policy(policy)
 
 
-def _load(encoder: networks.EncoderScaffold, checkpoint: Path) -> None:
-    load = load_huggingface if checkpoint.name == WEIGHTS else load_google_checkpoint
-    load(encoder, checkpoint)
+def _load_head(model: tf_keras.Model, source: ModelSource, head: KeptHead) -> None:
+    """Give the model the head of a classifier that another tool fine-tuned."""
+    assert source.checkpoint is not None
+    read = read_huggingface_head if source.of_huggingface else read_google_head
+    kernel, bias = read(source.checkpoint)
+    layer = model.get_layer(HEAD_LAYER).out_proj
+    found, expected = [*kernel.shape, *bias.shape], [*layer.kernel.shape[::-1], *layer.bias.shape]
+    if found != expected:
+        raise InputError(
+            f"its head has {bias.size} outputs, but the data need {len(head.rows)}",
+            "omit `keep_head` for a random head, or choose other data",
+            path=source.checkpoint,
+        )
+    layer.kernel.assign(kernel[head.rows].T / head.std)
+    layer.bias.assign((bias[head.rows] - head.mean) / head.std)

@@ -17,6 +17,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.progress import Progress
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
+from bertaccum.tasks.kept_head import kept_head
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.task_options import check_task_options
@@ -92,5 +93,6 @@ def check_plan(config: PlanConfig, progress: Progress) -> None:
 def _check_inputs(config: TrainConfig, progress: Progress) -> None:
     data = Path(config.data)
     tsvs_to_train_on(data)
-    check_task_options(config, read_labels(data, config.task))
-    find_model(config, progress)
+    labels = read_labels(data, config.task)
+    check_task_options(config, labels)
+    kept_head(find_model(config, progress), labels, config.keep_head)

@@ -11,7 +11,8 @@ from typing import Any
 
 from bertaccum.bert.model_finder import checkpoint_home
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.config import PRESETS, TrainConfig
+from bertaccum.bert.presets import PRESETS
+from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology
@@ -34,10 +35,11 @@ def _absolute(name: str) -> str:
 
     The name of a preset, or of a file that does not exist, is returned unchanged.
     """
-    name = checkpoint_home(name)
-    if name in PRESETS or not Path(name).exists():
+    home = checkpoint_home(name)
+    if name in PRESETS or not Path(home).exists():
         return name
-    return str(Path(name).resolve())
+    resolved = Path(home).resolve()
+    return str(resolved if home == name else resolved / Path(name).name)
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:

@@ -65,7 +65,8 @@ class RunPlan:
 
         The schedule does not depend on `max_updates`, so stopping early changes no update.
         """
-        return min(self.scheduled_updates, self.config.max_updates or self.scheduled_updates)
+        limit = self.config.max_updates
+        return self.scheduled_updates if limit is None else min(self.scheduled_updates, limit)
 
     @property
     def updates_between_evaluations(self) -> int:

@@ -271,7 +271,7 @@ def _prepare(
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     with topology.strategy.scope():
-        model = build_model(config, inputs.source, inputs.outputs, inputs.takes_head)
+        model = build_model(config, inputs.source, inputs.outputs, inputs.head)
     stores = weighted(train_store, config, inputs), dev_store
     return Run(task, plan, model, stores, topology, watch, folder, stopping, progress)
 

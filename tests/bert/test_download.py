@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import http.server
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertaccum.bert.download import MEMBERS, checkpoint_url, fetch_preset, unpack
+from bertaccum.bert.presets import PRESETS
 from bertaccum.cache import cache_folder
 from bertaccum.errors import InputError
 
@@ -124,6 +126,23 @@ def test_download_with_wrong_digest_is_refused(server: Server, tmp_path: Path) -
     assert list((cache_folder() / "checkpoints").iterdir()) == []
     server.digest = base64.b64encode(hashlib.md5(server.contents).digest()).decode()
     assert fetch_preset("bert-tiny", ignore).is_dir()
+
+
+def test_preset_with_other_weights_is_refused(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.contents = make_zip(tmp_path / "made.zip")
+    found = hashlib.sha256(b"vocab.txt" * 1000).hexdigest()
+    preset = PRESETS["bert-tiny"]
+    for digest in ("0" * 64, found):
+        other = dataclasses.replace(preset, digests={"vocab.txt": digest})
+        monkeypatch.setitem(PRESETS, "bert-tiny", other)
+        if digest == found:
+            assert fetch_preset("bert-tiny", ignore).is_dir()
+        else:
+            with pytest.raises(InputError, match=f"vocab.txt has the SHA-256 {found}, expected 0"):
+                fetch_preset("bert-tiny", ignore)
+            assert list((cache_folder() / "checkpoints").iterdir()) == []
 
 
 def test_damaged_zip_is_refused_and_deleted(server: Server, tmp_path: Path) -> None:

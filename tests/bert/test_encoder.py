@@ -10,8 +10,8 @@ import tf_keras
 
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.tasks.head import build_classifier
 
 SMALL = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], vocab_size=10)

@@ -11,8 +11,8 @@ import pytest
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.errors import InputError
 
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 import tf_keras
 from safetensors.numpy import load_file, save_file
 from small import scatter
+from torch_writer import write_torch
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -163,6 +164,20 @@ def test_other_file_variants_hold_the_same_weights(folder: Path, form: str) -> N
         np.testing.assert_allclose(one, other, rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_pytorch_model_holds_the_same_weights(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    before = loaded(folder).get_weights()
+    path = folder / "pytorch_model.bin"
+    write_torch(path, load_file(folder / "model.safetensors"), monkeypatch, older)
+    assert find(folder).checkpoint == folder / "model.safetensors"
+    (folder / "model.safetensors").unlink()
+    assert find(folder).telling_file == path
+    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(("fraction", "side"), [(1.0, "right"), (0.25, "right"), (0.0, "left")])
 def test_tokenizer_truncates_at_the_same_end(tmp_path: Path, fraction: float, side: str) -> None:
     write_description(tmp_path, SMALL, Tokenization(VOCABULARY, 12, fraction), NAMES, dropout=0.1)
@@ -216,10 +231,6 @@ def set_to(name: str, **values: Any) -> Callable[[Path], None]:
     return lambda folder: edit(folder / name, lambda old: old | values)
 
 
-def pickled(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
 def tensors(change: Callable[[Tensors], Tensors]) -> Callable[[Path], None]:
     return lambda folder: rewrite(folder, change) and None
 
@@ -234,7 +245,10 @@ def cut_short(folder: Path) -> None:
 
 
 MISTAKES = {
-    "roberta": (set_to("config.json", model_type="roberta"), "describes a roberta model, not BERT"),
+    "roberta": (
+        set_to("config.json", model_type="roberta"),
+        "a RoBERTa model, .*; use bert-base-",
+    ),
     "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; use a"),
     "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; use a"),
     "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, expected"),
@@ -251,10 +265,7 @@ MISTAKES = {
         lambda folder: (folder / "model.safetensors").unlink(),
         "model: has no model.safetensors; load the model with transformers",
     ),
-    "pickled": (
-        pickled,
-        "pytorch_model.bin is not loaded because a pickle can run any code; load the",
-    ),
+    "unknown model": (set_to("config.json", model_type="x1"), "describes a x1 .*model_type bert"),
     "no words": (lambda folder: (folder / "vocab.txt").unlink(), "there is no vocab.txt in"),
     "damaged": (cut_short, "model.safetensors: is not a readable safetensors file .*; download"),
     "empty": (

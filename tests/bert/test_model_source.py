@@ -10,9 +10,9 @@ import pytest
 
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.download import MEMBERS
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError
@@ -56,7 +56,8 @@ def test_checkpoint_prefix_selects_its_folder(
     assert find(init_checkpoint=str(checkpoint / "bert_model.ckpt")) == whole
     monkeypatch.chdir(checkpoint.parent)
     config = TrainConfig(init_checkpoint="./checkpoint/bert_model.ckpt")
-    assert resolved_config(config, "any").init_checkpoint == str(checkpoint)
+    prefix = str(checkpoint / "bert_model.ckpt")
+    assert resolved_config(config, "any").init_checkpoint == prefix
     (checkpoint / "bert_model.ckpt.index").unlink()
     check(
         InputError,

@@ -90,7 +90,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
 limit_memory(2000 * 2**20)
-from bertaccum.bert.encoder_config import PRESET_CONFIGS
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.training.initial_model import build_model

@@ -16,6 +16,7 @@ import tensorflow as tf
 import yaml
 from simulated import Simulated
 
+from bertaccum.bert.presets import PRESETS, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
 from bertaccum.errors import BertAccumError
@@ -175,7 +176,10 @@ TRAIN_MISTAKES = {
     "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*refused.*--vocab if the"),
     "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
     "two encoders": (["--bert-config", "x.json"], "both define the encoder"),
-    "unknown model": (["--model", "bert-smal"], "'bert-smal' is not one of .*bert-small"),
+    "unknown model": (
+        ["--model", "bert-smal"],
+        "bert-smal is not the name .* did you mean bert-small",
+    ),
     "unknown option": (["--target-bach", 8], "No such option '?--target-bach'?.*--target-batch"),
     "out exists": (["--out", "reviews"], "--out reviews exists; choose another folder$"),
     "no config file": (["--config", "absent.yaml"], "absent.yaml: there is no such file"),
@@ -525,3 +529,35 @@ def test_wrong_options_of_plan_give_one_error_line(run, data: Path) -> None:
     Path("recipe.yaml").write_text("data: absent\n")
     check_error(run("plan", "--config", "recipe.yaml"), "absent/train.tsv: there is no such file")
     assert not Path("plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("bert-smal", "bert-small"),
+        ("bert-base-multilingual", "bert-base-multilingual-cased"),
+        ("bert_base_cased", "bert-base-cased"),
+        ("gpt", None),
+    ],
+)
+def test_misspelled_name_gets_the_closest_one(
+    run, data: Path, wrong: str, meant: str | None
+) -> None:
+    assert closest_preset(wrong) == meant
+    for option in ("--model", "--init-checkpoint"):
+        output = run("plan", "--data", data, option, wrong).err
+        assert (f"did you mean {meant}?" in output) == (meant is not None), output
+        assert "bertaccum models" in output.replace("\n", " ")
+
+
+def test_models_lists_every_preset(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path))
+    (tmp_path / "checkpoints" / "bert-mini").mkdir(parents=True)
+    records = [json.loads(line) for line in run("models", "--json").out.splitlines()]
+    assert [record["name"] for record in records] == list(PRESETS)
+    assert [record["name"] for record in records if record["cached"]] == ["bert-mini"]
+    large = next(record for record in records if record["name"] == "bert-large")
+    assert large["parameters"] == 334_819_328
+    assert large["url"].endswith("/2018_10_18/uncased_L-24_H-1024_A-16.zip")
+    table = run("models").out
+    assert all(name in table for name in PRESETS)

@@ -12,11 +12,11 @@ import tf_keras
 from small import scatter, write_small_task
 
 from bertaccum.bert.model_finder import find_model
-from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
 from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
@@ -74,8 +74,8 @@ def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInp
 def test_same_classes_load_encoder_and_head(begun: Begun, recompute: str) -> None:
     config = config_of(begun, recompute=recompute)
     source, what = run_inputs(config, LABELS)
-    assert (source.name, source.of_run, what.takes_head) == ("first.v2", True, True)
-    model = build_model(config, source, 2, what.takes_head)
+    assert (source.name, source.of_run, what.head) == ("first.v2", True, KeptHead([0, 1]))
+    model = build_model(config, source, 2, what.head)
     for ours, theirs in zip(model.weights, begun.model.weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -86,8 +86,10 @@ def test_same_classes_load_encoder_and_head(begun: Begun, recompute: str) -> Non
 def test_other_classes_load_the_encoder_only(begun: Begun, labels: Labels) -> None:
     config = config_of(begun)
     source, what = run_inputs(config, labels)
-    assert not what.takes_head
-    model = build_model(config, source, len(labels.values), what.takes_head)
+    assert what.head is None
+    with pytest.raises(ConfigError, match=r"the head of `init_checkpoint` has the labels \("):
+        run_inputs(dataclasses.replace(config, keep_head=True), labels)
+    model = build_model(config, source, len(labels.values), what.head)
     for ours, theirs in zip(model.weights[:-2], begun.model.weights[:-2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert np.abs(model.weights[-2]).max() < 0.1 < np.abs(begun.model.weights[-2]).max()

@@ -134,9 +134,8 @@ def _weights(event: Started) -> str:
         return f"{parts} from the best checkpoint of run {event.pretrained_run}{head}"
     if not event.pretrained:
         return "random weights, not pretrained"
-    return "pretrained" + (
-        "" if event.pretrained_pooler else ", except for the pooler, which is random"
-    )
+    pooler = "" if event.pretrained_pooler else ", except for the pooler, which is random"
+    return ("encoder and head fine-tuned" if event.pretrained_head else "pretrained") + pooler
 
 
 def duration(seconds: float | None) -> str:

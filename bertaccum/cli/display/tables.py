@@ -233,6 +233,24 @@ def runs(outlines: list[dict[str, Any]]) -> None:
     show(console, head, rows, least=("best update", "time", "model", *batches, "updates", "status"))
 
 
+def models(records: list[dict[str, Any]]) -> None:
+    """Print the result of `bertaccum models`."""
+    head = ("name", "parameters", "weights", "language", "case", "SHA-256", "downloaded")
+    rows = [
+        [
+            record["name"],
+            f"{record['parameters'] / 1e6:,.1f} M",
+            f"{4 * record['parameters'] / 2**20:,.0f} MiB",
+            record["language"],
+            "lowercased" if record["lower_case"] else "cased",
+            next(reversed(record["sha256"].values()), "-")[:12],
+            "yes" if record["cached"] else "",
+        ]
+        for record in records
+    ]
+    show(stdout_console(), head, rows, least=("SHA-256", "weights", "downloaded"))
+
+
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
     """Return the table row of a run.
 
@@ -267,7 +285,7 @@ def run(found: dict[str, Any]) -> None:
         "updates": f"{found['updates']:,}",
         "training loss": _training_loss(found["training_loss"]),
         "time": duration(found["seconds"]),
-        "speed": f"{summary['examples_per_second']:.1f} examples/s" if summary else "",
+        "speed": _speed(summary) if summary else "",
         "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
         "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
     }
@@ -295,11 +313,17 @@ def finished(summary: dict[str, Any], folder: str) -> None:
         "updates": f"{summary['updates']:,} ({summary['examples']:,} examples){early}",
         **outcome(summary["best_evaluation"], metric),
         f"final dev {LABELS[metric]}": shown(summary["last_evaluation"], metric),
-        "speed": f"{summary['examples_per_second']:.1f} examples/s",
+        "speed": _speed(summary),
         "peak memory": known_size(summary["peak_memory_bytes"]),
         "time": f"{summary['total_seconds']:.0f} s",
     }
     _facts(stdout_console(), facts)
+
+
+def _speed(summary: dict[str, Any]) -> str:
+    """Return the speed of a run; empty if it made no update."""
+    speed = summary["examples_per_second"]
+    return f"{speed:.1f} examples/s" if speed else ""
 
 
 def _facts(console: Console, facts: dict[str, str]) -> None:

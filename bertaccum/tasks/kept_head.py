@@ -1,0 +1,72 @@
+"""Heads of classifiers that are fine-tuned already: their outputs in the order of our labels.
+
+This module does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+from bertaccum.bert.model_source import KeptHead, ModelSource
+from bertaccum.errors import ConfigError
+from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES, REGRESSION
+from bertaccum.tasks.labels import Labels
+
+_HINT = "omit `keep_head` for a random head, or rename the labels of the data"
+
+
+def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | None:
+    """Return how a checkpoint's head becomes the head for some labels.
+
+    Outputs correspond by the names of their classes, whose capitals may differ. If the checkpoint
+    has no names, they correspond by number. The head of a run is kept whenever its labels are the
+    same.
+
+    Args:
+      source: Model to start from.
+      labels: Labels of the data.
+      keep: The option `keep_head`.
+
+    Returns:
+      None for a random head.
+
+    Raises:
+      ConfigError: The head cannot be kept, because its task or its classes differ.
+    """
+    count = 1 if labels.task == REGRESSION else len(labels.values)
+    if source.labels is not None and Labels(**source.labels) == labels:
+        return KeptHead(list(range(count)))
+    if source.labels is not None and keep:
+        run = Labels(**source.labels)
+        raise _differ(f"the labels {_listed(run.names)}" if run.names else run.task, labels)
+    head = source.head
+    if head is None:
+        return None
+    problem = PROBLEM_TYPES[labels.task]
+    if head.problem_type not in (None, problem) or (
+        # transformers takes a head with one output for regression unless it says otherwise.
+        head.problem_type is None and head.outputs == 1 and labels.task == CLASSIFICATION
+    ):
+        raise _differ(f"the problem_type {head.problem_type or 'regression'}", labels)
+    if head.outputs not in (None, count):
+        raise _differ(f"{head.outputs} outputs {_listed(head.names)}", labels)
+    ours = [_folded(name) for name in labels.names]
+    theirs = [_folded(name) for name in head.names]
+    if labels.task == REGRESSION or not theirs:
+        return KeptHead(list(range(count)), labels.mean, labels.std)
+    if sorted(ours) != sorted(theirs) or len({*ours}) < len(ours):
+        raise _differ(f"the labels {_listed(head.names)}", labels)
+    return KeptHead([theirs.index(name) for name in ours])
+
+
+def _folded(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _differ(theirs: str, labels: Labels) -> ConfigError:
+    ours = f"{labels.task} {_listed(labels.names)}".strip()
+    return ConfigError(
+        f"the head of `init_checkpoint` has {theirs.strip()}, but the data are {ours}", _HINT
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return f"({', '.join(names)})" if names else ""

@@ -1,0 +1,83 @@
+"""Writer of PyTorch's files without PyTorch: its zip files, and its format before version 1.6."""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+import sys
+import types
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+KINDS = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage"}
+
+
+class _Storage:
+    def __init__(self, key: str, tensor: np.ndarray) -> None:
+        self.key, self.tensor = key, tensor
+
+
+class _Tensor:
+    def __init__(self, storage: _Storage) -> None:
+        self.storage = storage
+
+    def __reduce__(self) -> Any:
+        tensor = self.storage.tensor
+        strides = tuple(stride // tensor.itemsize for stride in tensor.strides)
+        rebuild = sys.modules["torch._utils"]._rebuild_tensor_v2
+        arguments = (self.storage, 0, tensor.shape, strides, False, collections.OrderedDict())
+        return rebuild, arguments
+
+
+def write_torch(
+    path: Path, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch, older: bool = False
+) -> None:
+    """Write a dict as `torch.save` does; values that are not arrays are pickled as they are."""
+    torch, utilities = types.ModuleType("torch"), types.ModuleType("torch._utils")
+
+    def _rebuild_tensor_v2() -> None:
+        """Stand in for PyTorch's function, which the pickle names."""
+
+    _rebuild_tensor_v2.__module__, _rebuild_tensor_v2.__qualname__ = (
+        "torch._utils",
+        "_rebuild_tensor_v2",
+    )
+    utilities._rebuild_tensor_v2 = _rebuild_tensor_v2
+    for name in KINDS.values():
+        setattr(torch, name, type(name, (), {"__module__": "torch"}))
+    arrays = {name: t for name, t in tensors.items() if isinstance(t, np.ndarray)}
+    storages = {name: _Storage(str(n), t) for n, (name, t) in enumerate(arrays.items())}
+    state = collections.OrderedDict(tensors)
+    state |= {name: _Tensor(storage) for name, storage in storages.items()}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, what: object) -> Any:
+            if not isinstance(what, _Storage):
+                return None
+            kind = getattr(torch, KINDS[what.tensor.dtype.name])
+            view = (None,) if older else ()
+            return ("storage", kind, what.key, "cpu", what.tensor.size, *view)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", torch)
+        patch.setitem(sys.modules, "torch._utils", utilities)
+        pickled = io.BytesIO()
+        Pickler(pickled, protocol=2).dump(state)
+    if older:
+        head = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})
+        parts = [pickle.dumps(part, protocol=2) for part in head]
+        parts += [pickled.getvalue(), pickle.dumps([s.key for s in storages.values()], protocol=2)]
+        for tensor in arrays.values():
+            parts += [tensor.size.to_bytes(8, "little"), tensor.tobytes("A")]
+        path.write_bytes(b"".join(parts))
+        return
+    with zipfile.ZipFile(path, "w") as bundle:
+        bundle.writestr("archive/data.pkl", pickled.getvalue())
+        bundle.writestr("archive/byteorder", "little")
+        for storage in storages.values():
+            bundle.writestr(f"archive/data/{storage.key}", storage.tensor.tobytes("A"))
