@@ -56,15 +56,16 @@ class Masks:
             seed = tf.random.experimental.stateless_fold_in(seed, self.positions[first])
         return dataclasses.replace(self, seed=seed, first=first)
 
-    def of_passages(self, examples: tf.Tensor, numbers: tf.Tensor) -> Masks:
+    def of_passages(self, passages: tf.RaggedTensor) -> Masks:
         """Return the masks of passages, of which the first in each example has the example's masks.
 
         Args:
-          examples: Index of each passage's example in the micro-batch, [passages] int32.
-          numbers: Number of each passage in its example, counted from 0, [passages] int32.
+          passages: The passages of the examples of a micro-batch, [examples, (passages), ...].
         """
-        offsets = tf.gather(self.examples, self.first + examples)
-        return dataclasses.replace(self, examples=offsets + _PASSAGE * numbers, first=0)
+        numbers = tf.ragged.range(passages.row_lengths()) * _PASSAGE
+        offsets = tf.gather(self.examples[self.first :], passages.value_rowids())
+        offsets += tf.cast(numbers.values, tf.int32)
+        return dataclasses.replace(self, examples=offsets, first=0)
 
 
 _MASKS: ContextVar[Masks | None] = ContextVar("masks", default=None)

@@ -29,7 +29,7 @@ def split_passages(tokens: tf.RaggedTensor) -> tf.RaggedTensor:
     )
     starts = tf.where(is_start)[:, 0]
     passages = tf.RaggedTensor.from_row_starts(tokens.values, starts, validate=False)
-    of_text = tf.searchsorted(starts, tokens.row_splits)
+    of_text = tf.searchsorted(starts, tokens.row_splits, out_type=tf.int64)
     return tf.RaggedTensor.from_row_splits(passages, of_text, validate=False)
 
 

@@ -87,12 +87,8 @@ def _of_passages(
     """Return the pooled outputs [batch, (passages), hidden] of all passages of texts."""
     passages = split_passages(tokens)
     masks = present_masks()
-    if masks is not None:
-        examples, lengths = passages.value_rowids(), passages.row_lengths()
-        numbers = tf.cast(tf.ragged.range(lengths).values, tf.int32)
-        masks = masks.of_passages(examples, numbers)
     encoder = model.checkpoint_items["encoder"]
-    with dropout_masks(masks):
+    with dropout_masks(masks and masks.of_passages(passages)):
         outputs = encoder(inputs_of_tokens(passages.values), training=training)
     return passages.with_values(outputs["pooled_output"])
 
