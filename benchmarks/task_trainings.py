@@ -43,6 +43,7 @@ class Case:
       dropout: Rate of all dropout layers.
       weighted: Whether classes have balanced weights.
       seeds: Number of seeds to train with.
+      options: More options of `bertaccum train`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Case:
     dropout: float = 0.1
     weighted: bool = False
     seeds: int = 3
+    options: tuple[str, ...] = ()
 
 
 class Place:
@@ -73,6 +75,7 @@ class Place:
     def run(self, name: str) -> Path:
         """Return a folder for a training of the case."""
         suffix = "-weighted" * self.case.weighted + "-no-dropout" * (not self.case.dropout)
+        suffix += "".join(self.case.options)
         return self.out / self.case.data.name / f"{name}{suffix}"
 
     @property
@@ -152,7 +155,7 @@ def our_options(place: Place, run: Path, seed: int) -> list[str]:
     told += ["--init-checkpoint", place.checkpoint, "--max-seq-length", case.data.length]
     told += ["--learning-rate", case.learning_rate, "--warmup-fraction", WARMUP]
     told += ["--class-weight", "balanced"] if case.weighted else []
-    told += ["--dropout", case.dropout]
+    told += ["--dropout", case.dropout, *case.options]
     # With a single evaluation, the best weights are the last ones, which Trainer keeps.
     return [str(option) for option in [*told, "--eval-every", 1_000_000]]
 
