@@ -65,4 +65,4 @@ def spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    run_part({"readings": readings})
+    run_part(__doc__.splitlines()[0], "long-texts", {"readings": readings})
