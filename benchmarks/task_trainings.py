@@ -64,12 +64,13 @@ class Place:
       shared: Folder of shared data.
       out: Folder to write to.
       case: The case.
+      checkpoint: The checkpoint to start from; None for BERT-Tiny, pretrained on reviews.
     """
 
-    def __init__(self, shared: Path, out: Path, case: Case) -> None:
+    def __init__(self, shared: Path, out: Path, case: Case, checkpoint: Path | None = None) -> None:
         self.case, self.out = case, out
         self.data = case.data.prepared(shared, out)
-        self.checkpoint = shared / "pretrained/bert_tiny_reviews"
+        self.checkpoint = checkpoint or shared / "pretrained/bert_tiny_reviews"
         self.labels = read_tsv(self.data / "train.tsv")["label"].to_numpy()
 
     def run(self, name: str) -> Path:
@@ -202,15 +203,16 @@ def evaluated(run: Path, *options: str, suffix: str = "") -> Scores:
     return {k + suffix: v for k, v in report.items() if isinstance(v, int | float)}
 
 
-def few_of_peer(place: Place, run: Path, told: dict[str, Any]) -> Weights:
-    """Return the weights after ten updates of Trainer.
+def few_of_peer(place: Place, run: Path, told: dict[str, Any], updates: int = UPDATES) -> Weights:
+    """Return the weights after a few updates of Trainer.
 
     Args:
       place: The case.
       run: Folder of the training.
       told: Entries of the job that differ from those of `peer_job`.
+      updates: Number of updates.
     """
-    short = {"updates": UPDATES, "warmup": round(WARMUP * UPDATES), "predict": []}
+    short = {"updates": updates, "warmup": round(WARMUP * updates), "predict": []}
     job = peer_job(place, run, seed=0) | short | told
 
     def make() -> Scores:
@@ -221,9 +223,9 @@ def few_of_peer(place: Place, run: Path, told: dict[str, Any]) -> Weights:
     return trained_weights(run)
 
 
-def few_of_ours(place: Place, run: Path, micro_batch: int) -> Weights:
-    """Return the weights after ten of our updates."""
-    epochs = UPDATES / updates_per_epoch(len(place.labels), WINDOW)
+def few_of_ours(place: Place, run: Path, micro_batch: int, updates: int = UPDATES) -> Weights:
+    """Return the weights after a few of our updates."""
+    epochs = updates / updates_per_epoch(len(place.labels), WINDOW)
     told = [*our_options(place, run, 0), "--epochs", str(epochs)]
     told += ["--micro-batch", str(micro_batch), "--cut", "count"]
 
