@@ -12,8 +12,8 @@ programs start from the same weights, head included, and take the same rows, in 
 scores after the last update. `calibration` evaluates our models before and after
 `eval --calibrate`. `updates` trains for ten updates without dropout, and compares the weights that
 the programs have trained. `cased` does so for 20 updates of a cased BERT with random weights that
-transformers made, then exports our model and imports it again. Finished trainings are kept in the output folder and not repeated. Each
-part writes tasks-<part>.json and prints a Markdown table.
+transformers made, then exports our model and imports it again. Finished trainings are kept in the
+output folder and not repeated. Each part writes tasks-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
