@@ -39,7 +39,7 @@ def windows(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     _, _, update = build("float32")
     results = []
     for length, store in yelp_stores(shared, out, (128, 512)):
-        cut, spent = make_cut("cost", store.longest), []
+        cut, spent = make_cut("cost", store.largest), []
         for number in range(WINDOWS + 1):
             start = time.perf_counter()
             rows = window_rows(number, len(store), TARGET, 0)[1]
@@ -126,7 +126,7 @@ def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, 
     """Return median seconds per example and resident MiB for both halves of a run."""
     store = random_store(rows, length)
     _, _, update = build("float32", "bert-tiny", max(target // MICRO_BATCH, 2))
-    cut = make_cut("cost", length)
+    cut = make_cut("cost", (1, length))
     seconds, memory = [], []
     for number in range(-2, updates):
         begin = time.perf_counter()

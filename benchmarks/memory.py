@@ -169,11 +169,11 @@ def brute_force(request: PlanRequest, values: dict[str, Any]) -> dict[tuple[int,
         assert built is not None
         windows = built["windows"]
         for kind in ("none", "layer"):
-            worker.run(MeasurementRequest([[8]], kind))
+            worker.run(MeasurementRequest([[(1, 8)]], kind))
         for number in range(ROUNDS):
             window = windows[number % len(windows)]
             for size, kind in fitting:
-                cut = make_cut("count" if size == TARGET else "cost", built["longest"])
+                cut = make_cut("count" if size == TARGET else "cost", tuple(built["largest"]))
                 starts = cut(np.array(window), size)
                 micro_batches = [window[a:b] for a, b in itertools.pairwise(starts)]
                 measurement = worker.run(MeasurementRequest(micro_batches, kind))
@@ -255,9 +255,8 @@ def predicted(
                     continue
                 # Peaks vary by one or two percent with the interleaving of threads.
                 times = 3 if size * example_seconds < 5 else 1
-                measurements = [
-                    worker.run(MeasurementRequest([[length] * size], kind)) for _ in range(times)
-                ]
+                request = MeasurementRequest([[(1, length)] * size], kind)
+                measurements = [worker.run(request) for _ in range(times)]
                 example_seconds = max(one.seconds for one in measurements) / size
                 measured = statistics.median(one.peak_bytes for one in measurements)
                 error = expected / measured - 1

@@ -272,7 +272,7 @@ def padding(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     results = []
     for length, store in yelp_stores(shared, out, (128, 256, 512)):
         rows = [window_rows(n, len(store), TARGET, 0)[1] for n in range(WINDOWS)]
-        cuts = {kind: make_cut(kind, store.longest) for kind in ("cost", "count")}
+        cuts = {kind: make_cut(kind, store.largest) for kind in ("cost", "count")}
         windows = {
             kind: [make_window(store, r, MICRO_BATCH, cut) for r in rows]
             for kind, cut in cuts.items()

@@ -116,15 +116,15 @@ def thinned(rows: Rows) -> Rows:
     return [row for i, row in enumerate(rows) if i not in dropped]
 
 
-def some_imdb(shared: Path) -> tuple[Rows, Rows]:
-    """Return 2,000 and 5,000 IMDB reviews in random order; the archive is sorted by class."""
+def some_imdb(count: int, shared: Path) -> tuple[Rows, Rows]:
+    """Return `count` and 5,000 IMDB reviews in random order; the archive is sorted by class."""
 
     def drawn(rows: Rows, count: int) -> Rows:
         order = np.argsort(np.random.Philox(key=0).random_raw(len(rows)), kind="stable")
         return [rows[i] for i in order[:count]]
 
     train, test = reviews("imdb/imdb_polarity_csv.tgz", shared)
-    return drawn(train, 2000), drawn(test, 5000)
+    return drawn(train, count), drawn(test, 5000)
 
 
 yelp = partial(reviews, "yelp/yelp_review_polarity_csv.tgz")
@@ -136,4 +136,8 @@ EMOTIONS = DataSet("GoEmotions", go_emotions, "multi-label", dev_fraction=0.2, l
 # Small sets hold out more, because a temperature is fitted on dev.tsv.
 FEW_POSITIVES = DataSet("Yelp, 5 % positive", few_positives, dev_fraction=0.2)
 YELP = DataSet("Yelp", yelp)
-IMDB = DataSet("IMDB, 2,000 rows", some_imdb, dev_fraction=0.2)
+IMDB = DataSet("IMDB, 2,000 rows", partial(some_imdb, 2000), dev_fraction=0.2)
+LONG_IMDB = {
+    length: DataSet(f"IMDB, {length} tokens", partial(some_imdb, 5000), length=length)
+    for length in (128, 256)
+}

@@ -43,6 +43,7 @@ class Case:
       dropout: Rate of all dropout layers.
       weighted: Whether classes have balanced weights.
       seeds: Number of seeds to train with.
+      options: More options of `bertaccum train`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Case:
     dropout: float = 0.1
     weighted: bool = False
     seeds: int = 3
+    options: tuple[str, ...] = ()
 
 
 class Place:
@@ -62,17 +64,19 @@ class Place:
       shared: Folder of shared data.
       out: Folder to write to.
       case: The case.
+      checkpoint: The checkpoint to start from; None for BERT-Tiny, pretrained on reviews.
     """
 
-    def __init__(self, shared: Path, out: Path, case: Case) -> None:
+    def __init__(self, shared: Path, out: Path, case: Case, checkpoint: Path | None = None) -> None:
         self.case, self.out = case, out
         self.data = case.data.prepared(shared, out)
-        self.checkpoint = shared / "pretrained/bert_tiny_reviews"
+        self.checkpoint = checkpoint or shared / "pretrained/bert_tiny_reviews"
         self.labels = read_tsv(self.data / "train.tsv")["label"].to_numpy()
 
     def run(self, name: str) -> Path:
         """Return a folder for a training of the case."""
         suffix = "-weighted" * self.case.weighted + "-no-dropout" * (not self.case.dropout)
+        suffix += "".join(self.case.options)
         return self.out / self.case.data.name / f"{name}{suffix}"
 
     @property
@@ -152,7 +156,7 @@ def our_options(place: Place, run: Path, seed: int) -> list[str]:
     told += ["--init-checkpoint", place.checkpoint, "--max-seq-length", case.data.length]
     told += ["--learning-rate", case.learning_rate, "--warmup-fraction", WARMUP]
     told += ["--class-weight", "balanced"] if case.weighted else []
-    told += ["--dropout", case.dropout]
+    told += ["--dropout", case.dropout, *case.options]
     # With a single evaluation, the best weights are the last ones, which Trainer keeps.
     return [str(option) for option in [*told, "--eval-every", 1_000_000]]
 
@@ -199,15 +203,16 @@ def evaluated(run: Path, *options: str, suffix: str = "") -> Scores:
     return {k + suffix: v for k, v in report.items() if isinstance(v, int | float)}
 
 
-def few_of_peer(place: Place, run: Path, told: dict[str, Any]) -> Weights:
-    """Return the weights after ten updates of Trainer.
+def few_of_peer(place: Place, run: Path, told: dict[str, Any], updates: int = UPDATES) -> Weights:
+    """Return the weights after a few updates of Trainer.
 
     Args:
       place: The case.
       run: Folder of the training.
       told: Entries of the job that differ from those of `peer_job`.
+      updates: Number of updates.
     """
-    short = {"updates": UPDATES, "warmup": round(WARMUP * UPDATES), "predict": []}
+    short = {"updates": updates, "warmup": round(WARMUP * updates), "predict": []}
     job = peer_job(place, run, seed=0) | short | told
 
     def make() -> Scores:
@@ -218,9 +223,9 @@ def few_of_peer(place: Place, run: Path, told: dict[str, Any]) -> Weights:
     return trained_weights(run)
 
 
-def few_of_ours(place: Place, run: Path, micro_batch: int) -> Weights:
-    """Return the weights after ten of our updates."""
-    epochs = UPDATES / updates_per_epoch(len(place.labels), WINDOW)
+def few_of_ours(place: Place, run: Path, micro_batch: int, updates: int = UPDATES) -> Weights:
+    """Return the weights after a few of our updates."""
+    epochs = updates / updates_per_epoch(len(place.labels), WINDOW)
     told = [*our_options(place, run, 0), "--epochs", str(epochs)]
     told += ["--micro-batch", str(micro_batch), "--cut", "count"]
 

@@ -14,6 +14,7 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.config import TrainConfig
 from bertaccum.progress import silent
 from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.reporting.run_record import read_run_config
 from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training.initial_model import build_model
 
@@ -34,7 +35,7 @@ def write_initial(folder: Path, checkpoint: Path, seed: int, outputs: int, lengt
 def trained_weights(run: Path) -> Weights:
     """Return the weights in a folder of transformers, or the best of a run folder."""
     if not (run / WEIGHTS).exists():
-        model, _, _ = load_best(RunPaths(run).best_checkpoint())
+        model, _, _ = load_best(RunPaths(run).best_checkpoint(), read_run_config(run))
         (run / "config.json").touch()  # `save_huggingface` copies the mode of this file.
         save_huggingface(model, run)
     return load_file(run / WEIGHTS)

@@ -83,6 +83,7 @@ def random_store(rows: int, length: int) -> TokenStore:
     return TokenStore(
         token_ids=rng.integers(1, 30_000, lengths.sum()).astype(np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        shapes=np.stack([np.ones(rows, np.int32), lengths], axis=1),
         labels=(np.arange(rows) % 2).astype(np.int32),
         weights=np.ones(rows, np.float32),
     )

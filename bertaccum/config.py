@@ -37,6 +37,7 @@ CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 DROPOUT_STREAMS = ("example", "micro-batch")
 HEAD, TAIL, HEAD_TAIL = "head", "tail", "head-tail"
+MEAN, MAX = "mean", "max"
 _LABEL_SEPARATOR = "|"
 ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
@@ -110,7 +111,8 @@ class StepConfig(Options):
     )
     max_seq_length: int = setting(
         128,
-        "Maximum number of tokens per text, including [CLS] and [SEP]; longer texts are truncated.",
+        "Maximum number of tokens per text, including [CLS] and [SEP]; longer texts are truncated,"
+        " or read in several `windows`.",
         group=DATA,
         minimum=3,
     )
@@ -127,6 +129,27 @@ class StepConfig(Options):
         group=DATA,
         minimum=0,
         maximum=1,
+    )
+    windows: int = setting(
+        1,
+        "Maximum number of windows in which a text is read, each of up to `max_seq_length` tokens."
+        " A text still counts as one example; texts longer than all windows are truncated.",
+        group=DATA,
+        minimum=1,
+    )
+    stride: int | None = setting(
+        None,
+        "With `windows`, the number of tokens from the start of a window to the start of the next"
+        " one. [default: three quarters of a window, so that windows overlap by a quarter]",
+        group=DATA,
+        minimum=1,
+    )
+    pool: str = setting(
+        MEAN,
+        "With `windows`, how the encoder's pooled outputs of a text's windows are combined before"
+        " the head: their mean, or the maximum of each unit.",
+        group=DATA,
+        choices=(MEAN, MAX),
     )
     model: str | None = setting(
         None,
@@ -233,6 +256,17 @@ class StepConfig(Options):
         super().__post_init__()
         _refuse_above(self, "micro_batch", "target_batch")
         _refuse_both(self, "model", "bert_config", "the encoder")
+        if self.windows == 1 and (self.stride is not None or self.pool != MEAN):
+            name = "pool" if self.stride is None else "stride"
+            raise ConfigError(
+                f"`{name}` {getattr(self, name)} has no effect without `windows`",
+                f"set `windows` to at least 2, or omit `{name}`",
+            )
+        if (self.stride or 1) > self.max_seq_length - 2:
+            raise ConfigError(
+                f"`stride` {self.stride} would leave out tokens between windows",
+                f"use at most {self.max_seq_length - 2}, `max_seq_length` without [CLS] and [SEP]",
+            )
 
 
 @dataclass(frozen=True)

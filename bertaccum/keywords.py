@@ -49,6 +49,9 @@ class StepOptions(TypedDict, total=False):
     max_seq_length: int
     truncate: str
     head_fraction: float
+    windows: int
+    stride: int | None
+    pool: str
     target_batch: int
     micro_batch: int | str
     cut: str

@@ -88,7 +88,14 @@ def scores(evaluation: Evaluation) -> dict[str, str]:
             found["mean baseline"] = mean_baseline(evaluation)
     if evaluation.get("temperature", 1.0) != 1.0:
         found["temperature"] = shown(evaluation, "temperature")
+    found["deciding window"] = _deciding(evaluation.get("deciding_windows") or [])
     return {name: value for name, value in found.items() if value}
+
+
+def _deciding(counts: list[int]) -> str:
+    """Return the fraction of the examples that each window decided, as one line."""
+    shares = (f"{number}: {count / sum(counts):.0%}" for number, count in enumerate(counts, 1))
+    return ", ".join(shares)
 
 
 def outcome(best: Evaluation, metric: str) -> dict[str, str]:

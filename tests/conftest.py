@@ -50,6 +50,7 @@ def store() -> TokenStore:
     return TokenStore(
         token_ids=rng.integers(1, 50, lengths.sum()).astype(np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        shapes=np.stack([np.ones(100, np.int32), lengths], axis=1),
         labels=rng.integers(0, 2, 100).astype(np.int32),
         weights=np.ones(100, np.float32),
     )

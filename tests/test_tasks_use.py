@@ -12,8 +12,9 @@ import tensorflow as tf
 from small import write_small_model
 
 import bertaccum
+from bertaccum.bert.packed_tokens import unpack
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenizer import Tokenizer, unpack
+from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import main

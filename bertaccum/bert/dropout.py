@@ -22,6 +22,9 @@ import tf_keras
 # Number of rows in the pool, a power of two. In a window of 32 reviews of 128 tokens each, every
 # row serves one token per site on average.
 _ROWS = 4096
+# Distance in the pool between the rows of consecutive passages of a text. It is odd, so no two of
+# the first 4096 passages share rows.
+_PASSAGE = 2531
 # Masks are drawn as 16-bit numbers, so rates are accurate to 1e-5.
 _LEVELS = 2**16
 
@@ -52,6 +55,17 @@ class Masks:
         if self.stream == "micro-batch":
             seed = tf.random.experimental.stateless_fold_in(seed, self.positions[first])
         return dataclasses.replace(self, seed=seed, first=first)
+
+    def of_passages(self, passages: tf.RaggedTensor) -> Masks:
+        """Return the masks of passages, of which the first in each example has the example's masks.
+
+        Args:
+          passages: The passages of the examples of a micro-batch, [examples, (passages), ...].
+        """
+        numbers = tf.ragged.range(passages.row_lengths()) * _PASSAGE
+        offsets = tf.gather(self.examples[self.first :], passages.value_rowids())
+        offsets += tf.cast(numbers.values, tf.int32)
+        return dataclasses.replace(self, examples=offsets, first=0)
 
 
 _MASKS: ContextVar[Masks | None] = ContextVar("masks", default=None)

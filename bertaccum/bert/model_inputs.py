@@ -1,13 +1,12 @@
-"""The inputs of models, made from tokens, and the forward pass."""
+"""The inputs of encoders, made from tokens."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import tensorflow as tf
-import tf_keras
 
-from bertaccum.bert.tokenizer import unpack
+from bertaccum.bert.packed_tokens import unpack
 
 
 def encoder_inputs(
@@ -28,9 +27,8 @@ def encoder_inputs(
     }
 
 
-def logits_of(model: tf_keras.Model, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-    """Return the logits [batch, outputs] float32 of `tokens` [batch, (length)]."""
+def inputs_of_tokens(tokens: tf.RaggedTensor) -> dict[str, Any]:
+    """Return the encoder's inputs for tokens [batch, (length)] that a `Tokenizer` returned."""
     token_ids, segments = unpack(tokens.to_tensor())  # padded with 0, which is masked
     padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
-    logits = model(encoder_inputs(token_ids, padding_mask, segments), training=training)
-    return tf.cast(logits, tf.float32)
+    return encoder_inputs(token_ids, padding_mask, segments)

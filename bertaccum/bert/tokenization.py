@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from bertaccum.bert.vocabulary import Vocabulary
+
+# [CLS] and [SEP], which every passage has.
+_SPECIAL = 2
+# Default stride, as a fraction of the other tokens of a passage.
+_STRIDE = 0.75
 
 
 @dataclass(frozen=True)
@@ -13,16 +19,32 @@ class Tokenization:
 
     Args:
       vocabulary: Vocabulary of the model, with its cleaning of texts.
-      max_seq_length: Maximum number of tokens per text, including [CLS] and [SEP]; longer texts
-        are truncated.
+      max_seq_length: Maximum number of tokens per passage, including [CLS] and [SEP].
       head_fraction: Fraction of the tokens of a truncated text that come from its beginning; the
         others come from its end (Sun et al. 2019, https://arxiv.org/abs/1905.05583).
+      passages: Maximum number of passages of a text (the option `windows`). Texts that are longer
+        than all of them together are truncated.
+      stride: Number of tokens from the start of a passage to the start of the next one; None for
+        three quarters of a passage, so that passages overlap by a quarter.
     """
 
     vocabulary: Vocabulary
     max_seq_length: int
     head_fraction: float = 1.0
+    passages: int = 1
+    stride: int | None = None
+
+    @property
+    def step(self) -> int:
+        """The number of tokens from the start of a passage to the start of the next one."""
+        return self.stride or math.ceil(_STRIDE * (self.max_seq_length - _SPECIAL))
+
+    @property
+    def longest_text(self) -> int:
+        """The number of tokens of the longest text that is not truncated, with [CLS] and [SEP]."""
+        return self.max_seq_length + (self.passages - 1) * self.step
 
     def identity(self) -> list[object]:
         """Return values for JSON that differ for tokenizations that give other tokens."""
-        return [self.max_seq_length, self.head_fraction, self.vocabulary.identity()]
+        of_passages = [self.max_seq_length, self.passages, self.step]
+        return [of_passages, self.head_fraction, self.vocabulary.identity()]

@@ -15,6 +15,7 @@ from functools import partial
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bertaccum.bert.packed_tokens import NEXT_PASSAGE, SEGMENT
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import Vocabulary
 
@@ -73,18 +74,6 @@ def _quoted(entry: str) -> str:
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", entry)
 
 
-# A token is the ID of its vocabulary entry plus this number times its segment: 0 for the first
-# text, 1 for the second. One array therefore holds both, in stores and in windows.
-_SEGMENT_BITS = 24
-_SEGMENT = 2**_SEGMENT_BITS
-
-
-def unpack(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the vocabulary IDs and the segments of tokens, with the shape of `tokens`, int32."""
-    ids = tf.bitwise.bitwise_and(tokens, _SEGMENT - 1)
-    return ids, tf.bitwise.right_shift(tokens, _SEGMENT_BITS)
-
-
 class Tokenizer:
     """A tokenizer that returns rows `[CLS] a [SEP]` or, for pairs, `[CLS] a [SEP] b [SEP]`.
 
@@ -92,8 +81,12 @@ class Tokenizer:
     tokens of its longer text, one by one, as in google-research/bert. In each text, the tokens at
     the end are lost, unless the tokenization tells otherwise.
 
+    If the tokenization allows several passages, the row of a long text is
+    `[CLS] a1 [SEP] [CLS] a2 [SEP] …`, which `split_passages` takes apart.
+
     Args:
-      tokenization: The vocabulary, the maximum number of tokens per row, and what is truncated.
+      tokenization: The vocabulary, the maximum number of tokens, and what is truncated. Pairs
+        have only one passage.
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
@@ -108,8 +101,7 @@ class Tokenizer:
             vocab=entries, token_out_type=tf.int32, max_bytes_per_word=_MAX_WORD_BYTES
         )
         self._cls, self._sep = entries.index("[CLS]"), entries.index("[SEP]")
-        self._head_fraction = tokenization.head_fraction
-        self.max_seq_length = tokenization.max_seq_length
+        self.tokenization = tokenization
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Return all IDs [batch, (length)] of strings [batch], without special tokens."""
@@ -119,7 +111,7 @@ class Tokenizer:
         return self._wordpiece.tokenize(tf.strings.split(texts)).merge_dims(1, 2)
 
     def __call__(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> tf.RaggedTensor:
-        """Return the tokens [batch, (length)] int32 of strings [batch], which `unpack` takes apart.
+        """Return the tokens [batch, (length)] int32 of strings [batch]; see `packed_tokens`.
 
         Args:
           texts: Strings [batch].
@@ -136,12 +128,15 @@ class Tokenizer:
         """
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
-        first, room = pieces.row_lengths(), tf.cast(self.max_seq_length - 2, tf.int64)
+        first = pieces.row_lengths()
+        room = tf.cast(self.tokenization.longest_text - 2, tf.int64)
         if pairs is None:
-            if self._head_fraction == 1.0:  # Slices are faster than masks.
-                cut = pieces[:, : self.max_seq_length - 2]
+            if self.tokenization.head_fraction == 1.0:  # Slices are faster than masks.
+                cut = pieces[:, : self.tokenization.longest_text - 2]
             else:
                 cut = self._kept(pieces, tf.minimum(first, room))
+            if self.tokenization.passages > 1:
+                return self._passages(cut), tf.cast(first + 2, tf.int32)
             tokens = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
             return tokens, tf.cast(first + 2, tf.int32)
         others = self.pieces(pairs)
@@ -152,17 +147,36 @@ class Tokenizer:
         cut = self._kept(pieces, count)
         other = self._kept(others, tf.minimum(second, room - count))
         end = tf.RaggedTensor.from_row_lengths(
-            tf.fill([tf.reduce_sum(paired)], self._sep + _SEGMENT), paired
+            tf.fill([tf.reduce_sum(paired)], self._sep + SEGMENT), paired
         )
-        parts = [self._cls * edge, cut, self._sep * edge, other + _SEGMENT, end]
+        parts = [self._cls * edge, cut, self._sep * edge, other + SEGMENT, end]
         return tf.concat(parts, axis=1), tf.cast(first + second + 2 + paired, tf.int32)
+
+    def _passages(self, rows: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Return the tokens of all passages [batch, (length)] of texts [batch, (length)]."""
+        step, room = self.tokenization.step, self.tokenization.max_seq_length - 2
+        lengths = rows.row_lengths()
+        numbers = tf.ragged.range((tf.maximum(lengths - room, 0) + step - 1) // step + 1)
+        starts = numbers * step
+        ends = tf.minimum(starts + room, lengths[:, None])
+        of_batch = rows.row_starts()[:, None]
+        places = tf.ragged.range((starts + of_batch).values, (ends + of_batch).values)
+        edge = tf.ones([tf.size(numbers), 1], tf.int32)
+        later = tf.cast(numbers.values > 0, tf.int32)[:, None]
+        parts = [
+            self._cls * edge + NEXT_PASSAGE * later,
+            places.with_values(tf.gather(rows.values, places.values)),
+            self._sep * edge,
+        ]
+        return numbers.with_values(tf.concat(parts, axis=1)).merge_dims(1, 2)
 
     def _kept(self, rows: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
         """Return `counts` [batch] values of each row: some from its beginning, others from its end.
 
         As in Sun et al. 2019, a quarter of 510 tokens is 128.
         """
-        head = tf.cast(tf.math.ceil(tf.cast(counts, tf.float64) * self._head_fraction), tf.int64)
+        fraction = self.tokenization.head_fraction
+        head = tf.cast(tf.math.ceil(tf.cast(counts, tf.float64) * fraction), tf.int64)
         lengths = rows.row_lengths()
         places = tf.ragged.range(lengths)
         after = lengths - (counts - head)

@@ -9,7 +9,7 @@ from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.store_digest import store_digest
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
 from bertaccum.tasks.kept_head import kept_head
 from bertaccum.tasks.task import Task
@@ -51,8 +51,14 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
       config: Options that decide how texts become tokens.
 
     Raises:
+      ConfigError: The option `windows` does not suit the data.
       InputError: A TSV cannot be read.
     """
+    if task.labels.pairs and config.windows > 1:
+        raise ConfigError(
+            f"`windows` {config.windows} needs single texts, but the data have pairs",
+            "omit `windows`; pairs are truncated to `max_seq_length`",
+        )
     digests, stores = [sha256(tsv) for tsv in tsvs], []
     if source.vocabulary:
         tokenization = tokenization_of(source.vocabulary, config)

@@ -21,6 +21,8 @@ class TokenStore:
     Args:
       token_ids: Tokens of all examples, concatenated, as `Tokenizer` returns them, [tokens] int32.
       offsets: Start of each example, and the end of the last one, [examples + 1] int64.
+      shapes: Number of passages of each example, and tokens of the longest one, [examples, 2]
+        int32.
       labels: Labels that the task's `encode` returned, [examples, *label_shape].
       weights: Weight of each example in the training loss, [examples] float32.
       truncation: Statistics of the truncation; None if the texts do not come from a TSV.
@@ -28,6 +30,7 @@ class TokenStore:
 
     token_ids: np.ndarray
     offsets: np.ndarray
+    shapes: np.ndarray
     labels: np.ndarray
     weights: np.ndarray
     truncation: Truncation | None = None
@@ -36,9 +39,10 @@ class TokenStore:
         return len(self.labels)
 
     @functools.cached_property
-    def longest(self) -> int:
-        """The number of tokens of the longest example."""
-        return int(np.diff(self.offsets).max())
+    def largest(self) -> tuple[int, int]:
+        """The shape of the largest example: its passages, and the tokens of the longest one."""
+        passages, length = self.shapes.max(axis=0)
+        return int(passages), int(length)
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of tokens in each of the rows with the numbers `rows`."""

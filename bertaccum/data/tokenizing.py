@@ -12,6 +12,7 @@ import pandas as pd
 import tensorflow as tf
 
 from bertaccum.atomic import new_folder, write_text
+from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.cache import cache_folder
@@ -35,6 +36,7 @@ _BATCH = 1024
 _TRUNCATION = "truncation.json"
 # Maximum numbers of tokens that users may choose; most models have 512 positions.
 _USUAL_LENGTHS = (128, 256, 512)
+_USUAL_WINDOWS = (2, 4, 8)
 
 
 def open_store(
@@ -63,6 +65,7 @@ def open_store(
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),
+        shapes=np.load(folder / "shapes.npy"),
         labels=np.load(folder / "labels.npy"),
         weights=np.load(folder / "weights.npy"),
         truncation=Truncation(**json.loads(read_text(folder / _TRUNCATION))),
@@ -72,9 +75,11 @@ def open_store(
 def store_of(columns: Columns, tokenizer: Tokenizer) -> TokenStore:
     """Return an in-memory token store of unlabeled texts or pairs; its labels are zeros."""
     tokens = tokenizer(*(tf.constant(column, tf.string) for column in columns))
+    token_ids, offsets = tokens.flat_values.numpy(), tokens.row_splits.numpy()
     return TokenStore(
-        token_ids=tokens.flat_values.numpy(),
-        offsets=tokens.row_splits.numpy(),
+        token_ids=token_ids,
+        offsets=offsets,
+        shapes=example_shapes(token_ids, offsets),
         labels=np.zeros(len(columns[0]), np.int32),
         weights=np.ones(len(columns[0]), np.float32),
     )
@@ -122,17 +127,20 @@ def _make_store(
     columns = _texts(tsv, table, task.labels.pairs)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as temporary:
-        kept, whole = [np.zeros(1, np.int64)], []
+        kept, whole, shapes = [np.zeros(1, np.int64)], [], []
         with (temporary / "token_ids.int32").open("wb") as file:
             for done, (tokens, lengths) in enumerate(tokenized(columns, tokenizer), 1):
-                file.write(tokens.flat_values.numpy().tobytes())
+                token_ids = tokens.flat_values.numpy()
+                file.write(token_ids.tobytes())
+                shapes.append(example_shapes(token_ids, tokens.row_splits.numpy()))
                 kept.append(tokens.row_lengths().numpy())
                 whole.append(lengths.numpy())
                 progress(f"tokenizing {tsv}", min(done * _BATCH, len(table)), len(table))
         np.cumsum(np.concatenate(kept)).tofile(temporary / "offsets.int64")
+        np.save(temporary / "shapes.npy", np.concatenate(shapes))
         np.save(temporary / "labels.npy", encoded)
         np.save(temporary / "weights.npy", _weights(table))
-        truncation = _truncation(np.concatenate(whole), tokenizer.max_seq_length)
+        truncation = _truncation(np.concatenate(whole), tokenizer.tokenization)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
 
 
@@ -143,23 +151,31 @@ def _weights(table: pd.DataFrame) -> np.ndarray:
     return table[WEIGHT].to_numpy(np.float32)
 
 
-def _truncation(lengths: np.ndarray, max_seq_length: int) -> Truncation:
+def _truncation(lengths: np.ndarray, tokenization: Tokenization) -> Truncation:
+    most = tokenization.longest_text
+    cut = lengths.max() > most
     return Truncation(
-        max_seq_length=max_seq_length,
+        max_seq_length=tokenization.max_seq_length,
         texts=len(lengths),
-        longer=int((lengths > max_seq_length).sum()),
+        longer=int((lengths > most).sum()),
         median=round(float(np.median(lengths))),
         longest=int(lengths.max()),
-        kept=_kept(lengths, max_seq_length) if lengths.max() > max_seq_length else {},
+        kept=_kept(lengths, tokenization, "max_seq_length", _USUAL_LENGTHS) if cut else {},
+        windows=tokenization.passages,
+        kept_by_windows=_kept(lengths, tokenization, "passages", _USUAL_WINDOWS) if cut else {},
     )
 
 
-def _kept(lengths: np.ndarray, max_seq_length: int) -> dict[str, float]:
-    """Return the fraction of all tokens that each maximum length keeps."""
-    larger = [length for length in _USUAL_LENGTHS if length > max_seq_length]
+def _kept(
+    lengths: np.ndarray, tokenization: Tokenization, name: str, usual: tuple[int, ...]
+) -> dict[str, float]:
+    """Return the fraction of tokens that each value of a field keeps: its own and larger ones."""
+    own = getattr(tokenization, name)
+    values = [own, *(value for value in usual if value > own)]
+    most = [dataclasses.replace(tokenization, **{name: value}).longest_text for value in values]
     return {
-        str(length): float(np.minimum(lengths, length).sum() / lengths.sum())
-        for length in (max_seq_length, *larger)
+        str(value): float(np.minimum(lengths, length).sum() / lengths.sum())
+        for value, length in zip(values, most, strict=True)
     }
 
 

@@ -10,13 +10,15 @@ class Truncation:
     """The lengths of a TSV's texts before truncation, in tokens including [CLS] and [SEP].
 
     Args:
-      max_seq_length: Maximum number of tokens per text; longer texts are truncated.
+      max_seq_length: Maximum number of tokens per window.
       texts: Number of texts in the TSV.
-      longer: Number of texts that are truncated.
+      longer: Number of texts that are truncated, because they are longer than all windows together.
       median: Median length.
       longest: Length of the longest text.
       kept: For `max_seq_length` and usual larger values of it, the fraction of all tokens that the
         model then reads; empty in older runs, and if no text is truncated.
+      windows: Maximum number of windows per text.
+      kept_by_windows: The same fraction for `windows` and usual larger values of it.
     """
 
     max_seq_length: int
@@ -25,21 +27,28 @@ class Truncation:
     median: int
     longest: int
     kept: dict[str, float] = field(default_factory=dict)
+    windows: int = 1
+    kept_by_windows: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         percent = round(100 * self.longer / self.texts)
         share = f"{percent}% of the texts are" if percent else "less than 1% of the texts are"
+        several = f"{self.windows} windows of " if self.windows > 1 else ""
         return (
-            f"{share if self.longer else 'no text is'} longer than `max_seq_length`"
+            f"{share if self.longer else 'no text is'} longer than {several}`max_seq_length`"
             f" {self.max_seq_length} (median {self.median:,}, longest {self.longest:,} tokens)"
         )
 
     def advice(self) -> str:
-        """Return a sentence about what larger values of `max_seq_length` keep; "" if unknown."""
+        """Return a sentence about what larger values of the options keep; "" if unknown."""
         if not self.kept:
             return ""
-        shares = [f"{length} keeps {100 * part:.0f}%" for length, part in self.kept.items()]
+        options = {"max_seq_length": self.kept, "windows": self.kept_by_windows}
+        shares = [f"`{name}` {_shares(kept)}" for name, kept in options.items() if kept]
         return (
-            f"`max_seq_length` {', '.join(shares)} of all tokens; `truncate` chooses the part of a"
-            " text that is kept"
+            f"{'; '.join(shares)} of all tokens; `truncate` chooses the part of a text that is kept"
         )
+
+
+def _shares(kept: dict[str, float]) -> str:
+    return ", ".join(f"{value} keeps {100 * part:.0f}%" for value, part in kept.items())

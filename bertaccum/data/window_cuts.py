@@ -1,19 +1,21 @@
 """Splitting of windows into micro-batches, either of equal size or at the lowest cost.
 
-Every example is padded to the length of the longest one in its micro-batch, so short examples
+Every passage is padded to the length of the longest one in its micro-batch, so short examples
 should not share a micro-batch with long ones. However, each micro-step also has a fixed cost.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 
-# A function of the lengths [examples], in ascending order, and the micro-batch size. It returns
-# the start of each micro-batch, and the end of the last one, [micro_steps + 1].
+# A function of the shapes of examples, [examples, 2] (the number of passages, and the tokens of the
+# longest one) in ascending order, and the micro-batch size. It returns the start of each
+# micro-batch, and the end of the last one, [micro_steps + 1].
 Cut: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # Fixed cost of a micro-step, in tokens. Each micro-step adds gradients to the accumulators and
@@ -25,39 +27,42 @@ _STEP_TOKENS = 50.0
 _ATTENTION = 1 / 2700
 
 
-def make_cut(kind: str, longest: int) -> Cut:
-    """Return the `Cut` that the option `cut` selects, for examples of at most `longest` tokens."""
-    return functools.partial(cut_by_cost, longest=longest) if kind == "cost" else cut_by_count
+def make_cut(kind: str, largest: tuple[int, int]) -> Cut:
+    """Return the `Cut` that the option `cut` selects, given the shape of the largest example."""
+    return functools.partial(cut_by_cost, largest=largest) if kind == "cost" else cut_by_count
 
 
-def cut_by_count(lengths: np.ndarray, micro_batch: int) -> np.ndarray:
+def cut_by_count(shapes: np.ndarray, micro_batch: int) -> np.ndarray:
     """Split a window into micro-batches of `micro_batch` examples; see `Cut`.
 
     The last micro-batch may have fewer examples.
     """
-    return np.append(np.arange(0, len(lengths), micro_batch), len(lengths))
+    return np.append(np.arange(0, len(shapes), micro_batch), len(shapes))
 
 
-def cut_by_cost(lengths: np.ndarray, micro_batch: int, longest: int) -> np.ndarray:
+def cut_by_cost(shapes: np.ndarray, micro_batch: int, largest: tuple[int, int]) -> np.ndarray:
     """Split a window at the lowest cost, with no more memory than `cut_by_count` needs; see `Cut`.
 
     Args:
-      lengths: Number of tokens of each example [examples], in ascending order.
-      micro_batch: Number of examples of length `longest` that fit in memory.
-      longest: Largest number of tokens of an example. A micro-batch gets at most
-        `micro_batch * longest` tokens, including padding. Since the memory of attention is
-        quadratic in the length, micro-batches of shorter examples need less memory.
+      shapes: Number of passages of each example, and tokens of the longest one, [examples, 2], in
+        ascending order.
+      micro_batch: Number of the largest examples that fit in memory.
+      largest: Shape of the largest example. A micro-batch gets at most as many tokens, including
+        padding, as `micro_batch` of these. Since the memory of attention is quadratic in the
+        length, micro-batches of shorter passages need less memory.
 
     Returns:
       The start of each micro-batch, and the end of the last one, [micro_steps + 1].
     """
-    examples, most_tokens = len(lengths), micro_batch * longest
+    examples, most_tokens = len(shapes), micro_batch * math.prod(largest)
+    passages = np.concatenate([[0], np.cumsum(shapes[:, 0], dtype=np.int64)])
     # For the first n examples: the lowest cost, and the start of the last micro-batch.
     cost, start = np.zeros(examples + 1), np.zeros(examples + 1, int)
     for end in range(1, examples + 1):
-        length = int(lengths[end - 1])
-        starts = np.arange(max(end - max(most_tokens // length, 1), 0), end)
-        tokens = (end - starts) * length
+        length = int(shapes[end - 1, 1])
+        first = np.searchsorted(passages, passages[end] - most_tokens // length)
+        starts = np.arange(min(first, end - 1), end)
+        tokens = (passages[end] - passages[starts]) * length
         costs = cost[starts] + _STEP_TOKENS + tokens * (1 + length * _ATTENTION)
         best = int(np.argmin(costs))
         cost[end], start[end] = costs[best], starts[best]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, cut_by_count
 
@@ -67,8 +68,9 @@ class Window:
     @property
     def padded_tokens(self) -> int:
         """The number of tokens and padding; the last example of a micro-batch is the longest."""
-        lengths = np.diff(self.row_splits)
-        return int((np.diff(self.cuts) * lengths[self.cuts[1:] - 1]).sum())
+        shapes = example_shapes(self.token_ids, self.row_splits)
+        passages = np.add.reduceat(shapes[:, 0], self.cuts[:-1])
+        return int((passages * shapes[self.cuts[1:] - 1, 1]).sum())
 
 
 @functools.lru_cache(maxsize=2)
@@ -138,7 +140,7 @@ def make_window(
         labels=store.labels[rows],
         weights=store.weights[rows],
         whole_weight=total,
-        cuts=(cut(lengths, micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
+        cuts=(cut(store.shapes[rows], micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
         share=share,
         whole=whole,
     )
@@ -161,9 +163,18 @@ def by_length(store: TokenStore, rows: np.ndarray) -> np.ndarray:
 
 
 def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
-    """Return the numbers of all rows, in batches of examples with similar lengths."""
+    """Return the numbers of all rows, in batches of similar lengths with `batch` passages or less.
+
+    A text with more passages than that is a batch by itself.
+    """
     order = by_length(store, np.arange(len(store)))
-    return [order[start : start + batch] for start in range(0, len(store), batch)]
+    passages = np.concatenate([[0], np.cumsum(store.shapes[order, 0])])
+    batches, start = [], 0
+    while start < len(order):
+        end = np.searchsorted(passages, passages[start] + batch, side="right") - 1
+        batches.append(order[start : max(end, start + 1)])
+        start += len(batches[-1])
+    return batches
 
 
 def signature(label_shape: tuple[int | None, ...], label_dtype: Any) -> list[tf.TensorSpec]:

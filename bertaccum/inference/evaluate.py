@@ -18,7 +18,7 @@ from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.files import json_text, read_mapping
-from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import EvalResult
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import Note, Progress, unheard
@@ -45,6 +45,7 @@ class Predictions:
       store: Token store of the TSV.
       task: Task of the model.
       logits: Logits [examples, outputs], in the order of the TSV.
+      windows: Which window of each text decided, as `deciding_windows` returned it.
     """
 
     run: str
@@ -53,6 +54,7 @@ class Predictions:
     store: TokenStore
     task: Task
     logits: np.ndarray
+    windows: list[dict[str, int]]
 
 
 def predictions(
@@ -73,7 +75,7 @@ def predictions(
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
     best = folder.best_checkpoint()
-    model, files, task = load_best(best)
+    model, files, task = load_best(best, trained)
     task = _fitted(config, trained, model, files, task, progress)
     if config.file:
         tokenizer = Tokenizer(tokenization_of(files.vocabulary, trained))
@@ -92,12 +94,13 @@ def predictions(
         store = store_of_table(table, tsv, task, tokenizer, note, separator)
     else:
         store = open_store(tsv, task, tokenization_of(files.vocabulary, trained), progress)
-    logits = Predictor(model, config.batch)(store, progress)
+    logits = Predictor(model, config.batch).with_passages(store, progress)
+    windows = deciding_windows(task, store, logits)
     if task.decoding != files.decoding:
         dataclasses.replace(files, decoding=task.decoding).write_decoding(best)
     update = (read_mapping(best / EVALUATION) or {}).get("update")
     name = folder.path.resolve().name
-    return Predictions(name, update, tsv, store, task, logits)
+    return Predictions(name, update, tsv, store, task, logits[:, 0], windows)
 
 
 def _fitted(
@@ -146,6 +149,10 @@ def _fitted(
 def evaluation(found: Predictions) -> EvalResult:
     """Return the scores of predictions."""
     scores = found.task.report(found.logits, found.store.labels)
+    if any(found.windows):
+        deciding = [one["window"] for one in found.windows]
+        most = max(one["windows"] for one in found.windows)
+        scores["deciding_windows"] = np.bincount(deciding, minlength=most + 1)[1:].tolist()
     return EvalResult(found.run, found.update, str(found.tsv), found.task.labels.task, scores)
 
 
@@ -153,15 +160,20 @@ def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
     """Return the worst of the wrong predictions.
 
     Returns:
-      At most `count` examples, worst first, each with its `row` in the TSV, its `text`, and the
-      items of `Task.mistakes`.
+      At most `count` examples, worst first, each with its `row` in the TSV, its `text`, the items
+      of `Task.mistakes`, and its item of `found.windows`.
     """
     table = read_tsv(found.tsv)
     texts = table[[name for name in (TEXT, PAIR) if name in table]].agg(" | ".join, axis=1)
     wrong = found.task.mistakes(found.logits, found.store.labels, count)
     indices = [one.pop("index") for one in wrong]
     return [
-        {"row": int(table["row"].iloc[index]), "text": texts.iloc[index], **one}
+        {
+            "row": int(table["row"].iloc[index]),
+            "text": texts.iloc[index],
+            **one,
+            **found.windows[index],
+        }
         for index, one in zip(indices, wrong, strict=True)
     ]
 

@@ -12,7 +12,6 @@ import tf_keras
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
-from bertaccum.bert.model_inputs import logits_of
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
@@ -22,6 +21,11 @@ from bertaccum.inference.results import ExportResult
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_record, read_run_config
+from bertaccum.tasks.forward import (
+    deciding_passages,
+    logits_of_texts_and_passages,
+    reads_passages,
+)
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.tasks.task import Task
@@ -85,7 +89,7 @@ def export(config: ExportConfig) -> ExportResult:
     """
     run, path = RunPaths(Path(config.run)), Path(config.folder)
     trained = read_run_config(run.path)
-    model, files, task = load_best(run.best_checkpoint())
+    model, files, task = load_best(run.best_checkpoint(), trained)
     record = read_record(run.path)
     with _written(path) as folder:
         if config.format == "huggingface":
@@ -159,7 +163,8 @@ def save_serving(model: tf_keras.Model, tokenizer: Tokenizer, task: Task, folder
     """Write a SavedModel that needs only TensorFlow and the ops of tensorflow-text.
 
     Its signature `serving_default` maps `text` and, for pairs, `text_pair`, strings [batch], to the
-    outputs of `Task.serve`.
+    outputs of `Task.serve` and, if the model reads texts in several windows, `window` [batch]
+    int32, the number of the window that decided, counted from 1.
 
     Args:
       model: Classifier that `build_classifier` returned.
@@ -171,11 +176,14 @@ def save_serving(model: tf_keras.Model, tokenizer: Tokenizer, task: Task, folder
     module = tf.Module()
     module.weights = list(model.weights)
 
+    pools = reads_passages(model)
     inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]
 
     @tf.function(input_signature=inputs[: 1 + task.labels.pairs])
     def serve(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        return task.serve(logits_of(model, tokenizer(*texts), training=False))
+        logits = logits_of_texts_and_passages(model, tokenizer(*texts))
+        outputs = task.serve(logits[:, 0])
+        return outputs | ({"window": deciding_passages(task, logits)} if pools else {})
 
     module.serve = serve
     # Serving does not need the layers' custom gradients.

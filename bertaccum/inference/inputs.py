@@ -46,14 +46,20 @@ def check_export(config: ExportConfig) -> None:
     """Check that a run has a best checkpoint, and that `out` can be created.
 
     Raises:
-      ConfigError: `out` is a file or a folder that is not empty, `out` cannot be created, or
-        safetensors is not installed.
+      ConfigError: `out` is a file or a folder that is not empty, `out` cannot be created, the
+        format cannot hold the model, or safetensors is not installed.
       InputError: The run or its best checkpoint is missing.
     """
     run = RunPaths(Path(config.run))
-    read_run_config(run.path)
+    windows = read_run_config(run.path).windows
     _check_new_folder(Path(config.folder))
     if config.format == "huggingface":
+        if windows > 1:
+            raise ConfigError(
+                f"`format` huggingface cannot hold a model that reads up to {windows} windows of a"
+                " text, because transformers has no such classifier",
+                "use `format` savedmodel",
+            )
         safetensors()
     run.best_checkpoint()
 

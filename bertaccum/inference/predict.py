@@ -15,7 +15,7 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.tokenizing import store_of
 from bertaccum.errors import InputError
-from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import Prediction
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import silent
@@ -49,15 +49,18 @@ def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> It
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     folder = RunPaths(Path(config.run))
     trained = read_run_config(folder.path)
-    model, files, task = load_best(folder.best_checkpoint())
+    model, files, task = load_best(folder.best_checkpoint(), trained)
     tokenizer = Tokenizer(tokenization_of(files.vocabulary, trained))
     pairs = files.labels.pairs
     predictor = Predictor(model, config.batch)
     for some in _as_they_come(_given(text, pairs) for text in texts):
         columns = [list(column) for column in zip(*some, strict=True)][: 1 + pairs]
-        logits = predictor(store_of(columns, tokenizer), silent)
-        for (text, pair), found in zip(some, task.predictions(logits), strict=True):
-            yield Prediction(text, text_pair=pair, **found)
+        store = store_of(columns, tokenizer)
+        logits = predictor.with_passages(store, silent)
+        windows = deciding_windows(task, store, logits)
+        results = zip(some, task.predictions(logits[:, 0]), windows, strict=True)
+        for (text, pair), found, decided in results:
+            yield Prediction(text, text_pair=pair, **found, **decided)
 
 
 def _given(text: str | tuple[str, str], pairs: bool) -> tuple[str, str | None]:

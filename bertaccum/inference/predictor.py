@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert import model_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, batches_by_length, fields, make_window, signature
 from bertaccum.distribution.exchange import sum_over_workers
@@ -19,6 +19,9 @@ from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import survive_lack_of_memory
 from bertaccum.progress import Progress
 from bertaccum.stopping import StoppedEarlyError
+from bertaccum.tasks import forward
+from bertaccum.tasks.forward import deciding_passages, reads_passages
+from bertaccum.tasks.task import Task
 
 
 class Predictor:
@@ -28,7 +31,8 @@ class Predictor:
 
     Args:
       model: Model to predict with; its weights may change between calls.
-      batch: Number of examples that each replica processes in one forward pass.
+      batch: Number of examples that each replica processes in one forward pass; fewer if they have
+        several passages.
       topology: Replicas that share the work; None if there is only one.
       watch: Records whether this worker is predicting or waiting for the others.
     """
@@ -42,10 +46,8 @@ class Predictor:
     ) -> None:
         self._topology = topology or Topology()
         self._watch = watch or Watch(self._topology)
-        self._predict, self._outputs = (
-            make_predict(model, self._topology),
-            model.output_shape[-1],
-        )
+        self._predict = make_predict(model, self._topology)
+        self._outputs, self._pools = model.output_shape[-1], reads_passages(model)
         self._batch = self._fitting = batch
 
     def __call__(
@@ -54,7 +56,16 @@ class Predictor:
         progress: Progress,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> np.ndarray:
-        """Return the logits [examples, outputs] float32 in the store's order.
+        """Return the logits [examples, outputs] float32 of texts, as `with_passages` does."""
+        return self.with_passages(store, progress, asked_to_stop)[:, 0]
+
+    def with_passages(
+        self,
+        store: TokenStore,
+        progress: Progress,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray:
+        """Return the logits of texts and of their passages, in the store's order.
 
         All workers must call this method. The batches do not depend on the topology. The logits are
         therefore bit-identical on any topology, unless memory runs out.
@@ -64,20 +75,27 @@ class Predictor:
           progress: Called with the current activity, the number of examples done and the total.
           asked_to_stop: Called after each batch; returns whether this worker was asked to stop.
 
+        Returns:
+          Logits [examples, 1 + passages, outputs] float32: those of the whole text, then those of
+            each of its passages, read alone, and NaN after the last one. If the model reads each
+            text in one passage, the shape is [examples, 1, outputs].
+
         Raises:
           StoppedEarlyError: A worker was asked to stop.
           RunError: A single example does not fit in memory.
         """
         batches = batches_by_length(store, self._batch)
         first, replicas = self._topology.first_replica, self._topology.replicas
-        logits, done = np.zeros((len(store), self._outputs), np.float32), 0
+        passages = store.largest[0] if self._pools and len(store) else 0
+        logits, done = np.zeros((len(store), 1 + passages, self._outputs), np.float32), 0
         for start in range(0, len(batches), replicas):
             present = batches[start : start + replicas]
             self._watch.doing("predicting")
             for rows, found in self._own(
                 store, present[first : first + self._topology.local_replicas]
             ):
-                logits[rows] = found
+                logits[rows] = math.nan
+                logits[rows, : found.shape[1]] = found
             self._hear(asked_to_stop())
             done += sum(map(len, present))
             progress("evaluating", done, len(store))
@@ -110,9 +128,27 @@ class Predictor:
         if self._fitting == 1:
             raise RunError(
                 "out of memory with one example at a time",
-                "raise `memory_limit`, or train with a lower `max_seq_length`",
+                "raise `memory_limit`, or train with a lower `max_seq_length` or fewer `windows`",
             ) from None
         self._fitting = max(self._fitting // 2, 1)
+
+
+def deciding_windows(task: Task, store: TokenStore, logits: np.ndarray) -> list[dict[str, Any]]:
+    """Return which window of each text decided, for results that users see.
+
+    Args:
+      task: Task of the model.
+      store: Token store of the texts.
+      logits: Result of `Predictor.with_passages`.
+
+    Returns:
+      For each text, `window` (the deciding one, counted from 1) and `windows` (their number); empty
+        dicts if the model reads each text in one window.
+    """
+    if logits.shape[1] == 1:
+        return [{}] * len(store)
+    counts, deciding = store.shapes[:, 0].tolist(), deciding_passages(task, logits).numpy().tolist()
+    return [{"window": k, "windows": n} for k, n in zip(deciding, counts, strict=True)]
 
 
 def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
@@ -124,7 +160,7 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
 
     Returns:
       A function that takes these windows as arguments and returns the logits of each,
-      [examples, outputs] float32.
+      [examples, 1 + passages, outputs] float32, as `Predictor.with_passages` does.
     """
     survive_lack_of_memory()
     strategy, number = topology.strategy, topology.present_replica
@@ -137,7 +173,7 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
             start = width * number()
             token_ids, row_splits = flat[start : start + width]
             tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-            return model_inputs.logits_of(model, tokens, training=False)
+            return forward.logits_of_texts_and_passages(model, tokens)
 
         return strategy.experimental_local_results(strategy.run(own))
 

@@ -20,6 +20,9 @@ class Prediction:
       text_pair: The second text of a pair, unchanged; None for a single text.
       labels: Names of the predicted labels, for a multi-label task.
       score: Predicted number, for a regression.
+      window: If the model reads several windows of a text, the number of the window that supports
+        the prediction most strongly, counted from 1.
+      windows: The number of windows in which the text was read.
     """
 
     text: str
@@ -28,6 +31,8 @@ class Prediction:
     text_pair: str | None = None
     labels: list[str] | None = None
     score: float | None = None
+    window: int | None = None
+    windows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class EvalResult:
       task: Kind of task.
       scores: What the task's `report` returned: `examples`, `loss` and the metrics of the task;
         `expected_calibration_error` and `classes` (one `ClassScores` per class), except for a
-        regression; `confusion_matrix`, for a classification.
+        regression; `confusion_matrix`, for a classification; `deciding_windows`, the number of
+        examples that the first, second, … window decided, if the run has the option `windows`.
     """
 
     run: str

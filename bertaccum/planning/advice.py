@@ -35,7 +35,8 @@ class Situation:
     Args:
       costs: Memory cost for each kind of recomputation that could be measured.
       recompute: Kinds of recomputation that the options allow.
-      longest: Length of the longest example in tokens.
+      longest: Length of the longest example in tokens; with several windows, of each window.
+      windows: Number of windows of the largest example.
       micro_batch: Smallest micro-batch size that the options allow.
       usable_bytes: Memory that a plan may use, in bytes.
       bytes_of: Memory in bytes of `parameters`, `slots` (AdamW's moments) and `accumulators`.
@@ -46,6 +47,7 @@ class Situation:
     costs: Mapping[str, MemoryCost]
     recompute: list[str]
     longest: int
+    windows: int
     micro_batch: int
     usable_bytes: float
     bytes_of: Mapping[str, int]
@@ -75,6 +77,9 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
         length = _length_that_fits(cost, s)
         if length:
             proposals.append((f"`max_seq_length` {length}", cost.peak_bytes(s.micro_batch, length)))
+        windows = _windows_that_fit(cost, s)
+        if windows:
+            proposals.append((f"`windows` {windows}", _with_windows(cost, s, windows)))
     if s.micro_batch > 1 and s.costs:
         proposals.append(("`micro_batch` 1", cost.peak_bytes(1, s.longest)))
     peak = cost.peak_bytes(s.micro_batch, s.longest)
@@ -104,6 +109,18 @@ def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
         if _SHORTEST <= n < s.longest and cost.peak_bytes(s.micro_batch, n) <= s.usable_bytes
     ]
     return fitting[0] if fitting else None
+
+
+def _windows_that_fit(cost: MemoryCost, s: Situation) -> int | None:
+    """Return the largest number of windows below the present one that fits, or None."""
+    fewer = range(s.windows - 1, 0, -1)
+    return next((n for n in fewer if _with_windows(cost, s, n) <= s.usable_bytes), None)
+
+
+def _with_windows(cost: MemoryCost, s: Situation, windows: int) -> float:
+    """Return the predicted peak memory in bytes if texts have at most this many windows."""
+    examples = s.micro_batch * cost.example_bytes(s.longest) * windows / s.windows
+    return max(cost.update_bytes, cost.static_bytes + examples)
 
 
 def _scaled(cost: MemoryCost, s: Situation, own: Size, other: Size) -> float:

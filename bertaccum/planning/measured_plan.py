@@ -157,8 +157,8 @@ def _task(
         target_batch=config.target_batch,
         sizes=sizes,
         recompute=["none", "layer"] if config.recompute == AUTO else [config.recompute],
-        longest=built["longest"],
-        windows=built["windows"],
+        largest=tuple(built["largest"]),
+        windows=[[tuple(shape) for shape in window] for window in built["windows"]],
         limit_bytes=limit,
         resting_bytes=built["resting_bytes"],
         accumulator_bytes=built["static_bytes"]["accumulators"],
@@ -190,6 +190,7 @@ def _values(
         "memory_bytes": round(task.limit_bytes - moved),
         "margin_bytes": round(task.limit_bytes * MARGIN),
         "longest": task.longest,
+        "largest_windows": task.largest[0],
         "static_bytes": built["static_bytes"] | ({"slots": 0} if moved else {}),
         "update_bytes": {k: round(c.update_bytes - moved) for k, c in found.costs.items()},
         "example_bytes": {k: round(c.example_bytes(task.longest)) for k, c in found.costs.items()},
@@ -235,6 +236,9 @@ def _nothing(
     costs = {kind: cost.less(moved) for kind, cost in found.costs.items()}
     size, usable = min(task.sizes), task.usable_bytes - moved
     many = "one example" if size == 1 else f"a micro-batch of {size}"
+    windows, tokens = task.largest[0], f"{task.longest} tokens"
+    if windows > 1:
+        tokens = f"{windows} windows of {tokens}"
     least = min((c.predicted_peak_bytes - moved for c in found.candidates), default=None)
     if least is None:
         takes = "exceeds the memory"
@@ -243,7 +247,7 @@ def _nothing(
     else:
         takes = f"takes at least {format_size(least)}"
     why = (
-        f"nothing fits: {many} of {task.longest} tokens {takes};"
+        f"nothing fits: {many} of {tokens} {takes};"
         f" {format_size(usable)} is usable after the safety margin"
     )
     parts = {k: v for k, v in built["static_bytes"].items() if k != "embeddings"}
@@ -251,6 +255,7 @@ def _nothing(
         costs=costs,
         recompute=task.recompute,
         longest=task.longest,
+        windows=windows,
         micro_batch=size,
         # Do not propose a change whose predicted peak is close to the peak that failed.
         usable_bytes=usable if least is None else min(usable, 0.97 * least),
@@ -283,8 +288,8 @@ def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None)
         "parameters": parameters,
         "device": device_memory.device_name(),
         "precision": resolved_precision(config.precision),
-        "longest": config.max_seq_length,
-        "windows": [[config.max_seq_length]],
+        "largest": (config.windows, config.max_seq_length),
+        "windows": [[(config.windows, config.max_seq_length)]],
     }
     task = _task(request, config, built, limit or 0)
     values = _values(request, task, SearchResult(), built, 0) | _nothing(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+# The number of passages of an example, and the number of tokens of the longest one.
+Shape: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -20,13 +23,13 @@ class MeasurementRequest:
     """One update to run and measure.
 
     Args:
-      micro_batches: For each micro-batch, the lengths of its examples in tokens.
+      micro_batches: For each micro-batch, the shapes of its examples.
       recompute: Recomputation, "none" or "layer".
       accumulate: Whether to use accumulators.
       thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
     """
 
-    micro_batches: Sequence[Sequence[int]]
+    micro_batches: Sequence[Sequence[Shape]]
     recompute: str
     accumulate: bool = True
     thorough: bool = False

@@ -18,7 +18,7 @@ class MemoryPoint:
 
     Args:
       micro_batch: Number of examples.
-      length: Length of each example in tokens.
+      length: Length of each example in tokens; if examples have several passages, of each passage.
       peak_bytes: Peak memory in bytes.
     """
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.planning.batch_plan import BatchPlan, make_plan
-from bertaccum.planning.measurement import Measurement, MeasurementRequest, StepMeasurer
+from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape, StepMeasurer
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 
 # Share of the memory reserved for fragmentation, evaluation and checkpoints.
@@ -46,8 +46,8 @@ class SearchSpace:
       target_batch: Number of examples per update.
       sizes: Allowed micro-batch sizes in ascending order.
       recompute: Allowed kinds of recomputation, the fastest first.
-      longest: Length of the longest example in tokens; a micro-batch of such examples must fit.
-      windows: For each of some windows, the lengths of its examples in ascending order.
+      largest: Shape of the largest example; a micro-batch of such examples must fit.
+      windows: For each of some windows, the shapes of its examples in ascending order.
       limit_bytes: Memory of the device in bytes.
       resting_bytes: Memory in use between updates in bytes, including the accumulators.
       accumulator_bytes: Memory in bytes of the accumulators, which a window of a single micro-batch
@@ -62,8 +62,8 @@ class SearchSpace:
     target_batch: int
     sizes: list[int]
     recompute: list[str]
-    longest: int
-    windows: list[list[int]]
+    largest: Shape
+    windows: list[list[Shape]]
     limit_bytes: float
     resting_bytes: float
     accumulator_bytes: float
@@ -76,10 +76,15 @@ class SearchSpace:
         return size >= self.target_batch and not self.shared
 
     @functools.cached_property
-    def typical(self) -> list[int]:
-        """The lengths of the examples of a window that represents all windows."""
-        lengths = sorted(itertools.chain.from_iterable(self.windows))
-        return lengths[len(self.windows) // 2 :: len(self.windows)]
+    def typical(self) -> list[Shape]:
+        """The shapes of the examples of a window that represents all windows."""
+        shapes = sorted(itertools.chain.from_iterable(self.windows))
+        return shapes[len(self.windows) // 2 :: len(self.windows)]
+
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the largest example's longest passage."""
+        return self.largest[1]
 
     @property
     def exchange_bytes(self) -> float:
@@ -205,7 +210,7 @@ class _Search:
         measurement would take too long. The result is None if the update, or a single example, does
         not fit in memory.
         """
-        short = MeasurementRequest([[_SHORT]], self.recompute)
+        short = MeasurementRequest([[(1, _SHORT)]], self.recompute)
         self.measurer.run(short)  # The first run traces the function.
         measurement = self.measurer.run(short)
         if measurement is None:
@@ -230,7 +235,8 @@ class _Search:
         )
 
     def _measure(self, size: int, length: int) -> bool:
-        measurement = self.measurer.run(MeasurementRequest([[length] * size], self.recompute))
+        micro_batch = [(self.task.largest[0], length)] * size
+        measurement = self.measurer.run(MeasurementRequest([micro_batch], self.recompute))
         if measurement is None:
             if length == self.task.longest:
                 self.too_large = min(size, self.too_large)
@@ -312,12 +318,12 @@ class _Search:
 
     def _time(self, size: int) -> float:
         """Time a representative part of a window, and return the time spent, in seconds."""
-        lengths = self.task.typical
+        shapes = self.task.typical
         # Without accumulators, the window must stay a single micro-batch.
         kind = "count" if self.task.alone(size) else self.task.cut
-        starts = make_cut(kind, self.task.longest)(np.array(lengths), size)
-        cut = [lengths[a:b] for a, b in itertools.pairwise(starts)]
-        examples = len(lengths) / len(cut)
+        starts = make_cut(kind, self.task.largest)(np.array(shapes), size)
+        cut = [shapes[a:b] for a, b in itertools.pairwise(starts)]
+        examples = len(shapes) / len(cut)
         affordable = self.task.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
         chosen = [cut[int((i + 0.5) * len(cut) / steps)] for i in range(steps)]
@@ -328,13 +334,14 @@ class _Search:
         # The optimizer step counts once per window, whatever part of the window was timed.
         share = _padded(chosen) / _padded(cut)
         seconds = max(measurement.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
-        self.rates[size] = max(self.rates.get(size, 0.0), len(lengths) / seconds)
+        self.rates[size] = max(self.rates.get(size, 0.0), len(shapes) / seconds)
         return measurement.seconds
 
 
-def _padded(micro_batches: Sequence[Sequence[int]]) -> int:
+def _padded(micro_batches: Sequence[Sequence[Shape]]) -> int:
     """Return the number of tokens in micro-batches, including padding."""
-    return sum(len(lengths) * max(lengths) for lengths in micro_batches)
+    numbers = (zip(*shapes, strict=True) for shapes in micro_batches)
+    return sum(sum(passages) * max(lengths) for passages, lengths in numbers)
 
 
 def verified(
@@ -356,7 +363,7 @@ def verified(
             continue
         size = candidate.plan.micro_batch
         steps = min(candidate.plan.accumulation_steps, 2)
-        window = [[task.longest] * size] * steps
+        window = [[task.largest] * size] * steps
         kind = candidate.plan.recompute
         measurement = measurer.run(
             MeasurementRequest(window, kind, accumulate=not task.alone(size), thorough=True)

@@ -38,7 +38,8 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
       number of examples per mean in `noise_of_equal_means`), `best_by` (the metric that selects the
       best checkpoint in all runs; if the runs differ, it is None and the figure shows the
       accuracy), `runs` (one `row` per run), `differences` (the options and inputs that differ, each
-      with one value per run) and `figures` (the paths of the figures).
+      with one value per run), `figures` (the paths of the figures) and `missing_characters` (those
+      characters of the runs' names that no installed font has).
 
     Raises:
       ConfigError: `out` cannot be written to.
@@ -54,7 +55,7 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     span = config.smooth or default_span(several)
     size = max(int(series.examples.max()) for series in several if len(series.examples))
     names = unique_names(records)
-    written = _write_figures(Path(config.out), names, several, span)
+    written, missing = _write_figures(Path(config.out), names, several, span)
     return {
         "smooth": span,
         "equal_mean_examples": size,
@@ -62,6 +63,7 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
         "runs": [row(*of, span, size) for of in zip(names, records, several, strict=True)],
         "differences": differences(records),
         "figures": written,
+        "missing_characters": missing,
     }
 
 
@@ -134,13 +136,14 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
 
 def _write_figures(
     folder: Path, names: Sequence[str], several: Sequence[Series], span: int
-) -> list[str]:
+) -> tuple[list[str], str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         from bertaccum.reporting.figures import comparison
 
         written = []
-        for kind, contents in comparison(names, several, span).items():
+        figures, missing = comparison(names, several, span)
+        for kind, contents in figures.items():
             path = folder / f"compare.{kind}"
             write_bytes(path, contents)
             written.append(str(path))
@@ -149,4 +152,4 @@ def _write_figures(
             f"`out` {folder} cannot be written ({error.strerror or error})",
             "choose another folder",
         ) from None
-    return written
+    return written, missing

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bertaccum.metrics import LABELS
 from bertaccum.reporting.curves import Series, smoothed
+from bertaccum.reporting.fonts import fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,11 +78,23 @@ def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarra
     return bool(np.allclose(y, other_y, rtol=0, atol=0.005 * height, equal_nan=True))
 
 
-def comparison(names: Sequence[str], several: Sequence[Series], span: int) -> dict[str, bytes]:
-    """Return the figure of `draw_runs` as PNG and SVG, with keys `png` and `svg`."""
-    with matplotlib.rc_context(STYLE):
+def comparison(
+    names: Sequence[str], several: Sequence[Series], span: int
+) -> tuple[dict[str, bytes], str]:
+    """Return the figure of `draw_runs`, and the characters of `names` that no installed font has.
+
+    Args:
+      names, several, span: Arguments of `draw_runs`.
+
+    Returns:
+      The figure as PNG and SVG, with keys `png` and `svg`; and the characters that the PNG shows as
+      boxes, in one string.
+    """
+    fonts, missing = fonts_for("".join(names))
+    with matplotlib.rc_context(STYLE | {"font.family": fonts}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = draw_runs(names, several, span)
-        return {kind: as_bytes(figure, kind) for kind in ("png", "svg")}
+        return {kind: as_bytes(figure, kind) for kind in ("png", "svg")}, missing
 
 
 def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Figure:

@@ -149,6 +149,13 @@ class Classification:
             for i in wrong[np.argsort(own[wrong], kind="stable")][:count]
         ]
 
+    def support(self, logits: tf.Tensor, of_passages: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of the predicted class in each passage; see `Task.support`."""
+        import tensorflow as tf
+
+        predicted = tf.argmax(logits, axis=-1)
+        return tf.gather(tf.nn.log_softmax(of_passages), predicted, axis=2, batch_dims=1)
+
     def head_transform(self) -> tuple[float, float]:
         """Return the factor and the offset that put the temperature into the logits."""
         return 1 / self.decoding.temperature, 0.0

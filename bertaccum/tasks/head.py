@@ -8,12 +8,15 @@ from official.nlp.modeling import models, networks
 
 from bertaccum.bert.encoder import head_dropout, initializer
 from bertaccum.bert.encoder_config import EncoderConfig
-
-HEAD_LAYER = "sentence_prediction"
+from bertaccum.tasks.forward import HEAD_LAYER
 
 
 def build_classifier(
-    encoder: networks.EncoderScaffold, config: EncoderConfig, outputs: int, dropout: float = 0.0
+    encoder: networks.EncoderScaffold,
+    config: EncoderConfig,
+    outputs: int,
+    dropout: float = 0.0,
+    pool: str | None = None,
 ) -> models.BertClassifier:
     """Build a model with a head on the encoder's pooled output.
 
@@ -22,11 +25,13 @@ def build_classifier(
       config: Dimensions of the encoder.
       outputs: Number of outputs, such as the number of classes.
       dropout: Dropout rate of the pooled output.
+      pool: How the pooled outputs of a text's passages are combined, "mean" or "max"; None if each
+        text is one passage.
 
     Returns:
       A model that maps the result of `encoder_inputs` to logits [batch, outputs].
     """
-    head = Head(config, outputs, dropout)
+    head = Head(config, outputs, dropout, pool)
     # The head has the dropout, because that of BertClassifier does not use our masks.
     return models.BertClassifier(encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head)
 
@@ -42,10 +47,14 @@ class Head(tf_keras.layers.Layer):
       config: Dimensions of the encoder.
       outputs: Number of outputs.
       dropout: Dropout rate of the pooled output.
+      pool: How the pooled outputs of a text's passages are combined, as in `build_classifier`.
     """
 
-    def __init__(self, config: EncoderConfig, outputs: int, dropout: float) -> None:
+    def __init__(
+        self, config: EncoderConfig, outputs: int, dropout: float, pool: str | None
+    ) -> None:
         super().__init__(name=HEAD_LAYER)
+        self.pool = pool
         self.dropout = head_dropout(config, dropout)
         self.out_proj = tf_keras.layers.Dense(
             outputs, kernel_initializer=initializer(config), name="logits"

@@ -155,6 +155,12 @@ class MultiLabel:
             for i in wrong[np.argsort(likelihood[wrong], kind="stable")][:count]
         ]
 
+    def support(self, logits: tf.Tensor, of_passages: tf.Tensor) -> tf.Tensor:
+        """Return the logit of the most probable label in each passage; see `Task.support`."""
+        import tensorflow as tf
+
+        return tf.gather(of_passages, tf.argmax(logits, axis=-1), axis=2, batch_dims=1)
+
     def head_transform(self) -> tuple[float, float]:
         """Return the factor and the offset that put the temperature into the logits."""
         return 1 / self.decoding.temperature, 0.0

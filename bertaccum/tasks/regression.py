@@ -115,6 +115,15 @@ class Regression:
             for i in np.argsort(-errors, kind="stable")[:count]
         ]
 
+    def support(self, logits: tf.Tensor, of_passages: tf.Tensor) -> tf.Tensor:
+        """Return how far each passage moves the prediction away from the mean of train.tsv.
+
+        See `Task.support`.
+        """
+        import tensorflow as tf
+
+        return of_passages[:, :, 0] * tf.sign(logits)
+
     def head_transform(self) -> tuple[float, float]:
         """Return the factor and the offset that give predictions the unit of the labels."""
         return self.labels.std, self.labels.mean

@@ -9,6 +9,8 @@ import tf_keras
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
+from bertaccum.bert.tokenization_options import pooling_of
+from bertaccum.config import StepConfig
 from bertaccum.errors import InputError, reason
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.kinds import make_task
@@ -16,11 +18,12 @@ from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Task
 
 
-def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles, Task]:
+def load_best(best: Path, config: StepConfig) -> tuple[tf_keras.Model, ModelFiles, Task]:
     """Load a run's best checkpoint.
 
     Args:
       best: Folder of the checkpoint, which `RunPaths.best_checkpoint` returned.
+      config: Options of the run.
 
     Returns:
       The model with its weights, the information that it needs in addition to them, and its task.
@@ -31,7 +34,7 @@ def load_best(best: Path) -> tuple[tf_keras.Model, ModelFiles, Task]:
     files = ModelFiles.read(best)
     task = make_task(files.labels, files.decoding)
     encoder = build_encoder(files.encoder)
-    model = build_classifier(encoder, files.encoder, task.outputs)
+    model = build_classifier(encoder, files.encoder, task.outputs, pool=pooling_of(config))
     load_run(model, best / RUN_PREFIX)
     return model, files, task
 

@@ -134,6 +134,17 @@ class Task(Protocol):
             `probability` of the prediction or, for regression, its `error`.
         """
 
+    def support(self, logits: tf.Tensor, of_passages: tf.Tensor) -> tf.Tensor:
+        """Return how strongly each passage of a text, read alone, supports the prediction.
+
+        Args:
+          logits: Logits of the texts, [batch, outputs].
+          of_passages: Logits of their passages, [batch, passages, outputs]; NaN after the last one.
+
+        Returns:
+          Numbers [batch, passages] that can be compared within a text; NaN after the last passage.
+        """
+
     def head_transform(self) -> tuple[float, float]:
         """Return the factor and the offset that turn logits into those of an exported head.
 

@@ -12,13 +12,13 @@ import tf_keras
 
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here
-from bertaccum.bert import model_inputs
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.data.windows import Window, fields, signature
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
 from bertaccum.planning.device_memory import survive_lack_of_memory
+from bertaccum.tasks import forward
 from bertaccum.tasks.task import Task
 
 
@@ -209,7 +209,7 @@ def micro_step(
     """
     variables = model.trainable_variables
     with tf.GradientTape() as tape:
-        logits = model_inputs.logits_of(model, tokens, training=True)
+        logits = forward.logits_of(model, tokens, training=True)
         losses = task.losses(logits, labels)  # [micro_batch]
         loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weights), window_weight)
         scaled = optimizer.scale_loss(loss)

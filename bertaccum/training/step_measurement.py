@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import tensorflow as tf
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.packed_tokens import NEXT_PASSAGE
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
@@ -33,14 +35,14 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
-from bertaccum.planning.measurement import MeasurementRequest
+from bertaccum.planning.measurement import MeasurementRequest, Shape
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-# Number of windows whose examples' lengths are reported.
+# Number of windows whose examples' shapes are reported.
 _WINDOWS = 4
 _SEED = 0
 
@@ -82,7 +84,7 @@ class MeasuredModel:
         self.devices = job["devices"]
         device_memory.limit_memory(job["limit_bytes"])
         self.task = make_task(Labels(**job["labels"]))
-        self.longest, self.windows = self._lengths(job, progress)
+        self.largest, self.windows = self._shapes(job, progress)
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), None, None)
         self.model = build_model(self.config, source, job["outputs"])
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
@@ -90,22 +92,23 @@ class MeasuredModel:
         self.updates: dict[tuple[str, bool], Callable[..., Any]] = {}
         self.vocabulary_size = source.encoder.vocab_size
 
-    def _lengths(
+    def _shapes(
         self, job: dict[str, Any], progress: Callable[..., None]
-    ) -> tuple[int, list[list[int]]]:
-        """Return the longest example's length in tokens, and all lengths in some windows."""
-        target, longest = self.config.target_batch, self.config.max_seq_length
+    ) -> tuple[Shape, list[list[Shape]]]:
+        """Return the largest example's shape, and the shapes of all examples in some windows."""
+        config, target = self.config, self.config.target_batch
+        largest = (config.windows, config.max_seq_length)
         if not job["tsvs"]:
-            return longest, [[longest] * target]
-        tokenization = tokenization_of(Vocabulary(**job["vocabulary"]), self.config)
+            return largest, [[largest] * target]
+        tokenization = tokenization_of(Vocabulary(**job["vocabulary"]), config)
         stores = [open_store(Path(tsv), self.task, tokenization, progress) for tsv in job["tsvs"]]
         train = stores[0]
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
         rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]
-        windows = [sorted(train.lengths(r).tolist()) for r in rows]
+        windows = [sorted(map(tuple, train.shapes[r].tolist())) for r in rows]
         # An incomplete last window is not typical, so use it only if there is no other.
         whole = [w for w in windows if len(w) == len(windows[0])]
-        return max(store.longest for store in stores), whole
+        return max(store.largest for store in stores), whole
 
     def description(self) -> dict[str, Any]:
         """Return facts about the model, the device and the data; memory is in bytes."""
@@ -126,7 +129,7 @@ class MeasuredModel:
             "device": device_memory.device_name(),
             "precision": resolved_precision(self.config.precision),
             "parameters": self.model.count_params(),
-            "longest": self.longest,
+            "largest": self.largest,
             "windows": self.windows,
         }
 
@@ -141,7 +144,7 @@ class MeasuredModel:
             update(window)
             seconds = time.perf_counter() - start
             if request.thorough:
-                self._between_updates(max(request.micro_batches, key=sum))
+                self._between_updates(max(request.micro_batches, key=_tokens))
         except tf.errors.ResourceExhaustedError:
             self.optimizer.drop()
             return {"out_of_memory": True}
@@ -157,22 +160,29 @@ class MeasuredModel:
             )
         return self.updates[recompute, accumulate]
 
-    def _between_updates(self, micro_batch: Sequence[int]) -> None:
+    def _between_updates(self, micro_batch: Sequence[Shape]) -> None:
         make_predict(self.model, Topology())(self._window([micro_batch]))
         with tempfile.TemporaryDirectory() as folder:
             state = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer.inner)
             state.write(f"{folder}/state")
 
-    def _window(self, micro_batches: Sequence[Sequence[int]]) -> Window:
-        lengths = [n for micro_batch in micro_batches for n in micro_batch]
+    def _window(self, micro_batches: Sequence[Sequence[Shape]]) -> Window:
+        shapes = [shape for micro_batch in micro_batches for shape in micro_batch]
         rng = np.random.default_rng(_SEED)
+        lengths = [length for passages, length in shapes for _ in range(passages)]
+        token_ids = rng.integers(0, self.vocabulary_size, sum(lengths), dtype=np.int32)
+        token_ids[np.cumsum([0, *lengths[:-1]])] += NEXT_PASSAGE
         own = [self.task.outputs for _ in self.task.label_shape]
         return Window(
-            token_ids=rng.integers(0, self.vocabulary_size, sum(lengths), dtype=np.int32),
-            row_splits=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            labels=np.zeros([len(lengths), *own], self.task.label_dtype),
-            cuts=np.cumsum([0, *map(len, micro_batches)]).astype(np.int32),
+            token_ids=token_ids,
+            row_splits=np.cumsum([0, *map(math.prod, shapes)], dtype=np.int64),
+            labels=np.zeros([len(shapes), *own], self.task.label_dtype),
+            cuts=np.cumsum([0, *map(len, micro_batches)], dtype=np.int32),
         )
+
+
+def _tokens(micro_batch: Sequence[Shape]) -> int:
+    return sum(map(math.prod, micro_batch))
 
 
 def _bytes(variables: Iterable[tf.Variable]) -> int:

@@ -153,7 +153,7 @@ class Updater:
     def _cut(self) -> Cut:
         # Without accumulators, the window must stay a single micro-batch.
         alone = self.batch.accumulation_steps == 1 and self._topology.replicas == 1
-        return make_cut("count" if alone else self.batch.cut, self._store.longest)
+        return make_cut("count" if alone else self.batch.cut, self._store.largest)
 
     def _shrink(self, update: int) -> OutOfMemory:
         """Drop the current window's sums, and halve the micro-batch size from now on.

@@ -17,8 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from official.nlp.tools.tokenization import FullTokenizer
 
+from bertaccum.bert.packed_tokens import unpack
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenizer import Tokenizer, unpack
+from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 

@@ -98,6 +98,7 @@ def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data
     assert [e["update"] for e in evaluations] == list(range(5, 41, 5))
     assert json.loads((folder / "summary.json").read_text()) == summary
     lengths = {"max_seq_length": 16, "longer": 0, "median": 6, "longest": 6, "kept": {}}
+    lengths |= {"windows": 1, "kept_by_windows": {}}
     assert json.loads((folder / "inputs.json").read_text())["truncation"] == {
         "train.tsv": lengths | {"texts": 40},
         "dev.tsv": lengths | {"texts": 16},

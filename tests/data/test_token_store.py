@@ -66,11 +66,12 @@ def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
     counted = Truncation(max_seq_length=8, texts=1500, longer=600, median=8, longest=1502)
     made, opened = open_tsv(tsv), open_tsv(tsv)
     assert made.truncation is not None and opened.truncation == made.truncation
-    assert dataclasses.replace(made.truncation, kept={}) == counted
+    assert dataclasses.replace(made.truncation, kept={}, kept_by_windows={}) == counted
     assert made.truncation.kept == pytest.approx(kept)
-    assert made.longest == 8
+    assert made.largest == (1, 8)
     longer = open_tsv(tsv, length=9).truncation
-    assert longer and dataclasses.replace(longer, max_seq_length=8, kept={}) == counted
+    longer_counted = dataclasses.replace(longer, max_seq_length=8, kept={}, kept_by_windows={})
+    assert longer_counted == counted
     assert list(longer.kept) == ["9", "128", "256", "512"]
 
 

@@ -68,9 +68,10 @@ def test_most_wrong_matches_values_by_hand(tmp_path: Path) -> None:
     rows = [f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)]
     tsv.write_text("label\ttext\n" + "".join(rows))
     likely = np.array([[0.9, 0.1], [0.7, 0.3], [0.2, 0.8], [0.4, 0.6]])
-    store = TokenStore(np.zeros(4, np.int32), np.arange(5), np.array(labels, np.int32), np.ones(4))
+    tokens, shapes = np.zeros(4, np.int32), np.ones([4, 2], np.int32)
+    store = TokenStore(tokens, np.arange(5), shapes, np.array(labels, np.int32), np.ones(4))
     # Adding a constant to all logits changes nothing.
-    found = Predictions("r", 1, tsv, store, task("no", "yes"), np.log(likely) + 1000)
+    found = Predictions("r", 1, tsv, store, task("no", "yes"), np.log(likely) + 1000, [{}] * 4)
     first, second = most_wrong(found, 9)
     assert first == {
         "row": 4,

@@ -21,7 +21,7 @@ from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import ExportConfig, TrainConfig
+from bertaccum.config import ExportConfig, StepConfig, TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.inference import export
@@ -94,7 +94,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray:
     """Return the logits of `model`, by default the run's best model, for the run's test.tsv."""
-    best, _, task = load_best(run.best_checkpoint())
+    best, _, task = load_best(run.best_checkpoint(), StepConfig())
     tsv = run.path.parent / "reviews" / "test.tsv"
     store = open_store(tsv, task, Tokenization(VOCABULARY, 12), lambda *_: None)
     logits = Predictor(model or best, batch=4)(store, lambda *_: None)
@@ -145,7 +145,7 @@ def test_huggingface_export_is_read_back_unchanged(run: RunFolder, huggingface: 
     again = build_model(config, source, len(NAMES))
     head = [tensors["classifier.weight"].T, tensors["classifier.bias"]]
     again.get_layer("sentence_prediction").set_weights(head)
-    model, *_ = load_best(run.best_checkpoint())
+    model, *_ = load_best(run.best_checkpoint(), StepConfig())
     before = [np.array(weight) for weight in model.get_weights()]
     model.set_weights(again.get_weights())
     for one, other in zip(before, model.get_weights(), strict=True):

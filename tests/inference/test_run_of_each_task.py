@@ -21,8 +21,9 @@ from small import scatter
 from bertaccum import api
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.packed_tokens import unpack
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenizer import Tokenizer, unpack
+from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig

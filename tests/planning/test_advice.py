@@ -24,6 +24,7 @@ SITUATION = Situation(
     costs=COSTS,
     recompute=["none"],
     longest=128,
+    windows=1,
     micro_batch=1,
     usable_bytes=600 * MIB,
     bytes_of=PARTS,
@@ -44,6 +45,10 @@ def test_each_remedy_comes_with_its_peak() -> None:
         "use `offload_optimizer` on a GPU (about 358 MiB)",
         "use `model` bert-mini (about 241 MiB)",
     ]
+
+
+def test_fewer_windows_that_fit_are_proposed() -> None:
+    assert "use `windows` 3 (about 546 MiB)" in advice(windows=4)
 
 
 def test_remedies_in_use_or_too_large_are_left_out() -> None:

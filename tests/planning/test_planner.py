@@ -227,19 +227,23 @@ def job(**changes: Any) -> dict[str, Any]:
 def test_killed_measurement_process_restarts() -> None:
     with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job())
-        assert built["longest"] == 64 and built["windows"] == [[64] * 8]
+        assert built["largest"] == [1, 64] and built["windows"] == [[[1, 64]] * 8]
         parts = built["static_bytes"]
         assert parts["slots"] >= 2 * parts["parameters"] > 2 * parts["embeddings"] > 0
         assert parts["accumulators"] == parts["parameters"]
-        small, large = (worker.run(MeasurementRequest([[64] * n], "none")) for n in (2, 16))
+        one = (1, 64)
+        small, large = (worker.run(MeasurementRequest([[one] * n], "none")) for n in (2, 16))
         assert large.peak_bytes > small.peak_bytes > built["resting_bytes"]
         assert (
-            worker.run(MeasurementRequest([[64] * 20000], "none")) is None
+            worker.run(MeasurementRequest([[one] * 20000], "none")) is None
         )  # The process survives this.
-        assert worker.run(MeasurementRequest([[64] * 2, [8]], "layer", thorough=True)) is not None
+        assert (
+            worker.run(MeasurementRequest([[one] * 2, [(1, 8)]], "layer", thorough=True))
+            is not None
+        )
         os.kill(worker._process.pid, signal.SIGKILL)
-        assert worker.run(MeasurementRequest([[64] * 2], "none")) is None
-        assert worker.run(MeasurementRequest([[64] * 2], "none")).seconds > 0
+        assert worker.run(MeasurementRequest([[one] * 2], "none")) is None
+        assert worker.run(MeasurementRequest([[one] * 2], "none")).seconds > 0
 
 
 def test_error_of_the_measurement_process_is_raised(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from bertaccum.planning.batch_plan import even_micro_batches, make_plan
-from bertaccum.planning.measurement import Measurement, MeasurementRequest
+from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape
 from bertaccum.planning.search import MARGIN, SearchSpace, search, verified
 
 LONGEST = 128
@@ -46,16 +46,20 @@ class Device:
         static = self.static if accumulate else self.static - 100.0
         return max(self.update, static + share * self.example * length * micro_batch)
 
-    def seconds(self, micro_batches: Sequence[Sequence[int]], recompute: str) -> float:
+    def seconds(self, micro_batches: Sequence[Sequence[Shape]], recompute: str) -> float:
         factor = 1.3 if recompute == "layer" else 1.0
-        tokens = [max(len(m), self.saturated) * max(m) for m in micro_batches]
+        rows = [sum(passages for passages, _ in m) for m in micro_batches]
+        pairs = zip(rows, micro_batches, strict=True)
+        tokens = [max(n, self.saturated) * max(m)[1] for n, m in pairs]
         return 0.1 + factor * sum(self.started + self.token * n for n in tokens)
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
         size = max(map(len, request.micro_batches))
         self.asked.append((size, request.recompute))
         peak = max(
-            self.peak(len(m), max(m), request.recompute, request.accumulate)
+            self.peak(
+                sum(passages for passages, _ in m), max(m)[1], request.recompute, request.accumulate
+            )
             for m in request.micro_batches
         )
         if peak > self.memory:
@@ -68,14 +72,14 @@ class Device:
 def task(limit: float, target: int = 32, **options: object) -> SearchSpace:
     rng = random.Random(0)
     windows = [
-        sorted(min(int(rng.gammavariate(2, 40)) + 3, LONGEST) for _ in range(target))
+        sorted((1, min(int(rng.gammavariate(2, 40)) + 3, LONGEST)) for _ in range(target))
         for _ in range(4)
     ]
     values = {
         "target_batch": target,
         "sizes": even_micro_batches(target),
         "recompute": ["none", "layer"],
-        "longest": LONGEST,
+        "largest": (1, LONGEST),
         "windows": windows,
         "limit_bytes": limit,
         "resting_bytes": 400.0,
@@ -209,7 +213,7 @@ def test_plan_that_fails_verification_is_replaced() -> None:
 
 def test_fastest_plan_with_the_least_memory_is_chosen() -> None:
     device = Device(memory=1e9, started=0.0)
-    wanted = task(1e6, windows=[[LONGEST] * 32])
+    wanted = task(1e6, windows=[[(1, LONGEST)] * 32])
     best = search(device, wanted).best_first()[0]
     timed = [c for c in search(device, wanted).candidates if c.examples_per_second]
     assert best.predicted_peak_bytes == min(c.predicted_peak_bytes for c in timed)

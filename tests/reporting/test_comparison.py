@@ -12,10 +12,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.font_manager import fontManager
 from writing import write_json, write_run
 
 from bertaccum.reporting.curves import read_series
 from bertaccum.reporting.figures import comparison
+from bertaccum.reporting.fonts import fonts_for
 from bertaccum.reporting.run_record import read_record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -115,6 +117,27 @@ def test_special_characters_in_run_names_are_drawn_literally(run) -> None:
     assert set(names) <= {text.strip() for text in texts}
 
 
+def test_other_fonts_draw_the_characters_that_the_usual_one_lacks(run) -> None:
+    for name in ("plain", "Ⓐ"):  # DejaVu Sans lacks Ⓐ, and STIXGeneral has it.
+        write_run(Path(name), [0.7, 0.6])
+    assert fonts_for("plain Ⓐ") == (["DejaVu Sans", "STIXGeneral"], "")
+    done = run("compare", "plain", "Ⓐ")
+    assert (done.code, done.err) == (0, "")
+    assert "STIXGeneral" in Path("compare.svg").read_text()
+
+
+def test_characters_that_no_font_has_are_named(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(Path("plain"), [0.7, 0.6])
+    write_run(Path("酒店"), [0.7, 0.6])
+    bundled = [f for f in fontManager.ttflist if f.name.startswith(("DejaVu", "Last Resort"))]
+    monkeypatch.setattr(fontManager, "ttflist", bundled)
+    done = run("compare", "plain", "酒店")
+    assert done.code == 0
+    assert done.err.startswith("note: no installed font has the characters 店酒, so compare.png")
+    assert done.err.count("\n") == 1
+    assert "酒店" in Path("compare.svg").read_text(encoding="utf-8")
+
+
 def test_different_training_data_is_listed_as_a_difference(run) -> None:
     two_runs()
     inputs = json.loads(Path("large/inputs.json").read_text())
@@ -151,7 +174,7 @@ def test_figure_of_a_long_run_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     losses = (0.5 + 0.1 * rng.normal(size=30_000)).tolist()
     series = read_series(read_record(write_run(tmp_path / "r", losses)))
-    assert len(comparison(["r"], [series], 5000)["svg"]) < 300_000
+    assert len(comparison(["r"], [series], 5000)[0]["svg"]) < 300_000
 
 
 def test_compare_does_not_import_tensorflow_or_pyplot(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from bertaccum.bert import model_inputs
+from bertaccum.tasks import forward
 from bertaccum.tasks.classification import Classification
 
 
@@ -46,12 +46,12 @@ class ChangedLogits(_Patched):
     """Computes logits from the true logits, the tokens and `training`."""
 
     def __init__(self, change: Callable[[tf.Tensor, tf.RaggedTensor, bool], tf.Tensor]) -> None:
-        true = model_inputs.logits_of
+        true = forward.logits_of
 
         def changed(model: Any, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
             return change(true(model, tokens, training), tokens, training)
 
-        super().__init__(model_inputs, "logits_of", changed)
+        super().__init__(forward, "logits_of", changed)
 
 
 class CountedPasses(ChangedLogits):

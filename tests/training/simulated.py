@@ -38,12 +38,12 @@ class Simulated:
             "device": "CPU",
             "precision": "float32",
             "parameters": 28_000_000,
-            "longest": 128,
-            "windows": [[128] * target],
+            "largest": (1, 128),
+            "windows": [[(1, 128)] * target],
         }
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
-        size, length = max((len(m), max(m)) for m in request.micro_batches)
+        size, (_, length) = max((len(m), max(m)) for m in request.micro_batches)
         example = 12 if request.recompute == "layer" else 37
         peak = max(500, (450 if request.accumulate else 340) + example * size * length / 128) * MIB
         if peak > self.job["limit_bytes"]:

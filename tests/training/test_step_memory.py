@@ -47,9 +47,9 @@ def test_update_does_not_copy_the_gradients(kind: str) -> None:
         built = worker.build(job(encoder=WIDE, config=KINDS[kind]))
         parameters = built["static_bytes"]["parameters"]
         accumulators = built["static_bytes"]["accumulators"]
-        worker.run(MeasurementRequest([[8]], "none"))
+        worker.run(MeasurementRequest([[(1, 8)]], "none"))
         transient = (
-            worker.run(MeasurementRequest([[8]], "none")).peak_bytes - built["resting_bytes"]
+            worker.run(MeasurementRequest([[(1, 8)]], "none")).peak_bytes - built["resting_bytes"]
         )
         # Mixed precision adds a copy of the weights that is half their size.
         assert transient < (0.75 if kind == "loss scale" else 0.5) * parameters
@@ -57,8 +57,8 @@ def test_update_does_not_copy_the_gradients(kind: str) -> None:
             # A loop over 12 micro-steps takes no more memory than 12 windows of one. The timing of
             # two threads moves each peak by up to 3%, so the largest of 12 peaks is compared.
             one, many = (
-                MeasurementRequest([[64] * 4], "none"),
-                MeasurementRequest([[64] * 4] * 12, "none"),
+                MeasurementRequest([[(1, 64)] * 4], "none"),
+                MeasurementRequest([[(1, 64)] * 4] * 12, "none"),
             )
             ones = [worker.run(one).peak_bytes for _ in range(12)]
             looped = min(worker.run(many).peak_bytes for _ in range(3))
@@ -74,7 +74,7 @@ def test_update_of_one_micro_step_needs_no_accumulators() -> None:
         built = worker.build(job(encoder=WIDE, accumulation_steps=1))
         assert built["static_bytes"]["accumulators"] == 0
         assert built["resting_bytes"] < 3.5 * built["static_bytes"]["parameters"]
-        assert worker.run(MeasurementRequest([[64] * 4], "none", accumulate=False)) is not None
+        assert worker.run(MeasurementRequest([[(1, 64)] * 4], "none", accumulate=False)) is not None
 
 
 def test_embedding_gradients_stay_sparse_until_accumulated(

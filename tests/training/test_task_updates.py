@@ -24,14 +24,15 @@ from small import scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.model_inputs import encoder_inputs, logits_of
-from bertaccum.bert.tokenizer import unpack
-from bertaccum.config import TrainConfig
+from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.bert.packed_tokens import unpack
+from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.progress import silent
 from bertaccum.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.tasks.forward import logits_of
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -278,7 +279,7 @@ def options_of(case: Case, data: Path, out: Path, **options: object) -> dict[str
 
 
 def weights_of(out: Path) -> np.ndarray:
-    return flat(load_best(RunFolder(out).best_checkpoint())[0])
+    return flat(load_best(RunFolder(out).best_checkpoint(), StepConfig())[0])
 
 
 @BY_NAME

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command, json_option, options
 from bertaccum.cli.shared import give
 from bertaccum.config import CompareConfig
@@ -35,3 +36,9 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
 
     result = run(config, [Path(path) for path in runs])
     give(as_json, result, lambda tables: tables.compared(result))
+    if result["missing_characters"]:
+        sentences.note(
+            f"note: no installed font has the characters {result['missing_characters']}, so"
+            " compare.png shows boxes instead; install a font that has them, such as Noto Sans CJK,"
+            " or open compare.svg"
+        )

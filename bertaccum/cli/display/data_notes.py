@@ -42,7 +42,8 @@ def _long(estimated: dict[str, Any] | None) -> Iterator[str]:
         more = ", ".join(f"{other} more than {limit}" for limit, other in shares.items())
         yield (
             f"about {share} of the training texts have more than {StepConfig.max_seq_length}"
-            f" tokens, {more}: `train --max-seq-length` and `--truncate` decide what is read"
+            f" tokens, {more}: `train --max-seq-length`, `--truncate` and `--windows` decide what"
+            " is read"
         )
 
 

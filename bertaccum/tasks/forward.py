@@ -1,0 +1,99 @@
+"""The forward pass of classifiers.
+
+A text that is read in several passages has a pooled output for each of them. Their mean or maximum
+is the pooled output of the text.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+from official.nlp.modeling import models
+
+from bertaccum.bert.dropout import dropout_masks, present_masks
+from bertaccum.bert.model_inputs import inputs_of_tokens
+from bertaccum.bert.packed_tokens import split_passages
+from bertaccum.tasks.task import Task
+
+# Name of the head in a classifier.
+HEAD_LAYER = "sentence_prediction"
+# Functions of the pooled outputs [passages, hidden], and of the text's index for each of them.
+_POOLING = {"mean": tf.math.segment_mean, "max": tf.math.segment_max}
+
+
+def reads_passages(model: models.BertClassifier) -> bool:
+    """Return whether a model that `build_classifier` returned reads texts in several passages."""
+    return model.get_layer(HEAD_LAYER).pool is not None
+
+
+def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
+    """Return the logits [batch, outputs] float32 of texts.
+
+    Args:
+      model: Model that `build_classifier` returned.
+      tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
+      training: Whether to apply dropout, with the masks of the `dropout_masks` context.
+    """
+    if reads_passages(model):
+        pooled = _of_texts(model, _of_passages(model, tokens, training))
+        logits = model.get_layer(HEAD_LAYER)(pooled, training=training)
+    else:
+        logits = model(inputs_of_tokens(tokens), training=training)
+    return tf.cast(logits, tf.float32)
+
+
+def logits_of_texts_and_passages(
+    model: models.BertClassifier, tokens: tf.RaggedTensor
+) -> tf.Tensor:
+    """Return the logits of each text, followed by those of each of its passages, read alone.
+
+    Args:
+      model: Model that `build_classifier` returned.
+      tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
+
+    Returns:
+      Logits [batch, 1 + passages, outputs] float32, NaN after a text's last passage; [batch, 1,
+      outputs] if the model reads each text in one passage.
+    """
+    if not reads_passages(model):
+        return logits_of(model, tokens, training=False)[:, tf.newaxis]
+    head = model.get_layer(HEAD_LAYER)
+    pooled = _of_passages(model, tokens, training=False)
+    of_texts = tf.cast(head(_of_texts(model, pooled)), tf.float32)
+    of_passages = pooled.with_values(tf.cast(head(pooled.values), tf.float32))
+    padded = of_passages.to_tensor(default_value=math.nan)
+    return tf.concat([of_texts[:, tf.newaxis], padded], axis=1)
+
+
+def deciding_passages(task: Task, logits: tf.Tensor) -> tf.Tensor:
+    """Return the passage of each text that supports the prediction most strongly, [batch] int32.
+
+    Args:
+      task: Task of the model.
+      logits: Result of `logits_of_texts_and_passages`, for a model that reads several passages.
+
+    Returns:
+      The number of the passage in its text, counted from 1.
+    """
+    support = task.support(logits[:, 0], logits[:, 1:])
+    support = tf.where(tf.math.is_nan(support), -math.inf, support)
+    return tf.argmax(support, axis=1, output_type=tf.int32) + 1
+
+
+def _of_passages(
+    model: models.BertClassifier, tokens: tf.RaggedTensor, training: bool
+) -> tf.RaggedTensor:
+    """Return the pooled outputs [batch, (passages), hidden] of all passages of texts."""
+    passages = split_passages(tokens)
+    masks = present_masks()
+    encoder = model.checkpoint_items["encoder"]
+    with dropout_masks(masks and masks.of_passages(passages)):
+        outputs = encoder(inputs_of_tokens(passages.values), training=training)
+    return passages.with_values(outputs["pooled_output"])
+
+
+def _of_texts(model: models.BertClassifier, pooled: tf.RaggedTensor) -> tf.Tensor:
+    """Return the pooled outputs [batch, hidden] float32 of texts, given those of their passages."""
+    pooling = _POOLING[model.get_layer(HEAD_LAYER).pool]
+    return pooling(tf.cast(pooled.values, tf.float32), pooled.value_rowids())
