@@ -44,7 +44,10 @@ class Truncation:
         """Return a sentence about what larger values of the options keep; "" if unknown."""
         if not self.kept:
             return ""
-        options = {"max_seq_length": self.kept, "windows": self.kept_by_windows}
+        more_windows = {
+            k: part for k, part in self.kept_by_windows.items() if int(k) > self.windows
+        }
+        options = {"max_seq_length": self.kept, "windows": more_windows}
         shares = [f"`{name}` {_shares(kept)}" for name, kept in options.items() if kept]
         return (
             f"{'; '.join(shares)} of all tokens; `truncate` chooses the part of a text that is kept"
@@ -52,4 +55,10 @@ class Truncation:
 
 
 def _shares(kept: dict[str, float]) -> str:
-    return ", ".join(f"{value} keeps {100 * part:.0f}%" for value, part in kept.items())
+    """Return what each value keeps, up to the first that keeps everything."""
+    shares: list[str] = []
+    for value, part in kept.items():
+        shares.append(f"{value} keeps {100 * part:.0f}%")
+        if part == 1.0:
+            break
+    return ", ".join(shares)
