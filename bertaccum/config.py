@@ -252,6 +252,11 @@ class StepConfig(Options):
         free=True,
     )
 
+    @property
+    def pooling(self) -> str | None:
+        """How the windows of a text are combined; None if each text is read in one window."""
+        return self.pool if self.windows > 1 else None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _refuse_above(self, "micro_batch", "target_batch")

@@ -1,4 +1,4 @@
-"""The options that decide how models read texts. This module does not import TensorFlow."""
+"""The options that decide how texts become tokens. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,3 @@ def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
     fraction = {HEAD: 1.0, TAIL: 0.0, HEAD_TAIL: config.head_fraction}[config.truncate]
     length, passages = config.max_seq_length, config.windows
     return Tokenization(vocabulary, length, fraction, passages, config.stride)
-
-
-def pooling_of(config: StepConfig) -> str | None:
-    """Return how a model combines the passages of a text; None if texts have one passage."""
-    return config.pool if config.windows > 1 else None

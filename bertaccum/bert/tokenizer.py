@@ -135,9 +135,8 @@ class Tokenizer:
                 cut = pieces[:, : self.tokenization.longest_text - 2]
             else:
                 cut = self._kept(pieces, tf.minimum(first, room))
-            if self.tokenization.passages > 1:
-                return self._passages(cut), tf.cast(first + 2, tf.int32)
-            tokens = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
+            whole = tf.concat([self._cls * edge, cut, self._sep * edge], axis=1)
+            tokens = self._passages(cut) if self.tokenization.passages > 1 else whole
             return tokens, tf.cast(first + 2, tf.int32)
         others = self.pieces(pairs)
         second = others.row_lengths()

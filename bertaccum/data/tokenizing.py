@@ -140,7 +140,7 @@ def _make_store(
         np.save(temporary / "shapes.npy", np.concatenate(shapes))
         np.save(temporary / "labels.npy", encoded)
         np.save(temporary / "weights.npy", _weights(table))
-        truncation = _truncation(np.concatenate(whole), tokenizer.tokenization)
+        truncation = _truncation(np.concatenate(whole), tokenizer.tokenization, task.labels.pairs)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
 
 
@@ -151,9 +151,10 @@ def _weights(table: pd.DataFrame) -> np.ndarray:
     return table[WEIGHT].to_numpy(np.float32)
 
 
-def _truncation(lengths: np.ndarray, tokenization: Tokenization) -> Truncation:
+def _truncation(lengths: np.ndarray, tokenization: Tokenization, pairs: bool) -> Truncation:
     most = tokenization.longest_text
     cut = lengths.max() > most
+    windows = _USUAL_WINDOWS if cut and not pairs else ()
     return Truncation(
         max_seq_length=tokenization.max_seq_length,
         texts=len(lengths),
@@ -162,7 +163,7 @@ def _truncation(lengths: np.ndarray, tokenization: Tokenization) -> Truncation:
         longest=int(lengths.max()),
         kept=_kept(lengths, tokenization, "max_seq_length", _USUAL_LENGTHS) if cut else {},
         windows=tokenization.passages,
-        kept_by_windows=_kept(lengths, tokenization, "passages", _USUAL_WINDOWS) if cut else {},
+        kept_by_windows=_kept(lengths, tokenization, "passages", windows) if windows else {},
     )
 
 

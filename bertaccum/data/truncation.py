@@ -18,7 +18,8 @@ class Truncation:
       kept: For `max_seq_length` and usual larger values of it, the fraction of all tokens that the
         model then reads; empty in older runs, and if no text is truncated.
       windows: Maximum number of windows per text.
-      kept_by_windows: The same fraction for `windows` and usual larger values of it.
+      kept_by_windows: The same fraction for `windows` and usual larger values of it; empty for
+        pairs, which cannot be read in windows.
     """
 
     max_seq_length: int
@@ -43,7 +44,10 @@ class Truncation:
         """Return a sentence about what larger values of the options keep; "" if unknown."""
         if not self.kept:
             return ""
-        options = {"max_seq_length": self.kept, "windows": self.kept_by_windows}
+        more_windows = {
+            k: part for k, part in self.kept_by_windows.items() if int(k) > self.windows
+        }
+        options = {"max_seq_length": self.kept, "windows": more_windows}
         shares = [f"`{name}` {_shares(kept)}" for name, kept in options.items() if kept]
         return (
             f"{'; '.join(shares)} of all tokens; `truncate` chooses the part of a text that is kept"
@@ -51,4 +55,10 @@ class Truncation:
 
 
 def _shares(kept: dict[str, float]) -> str:
-    return ", ".join(f"{value} keeps {100 * part:.0f}%" for value, part in kept.items())
+    """Return what each value keeps, up to the first that keeps everything."""
+    shares: list[str] = []
+    for value, part in kept.items():
+        shares.append(f"{value} keeps {100 * part:.0f}%")
+        if part == 1.0:
+            break
+    return ", ".join(shares)

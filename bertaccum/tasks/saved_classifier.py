@@ -9,7 +9,6 @@ import tf_keras
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
-from bertaccum.bert.tokenization_options import pooling_of
 from bertaccum.config import StepConfig
 from bertaccum.errors import InputError, reason
 from bertaccum.tasks.head import build_classifier
@@ -34,7 +33,7 @@ def load_best(best: Path, config: StepConfig) -> tuple[tf_keras.Model, ModelFile
     files = ModelFiles.read(best)
     task = make_task(files.labels, files.decoding)
     encoder = build_encoder(files.encoder)
-    model = build_classifier(encoder, files.encoder, task.outputs, pool=pooling_of(config))
+    model = build_classifier(encoder, files.encoder, task.outputs, pool=config.pooling)
     load_run(model, best / RUN_PREFIX)
     return model, files, task
 

@@ -9,7 +9,6 @@ from bertaccum.bert.google_checkpoint import load_google_checkpoint, read_google
 from bertaccum.bert.huggingface_weights import load_huggingface, read_huggingface_head
 from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.bert.tokenization_options import pooling_of
 from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
 from bertaccum.tasks.forward import HEAD_LAYER
@@ -40,8 +39,7 @@ def build_model(
             load = load_huggingface if source.of_huggingface else load_google_checkpoint
             load(encoder, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
-        pool = pooling_of(config)
-        model = build_classifier(encoder, source.encoder, outputs, config.dropout, pool)
+        model = build_classifier(encoder, source.encoder, outputs, config.dropout, config.pooling)
         if source.checkpoint is not None and source.of_run:
             load_run(model, source.checkpoint, head is not None)
         elif head is not None:

@@ -95,6 +95,19 @@ def test_advice_names_what_larger_lengths_keep() -> None:
     assert Truncation(128, 1000, 0, 100, 120).advice() == ""
 
 
+def test_advice_about_windows_is_for_single_texts_only(tmp_path: Path) -> None:
+    single = open_tsv(write(tmp_path / "a.tsv", "1\t" + "good " * 20)).truncation
+    assert single
+    assert single.advice().startswith(
+        "`max_seq_length` 8 keeps 36%, 128 keeps 100%; `windows` 2 keeps 59%, 4 keeps 100% of all"
+    )
+    tsv = tmp_path / "pairs.tsv"
+    tsv.write_text("label\ttext\ttext_pair\n1\t" + "good " * 20 + "\tbad\n")
+    task = make_task(dataclasses.replace(LABELS, pairs=True))
+    pairs = open_store(tsv, task, Tokenization(Vocabulary(WORDS), 8), silent).truncation
+    assert pairs and pairs.kept and "windows" not in pairs.advice()
+
+
 def test_store_is_created_once_for_the_same_inputs(tmp_path: Path, cache: Path) -> None:
     tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
     for rows, length, made in (

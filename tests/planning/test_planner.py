@@ -224,6 +224,19 @@ def job(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_text_costs_the_memory_of_all_its_windows() -> None:
+    with MeasurementProcess(silent, {}) as worker:
+        built = worker.build(job(config={"windows": 4}))
+        assert built["largest"] == [4, 64] and built["windows"] == [[[4, 64]] * 8]
+        shapes = ([(4, 64)] * 16, [(1, 64)] * 64, [(1, 64)] * 16)
+        several, single, few = (
+            worker.run(MeasurementRequest([micro_batch], "none")).peak_bytes
+            for micro_batch in shapes
+        )
+        assert several == pytest.approx(single, rel=0.1) and several > 2 * few
+
+
+@pytest.mark.slow
 def test_killed_measurement_process_restarts() -> None:
     with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job())
