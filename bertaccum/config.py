@@ -132,8 +132,8 @@ class StepConfig(Options):
     )
     windows: int = setting(
         1,
-        "Maximum number of windows in which a text is read, each of up to `max_seq_length` tokens."
-        " A text still counts as one example; texts longer than all windows are truncated.",
+        "Read a long text in up to this many overlapping windows of `max_seq_length` tokens each. A"
+        " text still counts as one example; texts longer than all windows are truncated.",
         group=DATA,
         minimum=1,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from small import write_small_model, write_small_task
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
+from bertaccum.config import TrainConfig
+from bertaccum.tasks.saved_classifier import load_best
 
 # 20 words in 4 windows of 8 tokens, which overlap by 1 or 2 words.
 WINDOWS = ["--max-seq-length", 8, "--windows", 4, "--stride", 5]
@@ -56,12 +60,12 @@ def call(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def train(call: Any, out: str, *options: object) -> tuple[object, str, str]:
     model = ["--bert-config", "reviews/bert_config.json", "--init-checkpoint", "none"]
-    given = ["--target-batch", 16, "--learning-rate", "3e-3", "--dropout", 0, *options]
+    given = ["--target-batch", 16, "--learning-rate", "3e-3", *options]
     return call("train", "--data", "reviews", "--out", out, *model, *given)
 
 
 def test_windows_find_what_truncation_loses(call: Any, data: Path) -> None:
-    size = ["--micro-batch", 5, "--epochs", 12]
+    size = ["--micro-batch", 5, "--epochs", 12, "--dropout", 0]
     code, _, err = train(call, "whole", *WINDOWS, *size)
     assert code == 0, err
     assert "longer than" not in err
@@ -141,3 +145,31 @@ def test_pairs_are_not_read_in_windows(call: Any, tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 2 and "--windows 2 needs single texts, but the data have pairs" in err
     assert not Path("refused").exists()
+
+
+@pytest.mark.slow
+def test_updates_do_not_depend_on_micro_batch_replicas_or_resume(data: Path) -> None:
+    def train(name: str, *options: object) -> np.ndarray:
+        model = ["--bert-config", data / "bert_config.json", "--init-checkpoint", "none"]
+        told = ["--data", data, "--out", data.parent / name, *model, *WINDOWS, "--epochs", 0.5]
+        execute(*told, "--target-batch", 16, "--learning-rate", "3e-3", *options)
+        return weights(name)
+
+    def execute(*options: object) -> None:
+        command = [sys.executable, "-m", "bertaccum", "train", *map(str, options)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def weights(name: str) -> np.ndarray:
+        model, _, _ = load_best(data.parent / name / "best", TrainConfig(windows=4))
+        return np.concatenate([w.numpy().ravel() for w in model.weights])
+
+    once = train("once", "--micro-batch", 16)
+    begun = train("resumed", "--micro-batch", 5, "--max-updates", 4, "--save-every", 4)
+    assert np.abs(begun - once).max() > 1e-4
+    execute("--resume", data.parent / "resumed", "--max-updates", 8)
+    for own in (
+        train("small", "--micro-batch", 2),
+        train("two", "--micro-batch", 3, "--replicas", 2),
+        weights("resumed"),
+    ):
+        np.testing.assert_allclose(own, once, rtol=0, atol=1e-5)

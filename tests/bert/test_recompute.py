@@ -118,8 +118,8 @@ for size in (1,) * 8 + (9,) * 8:
 def test_recomputation_halves_the_memory_per_example() -> None:
     """BERT-Small at length 128 needs at most 21 MiB per example, or 11 MiB with recomputation.
 
-    The interleaving of two threads moves a single peak by up to 7 MiB, so the test compares
-    medians.
+    The interleaving of threads and the fragmentation of the pool raise single peaks by up to
+    12 MiB, more on a busy machine, so the test compares the lowest ones.
     """
     per_example = {}
     for recompute in ("none", "layer"):
@@ -127,7 +127,7 @@ def test_recomputation_halves_the_memory_per_example() -> None:
             [sys.executable, "-c", MEMORY, recompute], capture_output=True, text=True, check=True
         )
         peaks = np.array(done.stdout.split(), float)
-        one, nine = np.median(peaks[1:8]), np.median(peaks[9:])  # The first call traces.
+        one, nine = peaks[1:8].min(), peaks[9:].min()  # The first call traces.
         per_example[recompute] = (nine - one) / 8
     assert per_example["layer"] <= 11 and 17 < per_example["none"] <= 21, per_example
 
