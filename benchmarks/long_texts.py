@@ -1,7 +1,7 @@
 """Compares the ways to read texts that are longer than the model: truncation and windows.
 
     make build/peers/environments/huggingface
-    python benchmarks/long_texts.py readings   # 1 hour on 2 cores
+    python benchmarks/long_texts.py readings   # 45 minutes on 2 cores
 
 Trains BERT-Tiny from a pretrained checkpoint on 4,500 IMDB reviews (median 230 tokens) with target
 batch 32 and micro-batches of 8 reviews, three seeds each, and reports the accuracy on 5,000 other
