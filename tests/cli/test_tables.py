@@ -169,12 +169,20 @@ def planned() -> SimpleNamespace:
     values = {
         "model": "bert-base", "parameters": 110_000_000, "precision": "float32", "device": "CPU",
         "memory_bytes": 4 * 2**30, "margin_bytes": 2**28, "static_bytes": {"parameters": 2**29},
-        "example_bytes": {"layer": 2**24}, "longest": 512, "micro_batch": 64, "recompute": "layer",
+        "example_bytes": {"layer": 2**24}, "longest": 512, "largest_windows": 1,
+        "micro_batch": 64, "recompute": "layer",
         "candidates": [candidate | {"micro_batch": 2**n, "accumulation_steps": 512 // 2**n}
                        for n in range(8)],
         "planning_seconds": 60.0, "why": "it is the fastest that fits", "peak_memory_bytes": 2**31,
     }  # fmt: skip
     return SimpleNamespace(values=values, timed_on="mean length", cached=False, plan="64 x 8")
+
+
+def test_plan_tells_how_many_windows_an_example_has() -> None:
+    values = planned().values
+    several = tables.plan_heading(values | {"largest_windows": 4})
+    assert any("16 MiB per example of 4 windows of 512 tokens" in line for line in several)
+    assert not any("windows" in line for line in tables.plan_heading(values))
 
 
 def details() -> dict[str, Any]:

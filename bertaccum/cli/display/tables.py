@@ -151,8 +151,10 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     parts = ", ".join(
         f"{label} {static[name]}" for name, label in _STATIC.items() if name in static
     )
+    count = values["largest_windows"]
+    windows = f"{count} windows of " if count > 1 else ""
     examples = [
-        f"{format_size(v)} per example of {values['longest']} tokens"
+        f"{format_size(v)} per example of {windows}{values['longest']} tokens"
         + (" with recomputation" if kind == "layer" else "")
         for kind, v in values["example_bytes"].items()
     ]
