@@ -120,9 +120,10 @@ def track(owner: Any, name: str, value: Any) -> Any:
     """Add an object to the checkpoints of its owner, and return it.
 
     Relies on `_track_trackable`, which does not set an attribute. If a checkpoint that contains
-    this name was already loaded, the object receives its values immediately.
+    this name was already loaded, the object receives its values immediately. An object of the same
+    name is replaced.
     """
-    owner._track_trackable(value, name)
+    owner._track_trackable(value, name, overwrite=True)
     return value
 
 
@@ -157,14 +158,19 @@ def adam_moments(optimizer: Any, variable: tf.Variable) -> tuple[tf.Variable, tf
     return optimizer._momentums[index], optimizer._velocities[index]
 
 
-def add_variable_on_present_device(optimizer: Any, *args: Any, **kwargs: Any) -> tf.Variable:
-    """Create an optimizer variable on the current device and return it.
+def replace_adam_moments(optimizer: Any, replace: Callable[[Any], Any]) -> None:
+    """Replace Adam's moments by other objects, which the optimizer does not count as variables.
 
-    `Optimizer.add_variable_from_reference` uses the device of the model's variable instead.
-    This function therefore calls the method of that name in the private base class.
+    Relies on `_momentums` and `_velocities`, and on `_variables`, which contains them as well.
+
+    Args:
+      optimizer: A tf_keras optimizer of the Adam family that is built.
+      replace: A function that maps a moment to its replacement.
     """
-    base: Any = super(tf_keras.optimizers.Optimizer, optimizer)
-    return base.add_variable_from_reference(*args, **kwargs)
+    old = {id(v) for v in (*optimizer._momentums, *optimizer._velocities)}
+    optimizer._momentums = [replace(moment) for moment in optimizer._momentums]
+    optimizer._velocities = [replace(moment) for moment in optimizer._velocities]
+    optimizer._variables = [v for v in optimizer._variables if id(v) not in old]
 
 
 def legacy_name(optimizer: Any) -> str:

@@ -33,6 +33,8 @@ SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
 FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
+# Each keeps less on the device than the one before.
+OFFLOAD = (OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL) = ("none", "moments", "all")
 CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 DROPOUT_STREAMS = ("example", "micro-batch")
@@ -245,11 +247,22 @@ class StepConfig(Options):
         group=MEMORY,
         choices=ACCUMULATOR_DTYPES,
     )
-    offload_optimizer: bool = setting(
-        False,
-        "Keep AdamW's moments in host memory and run AdamW on the CPU.",
+    offload: str = setting(
+        AUTO,
+        "What is kept in host memory instead of the device's; it does not change the results."
+        " moments: AdamW's moments, and the optimizer step runs on the CPU; all: the gradient"
+        " accumulators, too; auto: as little as the plan needs if `micro_batch` is auto, else none.",
+        group=MEMORY,
+        choices=(*OFFLOAD, AUTO),
+        free=True,
+    )
+    offload_folder: str | None = setting(
+        None,
+        "Folder for the files that contain what is offloaded, for machines with little memory."
+        " [default: none, use memory]",
         group=MEMORY,
         free=True,
+        path=True,
     )
 
     @property

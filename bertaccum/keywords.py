@@ -61,7 +61,8 @@ class StepOptions(TypedDict, total=False):
     precision: str
     recompute: str
     accumulator_dtype: str
-    offload_optimizer: bool
+    offload: str
+    offload_folder: str | None
     keep_head: bool
     memory_limit: str | None
 

@@ -48,6 +48,11 @@ def here(variable: tf.Variable) -> tf.Variable:
     return _tf_compat.local_component(variable)
 
 
+def components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
+    """Return a variable's copies on the replicas of this process."""
+    return tuple(getattr(variable, "values", (variable,)))
+
+
 def first(value: Any) -> Any:
     """Return the first local replica's component of a value that is the same on all replicas."""
     return tf.distribute.get_strategy().experimental_local_results(value)[0]
@@ -110,7 +115,7 @@ def sum_over_replicas(
     Args:
       tensors: Tensors of this replica.
       numbers: Numbers of this replica, [n] float64. They are reduced together with the tensors,
-        in the first tensor's dtype and therefore with its precision.
+        in the first tensor's dtype, if there is one, and therefore with its precision.
 
     Returns:
       The sums of the tensors, and the sums of the numbers, [n] float64.
@@ -120,7 +125,8 @@ def sum_over_replicas(
     context = tf.distribute.get_replica_context()
     summed_up: dict[int, tf.Tensor] = {}
     # A value read from a variable has no device yet, but a reduction over workers needs one.
-    values = [tf.identity(value) for value in (*tensors, tf.cast(numbers, tensors[0].dtype))]
+    dtype = tensors[0].dtype if tensors else numbers.dtype
+    values = [tf.identity(value) for value in (*tensors, tf.cast(numbers, dtype))]
     for dtype in sorted({value.dtype for value in values}, key=lambda dtype: dtype.name):
         of_type = [i for i, value in enumerate(values) if value.dtype == dtype]
         group = [values[i] for i in of_type]

@@ -148,6 +148,16 @@ class WindowState:
         self.sums: GradientSums | None = None
         self.parts: list[GradientSums] = track("_parts", _tf_compat.tracked_list())
 
+    def renew_sums(self) -> None:
+        """Discard the window, and create new sums where there were some."""
+        had_sums, parts = self.sums is not None, len(self.parts)
+        self.sums, self.parts = None, self._track("_parts", _tf_compat.tracked_list())
+        if had_sums:
+            self.main()
+        for number in range(parts):
+            self.part(number)
+        self.reset()
+
     def main(self) -> GradientSums:
         """Return the summed gradients of the loss; create them on the first call."""
         if self.sums is None:

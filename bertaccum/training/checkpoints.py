@@ -19,6 +19,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
+from bertaccum.accumulation.replicas import components
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.model_source import RUN_PREFIX
@@ -157,7 +158,7 @@ class Checkpoints:
     def share(self, topology: Topology) -> None:
         """Copy the chief's variables to all workers; every worker must call this method."""
         for variable in self._variables.values():
-            for part in _components(variable):
+            for part in components(variable):
                 value = part.numpy()
                 given = value if topology.chief else np.zeros_like(value)
                 value = sum_over_workers(topology, given)
@@ -173,7 +174,7 @@ class Checkpoints:
         """
         try:
             for name, variable in self._variables.items():
-                for part in _components(variable):
+                for part in components(variable):
                     _restore_variable(part, path / _STATE, f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
         except tf.errors.ResourceExhaustedError:
             raise RunError(
@@ -183,11 +184,6 @@ class Checkpoints:
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise _unusable(path, f"does not match this run's model ({reason(error)})") from None
-
-
-def _components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
-    """Return a variable's copies on this worker's replicas."""
-    return tuple(getattr(variable, "values", (variable,)))
 
 
 def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
