@@ -249,9 +249,10 @@ class StepConfig(Options):
     )
     offload: str = setting(
         AUTO,
-        "What is kept in host memory instead of the device's; it does not change the results."
-        " moments: AdamW's moments, and the optimizer step runs on the CPU; all: the gradient"
-        " accumulators, too; auto: as little as the plan needs if `micro_batch` is auto, else none.",
+        "What is kept in host memory instead of the device's memory; it does not change the"
+        " results. moments: AdamW's moments, and the CPU computes the optimizer step; all: the"
+        " gradient accumulators as well, in float32; auto: the planner chooses if `micro_batch` is"
+        " auto, else none.",
         group=MEMORY,
         choices=(*OFFLOAD, AUTO),
         free=True,

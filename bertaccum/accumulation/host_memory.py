@@ -61,7 +61,7 @@ class HostTensor(_tf_compat.AutoTrackable):
         """Return the numbers of a variable in host memory."""
         tensor = HostTensor(variable, variable.name, folder)
         for copy, component in zip(tensor.copies, components(variable), strict=True):
-            copy.values[...] = component.numpy()
+            copy.assign(component.numpy())
         return tensor
 
     def on(self, device: str) -> HostArray:
@@ -95,6 +95,18 @@ class HostArray:
     def _add_rows(self, indices: Array, rows: Array) -> None:
         for index, row in zip(indices.tolist(), rows, strict=True):
             self.values[index] += row
+
+    def numpy(self) -> Array:
+        """Return the numbers."""
+        return self.values
+
+    def assign(self, values: tf.Tensor | Array) -> None:
+        """Change the numbers; for use outside of graphs."""
+        self.values[...] = values
+
+    def read_value(self) -> tf.Tensor:
+        """Return the numbers without copying them; for use outside of graphs."""
+        return tf.experimental.dlpack.from_dlpack(self.values.__dlpack__())
 
     def rows(self, start: int, end: int) -> tf.Tensor:
         """Return some rows as a tensor."""

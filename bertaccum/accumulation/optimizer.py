@@ -97,7 +97,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.accumulator_dtype = tf.as_dtype(accumulator_dtype) if accumulator_dtype else None
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
-        self._sums_on_host, self._host_folder = False, None
+        self._sums_on_host = False
+        self._host_folder: str | None = None
         self._trained = ModelVariables(self.inner)
         self._state: Any = None  # `build` creates a `WindowState`.
 

@@ -11,19 +11,21 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.encoder import set_recompute
+from bertaccum.config import OFFLOAD_ALL
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
+from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.nonfinite import NotFiniteError
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.run_plan import RunPlan
 from bertaccum.training.step import SharedUpdate, make_update
 
@@ -58,7 +60,7 @@ class Updater:
         with self._topology.strategy.scope():
             # A run on several replicas always accumulates, so that each replica can run out of
             # memory and recover without the others.
-            steps = max(self.batch.accumulation_steps, min(self._topology.replicas, 2))
+            steps = 2 if self.batch.accumulates else 1
             self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
@@ -132,8 +134,8 @@ class Updater:
         if topology.replicas > 1:
             watch, stream = self._watch, config.dropout_stream
             return SharedUpdate(*made_of, stream, self._stopped, topology, watch)
-        accumulate = self.batch.accumulation_steps > 1
-        alone = make_update(*made_of, accumulate, self._stopped, config.dropout_stream)
+        accumulates = self.batch.accumulates
+        alone = make_update(*made_of, accumulates, self._stopped, config.dropout_stream)
 
         def update(windows: list[Window]) -> dict[str, Any]:
             (window,) = windows
@@ -152,13 +154,14 @@ class Updater:
 
     def _cut(self) -> Cut:
         # Without accumulators, the window must stay a single micro-batch.
-        alone = self.batch.accumulation_steps == 1 and self._topology.replicas == 1
-        return make_cut("count" if alone else self.batch.cut, self._store.largest)
+        kind = self.batch.cut if self.batch.accumulates else "count"
+        return make_cut(kind, self._store.largest)
 
     def _shrink(self, update: int) -> OutOfMemory:
         """Drop the current window's sums, and halve the micro-batch size from now on.
 
-        If the size is already 1, enable recomputation instead.
+        If the size is already 1, recompute the layers instead, then offload the moments, then the
+        accumulators.
 
         Raises:
           RunError: No smaller plan exists, or some weights have already been changed.
@@ -170,18 +173,28 @@ class Updater:
             )
         with self._topology.strategy.scope():
             self.optimizer.drop()
-        failed, kind = self.batch.micro_batch, self.batch.recompute
-        remember_out_of_memory(self._plan.request, failed, kind)
-        if failed == 1 and kind == "layer":
-            raise RunError(
-                f"out of memory in update {update}, with one example at a time and recomputation",
-                "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`",
-            )
-        if failed == 1:
-            set_recompute(self._model.checkpoint_items["encoder"], True)
-            kind = "layer"
-        accumulated = self.batch.accumulation_steps > 1
-        self.batch = self._plan.batch(max(failed // 2, 1), kind)
-        if failed == 1 or not accumulated:
+        before = self.batch
+        remember_out_of_memory(self._plan.request, before.micro_batch, before.saving)
+        saving = before.saving if before.micro_batch > 1 else self._save_more(update)
+        self.batch = self._plan.batch(max(before.micro_batch // 2, 1), saving)
+        if saving != before.saving or not before.accumulates:
             self._update = self._make_update()
-        return OutOfMemory(update, failed, self.batch.micro_batch, kind)
+        return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)
+
+    def _save_more(self, update: int) -> Saving:
+        """Recompute or offload more than before."""
+        saving = self.batch.saving.more()
+        # The workers sum accumulators on the device and on the host in different ways.
+        alone = self._topology.workers == 1
+        if saving is None or (saving.offload == OFFLOAD_ALL and not alone):
+            raise RunError(
+                f"out of memory in update {update}, with one example at a time"
+                f" (`recompute` {self.batch.recompute}, `offload` {self.batch.offload})",
+                "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`"
+                if saving is None
+                else f"run again with `resume` and `offload` {OFFLOAD_ALL}",
+            )
+        set_recompute(self._model.checkpoint_items["encoder"], saving.recompute == "layer")
+        with self._topology.strategy.scope():
+            offload(self.optimizer, saving.offload, self._config.offload_folder)
+        return saving
