@@ -28,6 +28,8 @@ _SAME_SPEED = 0.98
 # Recomputation costs an extra forward pass, so it is worthwhile only if larger micro-batches are
 # faster than smaller ones by at least this factor.
 _RECOMPUTATION_COSTS = 1.1
+# The same for offloading, which costs less.
+_OFFLOADING_COSTS = 1.05
 # Memory of the send and receive buffers for summing gradients over replicas, relative to the size
 # of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
 # examples.
@@ -165,14 +167,16 @@ def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
       task: Candidates and limits.
     """
     found = SearchResult()
+    searches: list[_Search] = []
     for saving in task.savings:
+        if any(search.nothing_to_gain(saving) for search in searches):
+            continue
         search = _Search(measurer, task, saving)
+        searches.append(search)
         found.candidates += search.candidates()
         if search.cost is not None:
             found.costs[saving] = search.cost
             found.resting_bytes[saving] = search.resting_bytes
-        if search.nothing_to_gain():
-            break
     return found
 
 
@@ -194,10 +198,10 @@ class _Search:
     def candidates(self) -> list[Candidate]:
         return [] if self.cost is None else [self._candidate(size) for size in self.task.sizes]
 
-    def nothing_to_gain(self) -> bool:
-        """Return whether the search can stop, because no slower way can improve the result.
+    def nothing_to_gain(self, other: Saving) -> bool:
+        """Return whether another way to save more memory cannot improve the result.
 
-        A slower way needs less memory, so it allows larger micro-batches.
+        It allows larger micro-batches, but each of them takes more time.
         """
         fitting = self._fitting()
         if not fitting:
@@ -209,7 +213,9 @@ class _Search:
             return False
         largest = timed[-1]
         smaller = max((s for s in timed if s <= 0.7 * largest), default=timed[0])
-        return self.rates[largest] < _RECOMPUTATION_COSTS * self.rates[smaller]
+        recomputes = other.recompute != self.saving.recompute == "none"
+        costs = _RECOMPUTATION_COSTS if recomputes else _OFFLOADING_COSTS
+        return self.rates[largest] < costs * self.rates[smaller]
 
     # --- Memory ---------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ model.build([None, 8])
 optimizer = make_optimizer(TrainConfig(), 8, 4)
 optimizer.build(model.trainable_variables)
 states = Checkpoints(model, optimizer, RunFolder(Path(sys.argv[1])), 1)
-states.save(Position(""), make_plan(4, 1, "none", "cost", 1))
+states.save(Position(""), make_plan(4, 1, cut="cost"))
 def largest():
     # Sizes grow up to the first failure, because each failed allocation waits.
     fitting = lambda mib: device_memory._can_have(mib * 2**20)
