@@ -22,6 +22,11 @@ class Saving(NamedTuple):
     recompute: str = "none"
     offload: str = OFFLOAD_NONE
 
+    def is_less_than(self, other: Saving) -> bool:
+        """Return whether another way to save memory does all of this one, and more."""
+        kinds = self.recompute == "none" or other.recompute == self.recompute
+        return kinds and OFFLOAD.index(self.offload) <= OFFLOAD.index(other.offload)
+
     def more(self) -> Saving | None:
         """Return the next way to save memory, which takes more time; None after the last one."""
         if self.recompute == "none":

@@ -29,7 +29,7 @@ _SAME_SPEED = 0.98
 # faster than smaller ones by at least this factor.
 _RECOMPUTATION_COSTS = 1.1
 # The same for offloading, which costs less.
-_OFFLOADING_COSTS = 1.05
+_OFFLOADING_COSTS = 1.03
 # Memory of the send and receive buffers for summing gradients over replicas, relative to the size
 # of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
 # examples.
@@ -169,7 +169,8 @@ def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
     found = SearchResult()
     searches: list[_Search] = []
     for saving in task.savings:
-        if any(search.nothing_to_gain(saving) for search in searches):
+        less = (search for search in searches if search.saving.is_less_than(saving))
+        if any(search.nothing_to_gain(saving) for search in less):
             continue
         search = _Search(measurer, task, saving)
         searches.append(search)
