@@ -158,8 +158,13 @@ def adam_moments(optimizer: Any, variable: tf.Variable) -> tuple[tf.Variable, tf
     return optimizer._momentums[index], optimizer._velocities[index]
 
 
+def add_optimizer_variable(optimizer: Any, variable: Any) -> None:
+    """Add a variable or other trackable object to `Optimizer._variables`, and so to checkpoints."""
+    optimizer._variables.append(variable)
+
+
 def replace_adam_moments(optimizer: Any, replace: Callable[[Any], Any]) -> None:
-    """Replace Adam's moments by other objects, which the optimizer does not count as variables.
+    """Replace Adam's moments by other trackable objects.
 
     Relies on `_momentums` and `_velocities`, and on `_variables`, which contains them as well.
 
@@ -167,10 +172,11 @@ def replace_adam_moments(optimizer: Any, replace: Callable[[Any], Any]) -> None:
       optimizer: A tf_keras optimizer of the Adam family that is built.
       replace: A function that maps a moment to its replacement.
     """
-    old = {id(v) for v in (*optimizer._momentums, *optimizer._velocities)}
-    optimizer._momentums = [replace(moment) for moment in optimizer._momentums]
-    optimizer._velocities = [replace(moment) for moment in optimizer._velocities]
-    optimizer._variables = [v for v in optimizer._variables if id(v) not in old]
+    moments = (*optimizer._momentums, *optimizer._velocities)
+    new = {id(moment): replace(moment) for moment in moments}
+    optimizer._momentums = [new[id(moment)] for moment in optimizer._momentums]
+    optimizer._velocities = [new[id(moment)] for moment in optimizer._velocities]
+    optimizer._variables = [new.get(id(v), v) for v in optimizer._variables]
 
 
 def legacy_name(optimizer: Any) -> str:

@@ -52,7 +52,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
           folder: Folder for files that contain the moments, or None to use memory.
 
         Raises:
-          OSError: The folder cannot be used, or its disk is full.
+          RunError: The folder cannot be used, or its disk is full.
         """
         if self._host:
             return
@@ -65,7 +65,9 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     ) -> tf.Variable | HostTensor:
         if self._host:
             name = f"{variable_name}/{model_variable.name}"
-            return HostTensor(model_variable, name, self._host_folder)
+            moment = HostTensor(model_variable, name, self._host_folder)
+            _tf_compat.add_optimizer_variable(self, moment)
+            return moment
         return super().add_variable_from_reference(model_variable, variable_name, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:

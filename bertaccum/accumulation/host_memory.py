@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ import tensorflow as tf
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype
 from bertaccum.accumulation.replicas import components
+from bertaccum.errors import RunError, reason
 
 HOST = "/CPU:0"
 # A step reaches the device in pieces of this size, so that it takes little of its memory.
@@ -46,7 +48,7 @@ class HostTensor(_tf_compat.AutoTrackable):
         name, so nothing remains of it when the process ends.
 
     Raises:
-      OSError: The folder cannot be used, or its disk is full.
+      RunError: The folder cannot be used, or its disk is full.
     """
 
     def __init__(self, variable: tf.Variable, name: str, folder: str | None = None) -> None:
@@ -233,8 +235,15 @@ def _threads() -> ThreadPoolExecutor:
 
 def _zeros(shape: tf.TensorShape, dtype: tf.DType, folder: str | None) -> Array:
     size = max(shape.num_elements() * dtype.size, 1)
-    # Memory of an anonymous map is taken only once it is written to.
-    memory = mmap.mmap(-1, size) if folder is None else _file(size, folder)
+    try:
+        # Memory of an anonymous map is taken only once it is written to.
+        memory = mmap.mmap(-1, size) if folder is None else _file(size, folder)
+    except OSError as error:
+        raise RunError(
+            f"cannot be used for offloading ({reason(error)})",
+            "free space there, or set another `offload_folder`",
+            path=Path(folder or "memory"),
+        ) from None
     numbers = np.frombuffer(memory, dtype.as_numpy_dtype, shape.num_elements())
     return numbers.reshape(shape)
 

@@ -147,7 +147,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
           folder: Folder for files that contain what is moved, or None to use memory.
 
         Raises:
-          OSError: The folder cannot be used, or its disk is full.
+          RunError: The folder cannot be used, or its disk is full.
         """
         if moments:
             self._innermost.offload_moments(folder)
