@@ -33,6 +33,7 @@ SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
 FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
+FREEZE = ("none", "embeddings")
 # Each keeps less on the device than the one before.
 OFFLOAD = (OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL) = ("none", "moments", "all")
 CUTS = ("cost", "count")
@@ -202,6 +203,20 @@ class StepConfig(Options):
         " so results depend on the micro-batch size.",
         group=MODEL,
         choices=DROPOUT_STREAMS,
+    )
+    train_layers: int | None = setting(
+        None,
+        "Train only the last N layers of the encoder, the pooler and the head; the other weights"
+        " keep their initial values and need no gradients, moments or accumulators. [default: all]",
+        group=MODEL,
+        minimum=0,
+    )
+    freeze: str = setting(
+        FREEZE[0],
+        "embeddings: the embeddings keep their initial values, too; none: they are trained, unless"
+        " `train_layers` is set.",
+        group=MODEL,
+        choices=FREEZE,
     )
     target_batch: int = setting(
         32, "Number of examples per optimizer update.", group=MEMORY, minimum=1

@@ -59,6 +59,8 @@ class StepOptions(TypedDict, total=False):
     dropout: float
     dropout_stream: str
     precision: str
+    train_layers: int | None
+    freeze: str
     recompute: str
     accumulator_dtype: str
     offload: str

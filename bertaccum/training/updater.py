@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -179,6 +180,7 @@ class Updater:
         self.batch = self._plan.batch(max(before.micro_batch // 2, 1), saving)
         if saving != before.saving or not before.accumulates:
             self._update = self._make_update()
+            gc.collect()  # The old function is in a reference cycle, and refers to what moved.
         return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)
 
     def _save_more(self, update: int) -> Saving:

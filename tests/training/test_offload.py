@@ -166,7 +166,7 @@ def test_full_disk_is_an_error_of_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 MEMORY = """
-import dataclasses, json, sys
+import dataclasses, gc, json
 import numpy as np
 from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
 limit_memory(1000 * 2**20)
@@ -192,6 +192,7 @@ peaks = []
 for what in ("none", "moments", "all"):
     offload(optimizer, what, None)
     update = make_update(Classification(Labels.numbered(2)), model, optimizer, 0, True)
+    gc.collect()
     for _ in range(2):
         reset_peak_memory()
         update(window)

@@ -121,7 +121,7 @@ def test_micro_batch_shrinks_to_one_example_with_recomputation(
 def test_state_moves_to_the_host_if_one_example_does_not_fit(
     config: Callable[..., TrainConfig],
 ) -> None:
-    options = {"dropout": 0.1, "save_every": "1u", "eval_every": 1}
+    options = {"dropout": 0.1, "eval_every": 1}
     expected, _, _ = run(config(1, "whole", recompute="layer", **options))
     # Memory runs out twice in the second window, in which some gradients were already added.
     written = config(1, "cut", recompute="layer", **options)
