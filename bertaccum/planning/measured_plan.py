@@ -51,14 +51,15 @@ def measure_plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """
     start, limit = time.perf_counter(), request.limit_bytes
     config, what_if = request.step_config(), request.memory_bytes is not None
+    offloads = _offloads(request, limit)
     environment = {"CUDA_VISIBLE_DEVICES": ""} if what_if else {}
-    pool = _pool_bytes(limit, on_cpu=what_if or device_memory.device_name() == "CPU")
+    on_cpu = what_if or device_memory.device_name() == "CPU"
+    pool = _pool_bytes(limit, on_cpu, _host_bytes(request, offloads[-1]))
     # The second process starts early, to load TensorFlow while the first one builds the model.
     with (
         MeasurementProcess(progress, environment) as process,
         MeasurementProcess(progress, environment) as verifier,
     ):
-        offloads = _offloads(request, limit)
         built = None
         while built is None and offloads:
             config = dataclasses.replace(config, offload=offloads[0])
@@ -79,7 +80,9 @@ def measure_plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
             found.costs |= search(process, other).costs
     values = _values(request, task, found, built)
     values |= (
-        _chosen(task, found, proven, built) if proven else _nothing(request, task, found, built)
+        _chosen(request, task, found, proven, built)
+        if proven
+        else _nothing(request, task, found, built)
     )
     return values | {"planning_seconds": round(time.perf_counter() - start, 1)}
 
@@ -110,7 +113,7 @@ def _prove(
     return verified(found, verifier, task)
 
 
-def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
+def _pool_bytes(limit: int | None, on_cpu: bool, host_bytes: int) -> int | None:
     """Return the memory to measure with, in bytes; None for the whole memory of a GPU.
 
     On a CPU, the result exceeds the limit if the machine has enough memory, because measured peaks
@@ -118,7 +121,7 @@ def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
     """
     if limit is None or not on_cpu:
         return limit
-    most = min(device_memory.available_bytes(), device_memory.machine_bytes())
+    most = min(device_memory.available_bytes(), device_memory.machine_bytes()) - host_bytes
     return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.LEAST_BYTES)
 
 
@@ -158,15 +161,34 @@ def _offloads(request: PlanRequest, limit: int | None) -> list[str]:
     allowed = request.config.offload
     if allowed != AUTO:
         return [allowed]
-    parameters = request.inputs.source.encoder.parameters
-    least = {name: sum(_static_bytes(parameters, name).values()) for name in OFFLOAD}
-    return [name for name in OFFLOAD if limit is None or least[name] < limit] or [OFFLOAD[-1]]
+    free = device_memory.available_bytes()
+    if request.config.offload_folder is None:
+        host = {name: _host_bytes(request, name) for name in OFFLOAD}
+    else:
+        host = dict.fromkeys(OFFLOAD, 0)
+    least = {name: sum(_static_bytes(request, name).values()) for name in OFFLOAD}
+    fitting = [name for name in OFFLOAD if limit is None or least[name] < limit]
+    return [name for name in fitting if host[name] <= free] or [OFFLOAD[-1]]
 
 
-def _static_bytes(parameters: int, offload: str) -> dict[str, int]:
+def _static_bytes(request: PlanRequest, offload: str) -> dict[str, int]:
     """Return the estimated memory of the device for weights and the optimizer, in bytes."""
-    parts = {"parameters": 4, "embeddings": 0, "slots": 8, "accumulators": 4}
-    return _on_device({name: size * parameters for name, size in parts.items()}, offload)
+    trained = _trained_parameters(request)
+    weights = 4 * request.inputs.source.encoder.parameters
+    parts = {"embeddings": 0, "slots": 8 * trained, "accumulators": 4 * trained}
+    return {"parameters": weights} | _on_device(parts, offload)
+
+
+def _host_bytes(request: PlanRequest, offload: str) -> int:
+    """Return the estimated memory of the host for what is offloaded, in bytes."""
+    trained = _trained_parameters(request) * request.devices
+    return device_memory.offloaded_bytes(offload, trained)
+
+
+def _trained_parameters(request: PlanRequest) -> int:
+    config = request.config
+    frozen = config.freeze == "embeddings"
+    return request.inputs.source.encoder.trained_parameters(config.train_layers, frozen)
 
 
 def _on_device(static_bytes: dict[str, int], offload: str) -> dict[str, int]:
@@ -224,15 +246,17 @@ def _values(
         "longest": task.longest,
         "largest_windows": task.largest[0],
         "static_bytes": built["static_bytes"],
+        "host_bytes": 0,
         "update_bytes": {str(k): round(c.update_bytes) for k, c in found.costs.items()},
         "example_bytes": {
-            str(k): round(c.example_bytes(task.longest)) for k, c in found.costs.items()
+            k.recompute: round(c.example_bytes(task.longest)) for k, c in found.costs.items()
         },
         "candidates": candidates,
     }
 
 
 def _chosen(
+    request: PlanRequest,
     task: SearchSpace,
     found: SearchResult,
     proven: tuple[Candidate, Measurement],
@@ -244,6 +268,7 @@ def _chosen(
     return {
         **dataclasses.asdict(candidate.plan),
         "static_bytes": _on_device(built["static_bytes"], saving.offload),
+        "host_bytes": _host_bytes(request, saving.offload),
         "peak_memory_bytes": round(max(measurement.peak_bytes, exchange)),
         "examples_per_second": round(rate(candidate), 3),
         "why": _why(candidate, found, task.shared),
@@ -319,7 +344,7 @@ def _nothing(
 def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None) -> dict[str, Any]:
     """Return the result for weights, moments and accumulators that do not fit in memory."""
     parameters = request.inputs.source.encoder.parameters
-    static = _static_bytes(parameters, config.offload)
+    static = _static_bytes(request, config.offload)
     built = {
         "static_bytes": static,
         "parameters": parameters,

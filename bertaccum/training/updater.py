@@ -20,7 +20,11 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
 from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
+from bertaccum.planning.device_memory import (
+    check_host_memory,
+    peak_memory_bytes,
+    reset_peak_memory,
+)
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.task import Task
@@ -61,6 +65,7 @@ class Updater:
         with self._topology.strategy.scope():
             # A run on several replicas always accumulates, so that each replica can run out of
             # memory and recover without the others.
+            self._check_host_memory(self.batch.offload)
             steps = 2 if self.batch.accumulates else 1
             self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
         with tf.device("CPU"):
@@ -183,6 +188,11 @@ class Updater:
             gc.collect()  # The old function is in a reference cycle, and refers to what moved.
         return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)
 
+    def _check_host_memory(self, what: str) -> None:
+        weights = self._model.trainable_variables
+        parameters = sum(v.shape.num_elements() for v in weights) * self._topology.local_replicas
+        check_host_memory(what, parameters, self._config.offload_folder)
+
     def _save_more(self, update: int) -> Saving:
         """Recompute or offload more than before."""
         saving = self.batch.saving.more()
@@ -196,6 +206,7 @@ class Updater:
                 if saving is None
                 else f"run again with `resume` and `offload` {OFFLOAD_ALL}",
             )
+        self._check_host_memory(saving.offload)
         set_recompute(self._model.checkpoint_items["encoder"], saving.recompute == "layer")
         with self._topology.strategy.scope():
             offload(self.optimizer, saving.offload, self._config.offload_folder)

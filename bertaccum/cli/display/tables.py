@@ -153,6 +153,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     parts = ", ".join(
         f"{label} {static[name]}" for name, label in _STATIC.items() if name in static
     )
+    host = format_size(values["host_bytes"])
     count = values["largest_windows"]
     windows = f"{count} windows of " if count > 1 else ""
     examples = [
@@ -164,7 +165,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
         f"{values['model']}: {values['parameters']:,} parameters, {values['precision']}",
         f"{values['device']}, {format_size(values['memory_bytes'])},"
         f" of which {format_size(values['margin_bytes'])} is left free",
-        f"always in use: {parts}",
+        f"always in use: {parts}" + (f"; in host memory: {host}" if values["host_bytes"] else ""),
         "micro-batches: " + ", ".join(examples),
     ]
 
