@@ -70,6 +70,11 @@ def local_component(variable: tf.Variable) -> tf.Variable:
     return variable._get() if hasattr(variable, "_get") else variable
 
 
+def components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
+    """Return a variable's copies on the replicas of this process: `DistributedVariable.values`."""
+    return tuple(getattr(variable, "values", (variable,)))
+
+
 def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> Any:
     """Return the key by which a tf_keras optimizer identifies a variable.
 
@@ -166,12 +171,15 @@ def add_optimizer_variable(optimizer: Any, variable: Any) -> None:
 def replace_adam_moments(optimizer: Any, replace: Callable[[Any], Any]) -> None:
     """Replace Adam's moments by other trackable objects.
 
-    Relies on `_momentums` and `_velocities`, and on `_variables`, which contains them as well.
+    Relies on `_momentums` and `_velocities`, which `build` creates, and on `_variables`, which
+    contains them as well.
 
     Args:
-      optimizer: A tf_keras optimizer of the Adam family that is built.
+      optimizer: A tf_keras optimizer of the Adam family; nothing happens before it is built.
       replace: A function that maps a moment to its replacement.
     """
+    if not hasattr(optimizer, "_momentums"):
+        return
     moments = (*optimizer._momentums, *optimizer._velocities)
     new = {id(moment): replace(moment) for moment in moments}
     optimizer._momentums = [new[id(moment)] for moment in optimizer._momentums]

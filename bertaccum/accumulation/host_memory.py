@@ -24,7 +24,6 @@ import tensorflow as tf
 
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype
-from bertaccum.accumulation.replicas import components
 from bertaccum.errors import RunError, reason
 
 HOST = "/CPU:0"
@@ -54,7 +53,7 @@ class HostTensor(_tf_compat.AutoTrackable):
     def __init__(self, variable: tf.Variable, name: str, folder: str | None = None) -> None:
         super().__init__()
         self.name, self.shape, self.dtype = name, variable.shape, compute_dtype(variable)
-        devices = [component.device for component in components(variable)]
+        devices = [component.device for component in _tf_compat.components(variable)]
         self._devices = tuple(devices)
         self.copies = tuple(HostArray(_zeros(self.shape, self.dtype, folder)) for _ in devices)
 
@@ -62,7 +61,7 @@ class HostTensor(_tf_compat.AutoTrackable):
     def copy_of(variable: tf.Variable, folder: str | None) -> HostTensor:
         """Return the numbers of a variable in host memory."""
         tensor = HostTensor(variable, variable.name, folder)
-        for copy, component in zip(tensor.copies, components(variable), strict=True):
+        for copy, component in zip(tensor.copies, _tf_compat.components(variable), strict=True):
             copy.assign(component.numpy())
         return tensor
 

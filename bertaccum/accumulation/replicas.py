@@ -48,11 +48,6 @@ def here(variable: tf.Variable) -> tf.Variable:
     return _tf_compat.local_component(variable)
 
 
-def components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
-    """Return a variable's copies on the replicas of this process."""
-    return tuple(getattr(variable, "values", (variable,)))
-
-
 def first(value: Any) -> Any:
     """Return the first local replica's component of a value that is the same on all replicas."""
     return tf.distribute.get_strategy().experimental_local_results(value)[0]

@@ -19,6 +19,7 @@ from bertaccum.planning.advice import Situation, Size, remedies
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches
 from bertaccum.planning.measurement import Measurement
 from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.offloading import offloaded_bytes
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.search import (
     MARGIN,
@@ -182,7 +183,7 @@ def _static_bytes(request: PlanRequest, offload: str) -> dict[str, int]:
 def _host_bytes(request: PlanRequest, offload: str) -> int:
     """Return the estimated memory of the host for what is offloaded, in bytes."""
     trained = _trained_parameters(request) * request.devices
-    return device_memory.offloaded_bytes(offload, trained)
+    return offloaded_bytes(offload, trained)
 
 
 def _trained_parameters(request: PlanRequest) -> int:

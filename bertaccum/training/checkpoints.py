@@ -18,9 +18,9 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum import _tf_compat
 from bertaccum.accumulation.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
-from bertaccum.accumulation.replicas import components
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.model_source import RUN_PREFIX
@@ -212,7 +212,7 @@ def _state(
 
 def _parts(kept: tf.Variable | HostTensor) -> Sequence[tf.Variable | HostArray]:
     """Return the copies of the replicas of this process."""
-    return kept.copies if isinstance(kept, HostTensor) else components(kept)
+    return kept.copies if isinstance(kept, HostTensor) else _tf_compat.components(kept)
 
 
 def _restore(part: tf.Variable | HostArray, state: Path, name: str) -> None:

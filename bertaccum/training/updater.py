@@ -21,11 +21,11 @@ from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.device_memory import (
-    check_host_memory,
     peak_memory_bytes,
     reset_peak_memory,
 )
 from bertaccum.planning.learned_limits import remember_out_of_memory
+from bertaccum.planning.offloading import check_host_memory
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory, Updated

@@ -23,6 +23,7 @@ from bertaccum.config import OFFLOAD, TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.errors import RunError
+from bertaccum.planning import offloading
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, offload
@@ -163,6 +164,17 @@ def test_full_disk_is_an_error_of_the_run(tmp_path: Path, monkeypatch: pytest.Mo
         trained(tmp_path, "full", offload="all", offload_folder=str(tmp_path / "reviews"))
     with pytest.raises(RunError, match="missing: cannot be used for offloading"):
         trained(tmp_path, "none", offload="moments", offload_folder=str(tmp_path / "missing"))
+
+
+def test_too_little_host_memory_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_small_task(tmp_path / "reviews", train=24, dev=8)
+    monkeypatch.setattr(offloading, "available_bytes", lambda: 1000)
+    reason = r"`offload` all needs .* of this machine's memory, and .* is free; free memory, or"
+    with pytest.raises(RunError, match=reason):
+        trained(tmp_path, "short", offload="all")
+    trained(tmp_path, "folder", offload="all", offload_folder=str(tmp_path))
 
 
 MEMORY = """
