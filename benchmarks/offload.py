@@ -28,7 +28,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from tools import Results, prepared_yelp, preset_job, run_part, say, table, train_command
 
-from bertaccum.config import OFFLOAD, TrainConfig
+from bertaccum.config import TrainConfig
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess

@@ -13,6 +13,7 @@ from functools import partial
 
 from bertaccum.errors import ConfigError
 from bertaccum.metrics import METRICS
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.settings import (
     AUTO,
     Options,
@@ -34,8 +35,6 @@ FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
 FREEZE = ("none", "embeddings")
-# Each keeps less on the device than the one before.
-OFFLOAD = (OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL) = ("none", "moments", "all")
 CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 DROPOUT_STREAMS = ("example", "micro-batch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bertaccum.config import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
+from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.memory_cost import MemoryCost
 from bertaccum.sizes import format_size

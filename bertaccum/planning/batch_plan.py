@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bertaccum.config import OFFLOAD, OFFLOAD_ALL, OFFLOAD_NONE
 from bertaccum.errors import RunError
+from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_NONE
 
 
 class Saving(NamedTuple):

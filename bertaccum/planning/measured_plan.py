@@ -13,7 +13,8 @@ from typing import Any
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
-from bertaccum.config import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS, TrainConfig
+from bertaccum.config import TrainConfig
+from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches

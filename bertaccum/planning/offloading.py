@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bertaccum.config import OFFLOAD_ALL, OFFLOAD_MOMENTS
 from bertaccum.errors import RunError
+from bertaccum.offload_names import OFFLOAD_ALL, OFFLOAD_MOMENTS
 from bertaccum.planning.device_memory import available_bytes
 from bertaccum.sizes import format_size
 

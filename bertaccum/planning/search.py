@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertaccum.config import OFFLOAD_ALL
 from bertaccum.data.window_cuts import make_cut
+from bertaccum.offload_names import OFFLOAD_ALL
 from bertaccum.planning.batch_plan import BatchPlan, Saving, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape, StepMeasurer
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost

@@ -12,7 +12,8 @@ from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.config import ADAMW, BERT_ADAMW, OFFLOAD_ALL, OFFLOAD_MOMENTS, TrainConfig
+from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
+from bertaccum.offload_names import OFFLOAD_ALL, OFFLOAD_MOMENTS
 
 # Variables whose names contain one of these strings are exempt from weight decay.
 NO_DECAY = ("bias", "layer_norm")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.tokenization_options import tokenization_of
-from bertaccum.config import OFFLOAD, TrainConfig
+from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.tokenizing import open_store
@@ -20,6 +20,7 @@ from bertaccum.distribution.exchange import exchange, told_by_chief
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import ConfigError, InputError, RunError
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.planning.batch_plan import PlanResult, Saving, largest_share, make_plan
 from bertaccum.planning.device_memory import announce_limit, claim_memory
 from bertaccum.planning.plan_request import PlanRequest

@@ -12,13 +12,13 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.encoder import set_recompute
-from bertaccum.config import OFFLOAD_ALL
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
+from bertaccum.offload_names import OFFLOAD_ALL
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.device_memory import (
     peak_memory_bytes,

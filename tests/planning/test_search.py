@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bertaccum.config import OFFLOAD
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.planning.batch_plan import Saving, even_micro_batches, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape
 from bertaccum.planning.search import MARGIN, SearchSpace, search, verified

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.config import OFFLOAD, TrainConfig
+from bertaccum.config import TrainConfig
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.training.recipe import make_optimizer, make_schedule
 
 UPDATES, WINDOW, PARTS = 14, 6, (2, 3, 1)

@@ -19,10 +19,11 @@ from test_step import CONFIG, TINY
 from bertaccum import api
 from bertaccum.accumulation import host_memory
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import OFFLOAD, TrainConfig
+from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.errors import RunError
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.planning import offloading
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.initial_model import build_model
