@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py --shared ../shared      # 8 minutes
 
-`prediction` compares the memory model of `bertaccum plan` with the GPU's allocator. `accumulation`, `matmul` and `padding` are those of
-benchmarks/speed.py; `padding` is skipped without the shared data. Writes gpu.json and prints
-Markdown tables. `--on-cpu` tests the benchmark itself on a machine without a GPU, where host and
-device share one memory.
+`prediction` compares the memory model of `bertaccum plan` with the GPU's allocator. `accumulation`,
+`matmul` and `padding` are those of benchmarks/speed.py; `padding` is skipped without the shared
+data. Writes gpu.json and prints Markdown tables. `--on-cpu` tests the benchmark itself on a machine
+without a GPU. benchmarks/offload.py measures offloading, on a GPU as well.
 """
 
 from __future__ import annotations

@@ -263,10 +263,10 @@ class StepConfig(Options):
     )
     offload: str = setting(
         AUTO,
-        "What is kept in host memory instead of the device's memory; it does not change the"
-        " results. moments: AdamW's moments, and the CPU computes the optimizer step; all: the"
-        " gradient accumulators as well, in float32; auto: the planner chooses if `micro_batch` is"
-        " auto, else none.",
+        "Parts of the training state to keep in host memory instead of the device's memory; this"
+        " does not change the results. moments: AdamW's moments, and the CPU computes the optimizer"
+        " step; all: the gradient accumulators as well, in float32; auto: the planner chooses if"
+        " `micro_batch` is auto, else none.",
         group=MEMORY,
         choices=(*OFFLOAD, AUTO),
         free=True,

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bertaccum.accumulation.host_memory import Array, HostArray, in_parts, on_host, pieces
+from bertaccum.accumulation.host_memory import (
+    Array,
+    HostArray,
+    Piece,
+    in_parts,
+    on_host,
+    pieces,
+)
 
 
 @dataclass(frozen=True)
@@ -53,23 +61,23 @@ class HostUpdate:
         scalars = [rate, tf.ones_like(rate) if factor is None else factor]
         done: list[tf.Operation] = []
         parts = pieces(self.variable.shape, self.variable.dtype)
-        for start, end in parts:
-            rows = slice(start, end) if self.variable.shape.rank else ...
+        for piece in parts:
             with tf.control_dependencies(done):
-                step = self._step(rows, scalars, constants)
+                step = self._step(piece, scalars, constants)
             with tf.control_dependencies([step]), tf.device(self.variable.device):
-                if len(parts) == 1:
+                if piece is ...:
                     done = [_subtract(self.variable, step, decay)]
                 else:
-                    done = [_subtract_rows(self.variable, tf.range(start, end), step, decay)]
+                    rows = tf.range(piece.start, piece.stop)
+                    done = [_subtract_rows(self.variable, rows, step, decay)]
         if len(parts) > 1:
             # TensorFlow copies a variable whose rows were changed whenever it is read.
             with tf.control_dependencies(done):
                 return tf.raw_ops.DisableCopyOnRead(resource=self.variable.handle)
         return done[0]
 
-    def _step(self, rows: Any, scalars: list[tf.Tensor], constants: tuple[Any, ...]) -> tf.Tensor:
-        """Update some rows of the moments, and return the step of these rows of the variable."""
+    def _step(self, rows: Piece, scalars: list[tf.Tensor], constants: Sequence[Any]) -> tf.Tensor:
+        """Update a piece of the moments, and return the step of this piece of the variable."""
         own = self.first.values[rows], self.second.values[rows]
         dtype = self.variable.dtype
         if isinstance(self.gradient, HostArray):

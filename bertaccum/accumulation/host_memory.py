@@ -32,6 +32,8 @@ _PIECE_BYTES = 16 * 2**20
 # Arrays are processed in parts that fit in a processor's cache.
 _PART = 2**17
 Array: TypeAlias = np.ndarray[Any, Any]
+# Some rows of an array, or `...` for the whole array.
+Piece: TypeAlias = Any
 
 
 class HostTensor(_tf_compat.AutoTrackable):
@@ -109,17 +111,17 @@ class HostArray:
         """Return the numbers without copying them; for use outside of graphs."""
         return tf.experimental.dlpack.from_dlpack(self.values.__dlpack__())
 
-    def rows(self, start: int, end: int) -> tf.Tensor:
-        """Return some rows as a tensor."""
-        values = on_host(lambda: self.values[start:end], [], self.dtype)
-        values.set_shape([end - start, *self.shape[1:]])
+    def read(self, piece: Piece) -> tf.Tensor:
+        """Return a piece as a tensor."""
+        values = on_host(lambda: self.values[piece], [], self.dtype)
+        values.set_shape(self.values[piece].shape)
         return values
 
-    def assign_rows(self, start: int, end: int, values: tf.Tensor) -> Any:
-        """Change some rows; return the operation."""
+    def write(self, piece: Piece, values: tf.Tensor) -> Any:
+        """Change a piece; return the operation."""
 
         def assign(values: Array) -> None:
-            self.values[start:end] = values
+            self.values[piece] = values
 
         return on_host(assign, [values])
 
@@ -127,8 +129,7 @@ class HostArray:
 def _as_tensor(
     array: HostArray, dtype: tf.DType | None = None, name: str | None = None, as_ref: bool = False
 ) -> tf.Tensor:
-    tensor = on_host(lambda: array.values, [], array.dtype)
-    tensor.set_shape(array.shape)
+    tensor = array.read(...)
     return tensor if dtype is None else tf.cast(tensor, dtype)
 
 
@@ -141,7 +142,7 @@ def on_host(function: Callable[..., Any], inputs: Sequence[tf.Tensor], dtype: An
     Args:
       function: Function that gets the inputs as arrays.
       inputs: Tensors on any device.
-      dtype: Dtype of the result; by default there is none.
+      dtype: Dtype of the result, or an empty tuple if the function returns nothing.
 
     Returns:
       The result as a tensor, or an operation.
@@ -152,8 +153,12 @@ def on_host(function: Callable[..., Any], inputs: Sequence[tf.Tensor], dtype: An
 
 @tf.experimental.dispatch_for_api(tf.math.is_finite, {"x": HostArray})
 def _is_finite(x: HostArray, name: str | None = None) -> tf.Tensor:
-    """Return whether all numbers are finite: a `LossScaleOptimizer` asks, which needs no copy."""
-    return tf.math.is_finite(square_sum([x]))
+    """Return whether all numbers are finite, a bool scalar; a `LossScaleOptimizer` calls this."""
+
+    def of(values: Array) -> bool:
+        return bool(np.isfinite(values).all())
+
+    return on_host(lambda: np.bool_(all(in_parts(of, x.values))), [], tf.bool)
 
 
 def square_sum(arrays: Sequence[HostArray]) -> tf.Tensor:
@@ -183,11 +188,11 @@ def sum_over_replicas(arrays: Sequence[HostArray], after: tf.Tensor) -> tf.Tenso
     context = tf.distribute.get_replica_context()
     done = [after]
     for array in arrays:
-        for start, end in pieces(array.shape, array.dtype):
+        for piece in pieces(array.shape, array.dtype):
             with tf.control_dependencies(done):
-                own = array.rows(start, end)
+                own = array.read(piece)
             total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(own))
-            done = [array.assign_rows(start, end, total)]
+            done = [array.write(piece, total)]
     with tf.control_dependencies(done):
         return tf.identity(after)
 
@@ -202,11 +207,12 @@ def fill_with_zeros(arrays: Sequence[HostArray]) -> Any:
     return on_host(fill, [])
 
 
-def pieces(shape: tf.TensorShape, dtype: tf.DType) -> list[tuple[int, int]]:
-    """Return the first row and the end of each piece of a tensor; a scalar has one row."""
-    rows = shape[0] if shape.rank else 1
+def pieces(shape: tf.TensorShape, dtype: tf.DType) -> list[Piece]:
+    """Return slices of rows, each of at most `_PIECE_BYTES` bytes; the whole of a small tensor."""
+    if not shape.rank or shape.num_elements() * dtype.size <= _PIECE_BYTES:
+        return [...]
     size = max(_PIECE_BYTES // (dtype.size * math.prod(shape[1:])), 1)
-    return [(start, min(start + size, rows)) for start in range(0, rows, size)]
+    return [slice(start, min(start + size, shape[0])) for start in range(0, shape[0], size)]
 
 
 def in_parts(function: Callable[..., Any], *arrays: Array) -> list[Any]:

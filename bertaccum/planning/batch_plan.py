@@ -12,7 +12,7 @@ from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_NONE
 
 
 class Saving(NamedTuple):
-    """What a plan does to save memory of the device; it does not change the updates.
+    """A way to save memory of the device, which does not change the updates.
 
     Args:
       recompute: Recomputation of the encoder layers' activations, "none" or "layer".
@@ -69,15 +69,15 @@ class BatchPlan:
 
     @property
     def saving(self) -> Saving:
-        """What the plan does to save memory."""
+        """The way in which the plan saves memory."""
         return Saving(self.recompute, self.offload)
 
     @property
     def accumulates(self) -> bool:
-        """Whether a replica's share of a window needs accumulators.
+        """Whether a replica's share of a window uses accumulators.
 
-        A single micro-batch needs none. On the host, however, they take no memory of the device,
-        and the gradients of all variables would.
+        A single micro-batch does not need them. However, its gradients would all be on the device
+        at the same time, and accumulators on the host are not.
         """
         return self.accumulation_steps > 1 or self.replicas > 1 or self.offload == OFFLOAD_ALL
 
