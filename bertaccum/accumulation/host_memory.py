@@ -151,16 +151,6 @@ def on_host(function: Callable[..., Any], inputs: Sequence[tf.Tensor], dtype: An
         return tf.numpy_function(function, inputs, dtype or [])
 
 
-@tf.experimental.dispatch_for_api(tf.math.is_finite, {"x": HostArray})
-def _is_finite(x: HostArray, name: str | None = None) -> tf.Tensor:
-    """Return whether all numbers are finite, a bool scalar; a `LossScaleOptimizer` calls this."""
-
-    def of(values: Array) -> bool:
-        return bool(np.isfinite(values).all())
-
-    return on_host(lambda: np.bool_(all(in_parts(of, x.values))), [], tf.bool)
-
-
 def square_sum(arrays: Sequence[HostArray]) -> tf.Tensor:
     """Return the sum of the squares of all numbers, a float64 scalar."""
 
