@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -182,10 +183,13 @@ def test_least_is_offloaded_that_makes_a_plan_fit(limit: float, offload: str) ->
 
 def test_accumulators_on_the_host_are_used_for_the_whole_window_too() -> None:
     device = Device(memory=1e9, example=0.01)
-    found = search(device, task(250.0, savings=[Saving("none", "all")]))
-    assert found.candidates[-1].plan.accumulation_steps == 1
-    assert found.candidates[-1].predicted_peak_bytes == device.update - MOVED["all"]
-    assert verified(found, device, task(250.0)) is not None
+    wanted = task(250.0, savings=[Saving("none", "all")], sizes=[32])
+    found = search(device, wanted)
+    assert found.best_first()[0].plan.accumulation_steps == 1
+    requests: list[MeasurementRequest] = []
+    verifier = SimpleNamespace(run=lambda request: requests.append(request) or device.run(request))
+    assert verified(found, verifier, wanted) is not None
+    assert requests[-1].accumulate
 
 
 def test_size_that_ran_out_of_memory_does_not_fit() -> None:
