@@ -56,7 +56,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         """
         if self._host:
             return
-        _tf_compat.replace_adam_moments(self, lambda m: HostTensor.copy_of(m, folder))
+        _tf_compat.replace_adam_moments(self, lambda m: HostTensor.moved(m, folder))
         self._host, self._host_folder = True, folder
 
     def add_variable_from_reference(

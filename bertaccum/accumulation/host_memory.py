@@ -60,11 +60,12 @@ class HostTensor(_tf_compat.AutoTrackable):
         self.copies = tuple(HostArray(_zeros(self.shape, self.dtype, folder)) for _ in devices)
 
     @staticmethod
-    def copy_of(variable: tf.Variable, folder: str | None) -> HostTensor:
-        """Return the numbers of a variable in host memory."""
+    def moved(variable: tf.Variable, folder: str | None) -> HostTensor:
+        """Return the numbers of a variable in host memory, and free its memory on the device."""
         tensor = HostTensor(variable, variable.name, folder)
         for copy, component in zip(tensor.copies, _tf_compat.components(variable), strict=True):
             copy.assign(component.numpy())
+        free(variable)
         return tensor
 
     def on(self, device: str) -> HostArray:
@@ -195,6 +196,16 @@ def fill_with_zeros(arrays: Sequence[HostArray]) -> Any:
             in_parts(lambda values: values.fill(0), array.values)
 
     return on_host(fill, [])
+
+
+def free(variable: tf.Variable) -> None:
+    """Free a variable's memory, even if graphs refer to it; the variable cannot be used again.
+
+    TensorFlow never frees graphs with custom gradients, nor the variables that they use.
+    """
+    for component in _tf_compat.components(variable):
+        nothing = tf.zeros([0], component.dtype)
+        tf.raw_ops.AssignVariableOp(resource=component.handle, value=nothing)
 
 
 def pieces(shape: tf.TensorShape, dtype: tf.DType) -> list[Piece]:

@@ -31,6 +31,10 @@ class Saving(NamedTuple):
         """Return the next way to save memory, which takes more time; None after the last one."""
         if self.recompute == "none":
             return self._replace(recompute="layer")
+        return self.offloading_more()
+
+    def offloading_more(self) -> Saving | None:
+        """Return the way to save memory that offloads the next part; None after the last one."""
         left = OFFLOAD[OFFLOAD.index(self.offload) + 1 :]
         return self._replace(offload=left[0]) if left else None
 

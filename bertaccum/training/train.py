@@ -275,8 +275,14 @@ def _prepare(
     plan = RunPlan(config, request, planned, topology.replicas, len(train_store))
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
-    with topology.strategy.scope():
-        model = build_model(config, inputs.source, inputs.outputs, inputs.head)
+    try:
+        with topology.strategy.scope():
+            model = build_model(config, inputs.source, inputs.outputs, inputs.head)
+    except tf.errors.ResourceExhaustedError:
+        raise RunError(
+            "the model does not fit in memory",
+            "raise `memory_limit` or choose a smaller `model`",
+        ) from None
     stores = weighted(train_store, config, inputs), dev_store
     return Run(task, plan, model, stores, topology, watch, folder, stopping, progress)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, make_cut
@@ -62,12 +65,7 @@ class Updater:
         self._model, self._store = model, store
         self._topology, self._watch = topology, watch
         self.batch = plan.first_batch
-        with self._topology.strategy.scope():
-            # A run on several replicas always accumulates, so that each replica can run out of
-            # memory and recover without the others.
-            self._check_host_memory(self.batch.offload)
-            steps = 2 if self.batch.accumulates else 1
-            self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
+        self.optimizer = self._make_optimizer()
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
         self._update = self._make_update()
@@ -133,6 +131,28 @@ class Updater:
         rows, precision = by_length(self._store, rows), self._config.precision
         return NotFiniteError(update, in_a_row, rows, windows, losses, precision)
 
+    def _make_optimizer(self) -> AccumulatingOptimizer:
+        """Return an optimizer with its state; offload more if this does not fit in memory."""
+        while True:
+            offload = self.batch.offload
+            self._check_host_memory(offload)
+            config = dataclasses.replace(self._config, offload=offload)
+            with suppress(tf.errors.ResourceExhaustedError), self._topology.strategy.scope():
+                steps = 2 if self.batch.accumulates else 1
+                optimizer = make_optimizer(config, self._plan.scheduled_updates, steps)
+                optimizer.build(self._model.trainable_variables)
+                return optimizer
+            gc.collect()
+            saving = self.batch.saving.offloading_more()
+            if saving is None or self._topology.workers > 1:
+                raise RunError(
+                    "the optimizer's state does not fit in memory",
+                    "raise `memory_limit` or choose a smaller `model`"
+                    if saving is None
+                    else f"set `offload` {saving.offload}, or raise `memory_limit`",
+                )
+            self.batch = self._plan.batch(self.batch.micro_batch, saving)
+
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """Return a function that runs one update, given the shares of this worker's replicas."""
         config, topology = self._config, self._topology
@@ -175,7 +195,8 @@ class Updater:
         if self.optimizer.half_updated.numpy():
             raise RunError(
                 f"out of memory while update {update} was being applied",
-                "lower `micro_batch` or raise `memory_limit`, then run again with `resume`",
+                "lower `micro_batch`, `offload` more or raise `memory_limit`, then run again with"
+                " `resume`",
             )
         with self._topology.strategy.scope():
             self.optimizer.drop()
@@ -185,7 +206,6 @@ class Updater:
         self.batch = self._plan.batch(max(before.micro_batch // 2, 1), saving)
         if saving != before.saving or not before.accumulates:
             self._update = self._make_update()
-            gc.collect()  # The old function is in a reference cycle, and refers to what moved.
         return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)
 
     def _check_host_memory(self, what: str) -> None:
