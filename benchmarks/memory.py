@@ -34,7 +34,7 @@ from bertaccum.bert.model_finder import find_model
 from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.window_cuts import make_cut
-from bertaccum.planning.batch_plan import even_micro_batches
+from bertaccum.planning.batch_plan import Saving, even_micro_batches
 from bertaccum.planning.measured_plan import measurement_job
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
@@ -52,11 +52,15 @@ TARGET = 32
 
 # --- Runs under a limit ---------------------------------------------------------------
 
-# Preset, length, limit. 1900 MiB is slightly more than BERT-Base needs at least.
+# Preset, length, limit.
 RUNS = [
+    ("bert-small", 128, "200MiB"),
     ("bert-small", 128, "560MiB"),
-    ("bert-base", 512, "4GiB"),
+    ("bert-base", 512, "560MiB"),
     ("bert-base", 512, "1900MiB"),
+    ("bert-base", 512, "4GiB"),
+    ("bert-large", 512, "1536MiB"),
+    ("bert-large", 512, "3584MiB"),
     ("bert-large", 512, "7GiB"),
 ]
 
@@ -88,6 +92,7 @@ def limit_row(r: dict[str, Any]) -> list[str]:
     if "error" in r:
         return [name, r["limit"], "", r["error"], "", ""]
     how = f"{r['micro_batch']}" + (", recomputed" if r["recompute"] == "layer" else "")
+    how += f", offload {r['offload']}" if r["offload"] != "none" else ""
     sizes = [format_size(r["floor"]), format_size(r["peak_memory_bytes"])]
     return [name, r["limit"], *sizes, how, f"{r['examples_per_second']:.2f}"]
 
@@ -113,10 +118,11 @@ def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
             max_seq_length=length,
             memory_limit=limit,
             target_batch=TARGET,
+            offload="none",
         )
         tsvs = [data / "train.tsv", data / "dev.tsv"]
         task, source = make_task(read_labels(data)), find_model(config, silent)
-        inputs = read_inputs(source, task, tsvs, config.max_seq_length)
+        inputs = read_inputs(source, task, tsvs, config)
         request = PlanRequest(config, inputs)
         values = make_report(request, silent, fresh=True).values
         rates = brute_force(request, values)
@@ -154,7 +160,7 @@ def shown(way: list[Any]) -> str:
 
 
 def brute_force(request: PlanRequest, values: dict[str, Any]) -> dict[tuple[int, str], float]:
-    """Return examples per second of each plan that fits.
+    """Return examples per second of each plan that fits without offloading.
 
     The plans take turns at whole windows, and the result is the median over windows.
     """
@@ -238,16 +244,16 @@ def predicted(
         task = SearchSpace(
             target_batch=TARGET,
             sizes=even_micro_batches(TARGET),
-            recompute=["none"],
-            longest=length,
-            windows=[[length] * TARGET],
+            savings=[],
+            largest=(1, length),
+            windows=[[(1, length)] * TARGET],
             limit_bytes=1e18,
-            resting_bytes=built["resting_bytes"],
             accumulator_bytes=built["static_bytes"]["accumulators"],
             speed_seconds=0.0,
         )
         for kind in ("none", "layer"):
-            cost = search(worker, dataclasses.replace(task, recompute=[kind])).costs[kind]
+            saving = Saving(kind)
+            cost = search(worker, dataclasses.replace(task, savings=[saving])).costs[saving]
             example_seconds = 0.0
             for size in HELD_OUT:
                 expected = cost.peak_bytes(size, length)

@@ -99,7 +99,7 @@ def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:
     """Return the job of a measurement process: a preset with two classes and no data."""
     source = ModelSource(preset, PRESET_CONFIGS[preset], None, None)
-    inputs = read_inputs(source, TASK, [], config.max_seq_length)
+    inputs = read_inputs(source, TASK, [], config)
     request = PlanRequest(config, inputs)
     return measurement_job(request, config, limit, steps)
 

@@ -70,6 +70,11 @@ def local_component(variable: tf.Variable) -> tf.Variable:
     return variable._get() if hasattr(variable, "_get") else variable
 
 
+def components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
+    """Return a variable's copies on the replicas of this process: `DistributedVariable.values`."""
+    return tuple(getattr(variable, "values", (variable,)))
+
+
 def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable) -> Any:
     """Return the key by which a tf_keras optimizer identifies a variable.
 
@@ -120,9 +125,10 @@ def track(owner: Any, name: str, value: Any) -> Any:
     """Add an object to the checkpoints of its owner, and return it.
 
     Relies on `_track_trackable`, which does not set an attribute. If a checkpoint that contains
-    this name was already loaded, the object receives its values immediately.
+    this name was already loaded, the object receives its values immediately. An object of the same
+    name is replaced.
     """
-    owner._track_trackable(value, name)
+    owner._track_trackable(value, name, overwrite=True)
     return value
 
 
@@ -157,14 +163,28 @@ def adam_moments(optimizer: Any, variable: tf.Variable) -> tuple[tf.Variable, tf
     return optimizer._momentums[index], optimizer._velocities[index]
 
 
-def add_variable_on_present_device(optimizer: Any, *args: Any, **kwargs: Any) -> tf.Variable:
-    """Create an optimizer variable on the current device and return it.
+def add_optimizer_variable(optimizer: Any, variable: Any) -> None:
+    """Add a variable or other trackable object to `Optimizer._variables`, and so to checkpoints."""
+    optimizer._variables.append(variable)
 
-    `Optimizer.add_variable_from_reference` uses the device of the model's variable instead.
-    This function therefore calls the method of that name in the private base class.
+
+def replace_adam_moments(optimizer: Any, replace: Callable[[Any], Any]) -> None:
+    """Replace Adam's moments by other trackable objects.
+
+    Relies on `_momentums` and `_velocities`, which `build` creates, and on `_variables`, which
+    contains them as well.
+
+    Args:
+      optimizer: A tf_keras optimizer of the Adam family; nothing happens before it is built.
+      replace: A function that maps a moment to its replacement.
     """
-    base: Any = super(tf_keras.optimizers.Optimizer, optimizer)
-    return base.add_variable_from_reference(*args, **kwargs)
+    if not hasattr(optimizer, "_momentums"):
+        return
+    moments = (*optimizer._momentums, *optimizer._velocities)
+    new = {id(moment): replace(moment) for moment in moments}
+    optimizer._momentums = [new[id(moment)] for moment in optimizer._momentums]
+    optimizer._velocities = [new[id(moment)] for moment in optimizer._velocities]
+    optimizer._variables = [new.get(id(v), v) for v in optimizer._variables]
 
 
 def legacy_name(optimizer: Any) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 
 from bertaccum.errors import ConfigError
 from bertaccum.metrics import METRICS
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.settings import (
     AUTO,
     Options,
@@ -33,6 +34,7 @@ SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
 FORMATS = ("savedmodel", "huggingface")
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
+FREEZE = ("none", "embeddings")
 CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 DROPOUT_STREAMS = ("example", "micro-batch")
@@ -201,6 +203,20 @@ class StepConfig(Options):
         group=MODEL,
         choices=DROPOUT_STREAMS,
     )
+    train_layers: int | None = setting(
+        None,
+        "Train only the last N layers of the encoder, the pooler and the head; the other weights"
+        " keep their initial values and need no gradients, moments or accumulators. [default: all]",
+        group=MODEL,
+        minimum=0,
+    )
+    freeze: str = setting(
+        FREEZE[0],
+        "embeddings: the embeddings keep their initial values, too; none: they are trained, unless"
+        " `train_layers` is set.",
+        group=MODEL,
+        choices=FREEZE,
+    )
     target_batch: int = setting(
         32, "Number of examples per optimizer update.", group=MEMORY, minimum=1
     )
@@ -245,11 +261,23 @@ class StepConfig(Options):
         group=MEMORY,
         choices=ACCUMULATOR_DTYPES,
     )
-    offload_optimizer: bool = setting(
-        False,
-        "Keep AdamW's moments in host memory and run AdamW on the CPU.",
+    offload: str = setting(
+        AUTO,
+        "Parts of the training state to keep in host memory instead of the device's memory; this"
+        " does not change the results. moments: AdamW's moments, and the CPU computes the optimizer"
+        " step; all: the gradient accumulators as well, in float32; auto: the planner chooses if"
+        " `micro_batch` is auto, else none.",
+        group=MEMORY,
+        choices=(*OFFLOAD, AUTO),
+        free=True,
+    )
+    offload_folder: str | None = setting(
+        None,
+        "Folder for the files that contain what is offloaded, for machines with little memory."
+        " [default: none, use memory]",
         group=MEMORY,
         free=True,
+        path=True,
     )
 
     @property

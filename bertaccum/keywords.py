@@ -59,9 +59,12 @@ class StepOptions(TypedDict, total=False):
     dropout: float
     dropout_stream: str
     precision: str
+    train_layers: int | None
+    freeze: str
     recompute: str
     accumulator_dtype: str
-    offload_optimizer: bool
+    offload: str
+    offload_folder: str | None
     keep_head: bool
     memory_limit: str | None
 

@@ -24,6 +24,7 @@ LOWEST = {
         "bertaccum.stopping",
     ),
     "bertaccum.prepare_config",
+    "bertaccum.offload_names",
     "bertaccum.task_names",
     "bertaccum.version",
 }

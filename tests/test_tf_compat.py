@@ -242,13 +242,42 @@ def test_adam_moments_and_weight_decay_exclusions_are_found() -> None:
         np.testing.assert_allclose(float(second), 0.001 * gradient**2, rtol=1e-4)
 
 
-def test_optimizer_variable_is_created_on_the_current_device() -> None:
-    sgd, variable = tf_keras.optimizers.SGD(), tf.Variable(1.0)
-    with tf.device("CPU:0"):
-        made = _tf_compat.add_variable_on_present_device(sgd, variable, "m")
-    assert made.device.endswith("CPU:0") and any(made is v for v in sgd.variables)
-    source = inspect.getsource(tf_keras.optimizers.Optimizer.add_variable_from_reference)
-    assert "colocate_vars_with" in source  # The public method ignores the current device.
+def test_adam_moments_are_replaced_where_keras_and_checkpoints_find_them() -> None:
+    variables = [tf.Variable(1.0, name="kernel"), tf.Variable([1.0], name="bias")]
+    adamw = tf_keras.optimizers.AdamW()
+    _tf_compat.replace_adam_moments(adamw, lambda moment: moment)
+    adamw.build(variables)
+    before = adamw.variables
+    new = {}
+
+    def replace(moment: tf.Variable) -> tf.Module:
+        new[moment.name] = tf.Module()
+        return new[moment.name]
+
+    _tf_compat.replace_adam_moments(adamw, replace)
+    for variable in variables:
+        moments = _tf_compat.adam_moments(adamw, variable)
+        assert moments == tuple(new[f"{kind}/{variable.name}"] for kind in "mv")
+    wanted = [new.get(variable.name, variable) for variable in before]
+    assert all(one is other for one, other in zip(adamw.variables, wanted, strict=True))
+    checkpoint = tf.train.Checkpoint(o=adamw)
+    found = tf.train.TrackableView(checkpoint).descendants()
+    assert all(any(module is part for part in found) for module in new.values())
+
+
+def test_added_optimizer_variable_is_counted() -> None:
+    sgd, added = tf_keras.optimizers.SGD(), tf.Variable(1.0)
+    _tf_compat.add_optimizer_variable(sgd, added)
+    assert sgd.variables[-1] is added
+
+
+def test_components_are_those_of_all_replicas() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    assert _tf_compat.components(variable) == variable.values
+    plain = tf.Variable(1.0)
+    assert _tf_compat.components(plain) == (plain,)
 
 
 def test_legacy_optimizers_are_built_and_read() -> None:

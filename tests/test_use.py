@@ -231,6 +231,7 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
     assert shown["resolved"] == {
         "precision": "float32",
         "recompute": "none",
+        "offload": "none",
         "task": "classification",
         "best_by": "accuracy",
     }

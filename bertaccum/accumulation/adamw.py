@@ -1,17 +1,17 @@
-"""AdamW optimizers that update one variable at a time, to save memory."""
+"""An AdamW optimizer that updates one variable at a time, to save memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-
-_HOST = "/CPU:0"
+from bertaccum.accumulation.host_adam import HostUpdate
+from bertaccum.accumulation.host_memory import HostTensor
 
 
 class InPlaceAdamW(tf_keras.optimizers.AdamW):
@@ -40,8 +40,34 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **(kwargs | {"jit_compile": False}))
         self.bias_correction = bias_correction
+        self._host = False  # Whether the moments are in host memory.
+        self._host_folder: str | None = None
         # The last operation on each device, for which the update of the next variable waits.
         self._last: dict[str, tf.Operation] = {}
+
+    def offload_moments(self, folder: str | None = None) -> None:
+        """Keep the moments in host memory from now on, where each step is then computed.
+
+        Args:
+          folder: Folder for files that contain the moments, or None to use memory.
+
+        Raises:
+          RunError: The folder cannot be used, or its disk is full.
+        """
+        if self._host:
+            return
+        _tf_compat.replace_adam_moments(self, lambda m: HostTensor.moved(m, folder))
+        self._host, self._host_folder = True, folder
+
+    def add_variable_from_reference(
+        self, model_variable: tf.Variable, variable_name: str, *args: Any, **kwargs: Any
+    ) -> tf.Variable | HostTensor:
+        if self._host:
+            name = f"{variable_name}/{model_variable.name}"
+            moment = HostTensor(model_variable, name, self._host_folder)
+            _tf_compat.add_optimizer_variable(self, moment)
+            return moment
+        return super().add_variable_from_reference(model_variable, variable_name, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"bias_correction": self.bias_correction}
@@ -62,51 +88,60 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         """
         self._last = {}
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+    def update_step(self, gradient: Any, variable: tf.Variable) -> None:
         """Decay and update one variable.
 
         Args:
-          gradient: A dense tensor or variable of any float dtype, with the variable's shape.
+          gradient: A dense tensor or variable of any float dtype, or a `HostArray`, with the
+            variable's shape.
           variable: The variable to update.
         """
-        device = variable.device
-        before = [self._last[device]] if device in self._last else []
-        learning_rate = tf.cast(self.learning_rate, variable.dtype)
-        if _tf_compat.use_weight_decay(self, variable):
-            with tf.control_dependencies(before):
-                before = [self._decay(variable, learning_rate)]
-        # Reading a sum that received IndexedSlices copies it, so each sum waits for its turn.
-        with tf.control_dependencies(before), self._where_steps_are_made():
-            gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
-            if self._factor is not None:
-                gradient = gradient * tf.cast(self._factor, variable.dtype)
-            self._last[device] = self._apply_adam(gradient, variable, learning_rate)
-
-    def _where_steps_are_made(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def _decay(self, variable: tf.Variable, learning_rate: tf.Tensor) -> tf.Operation:
-        rate = learning_rate * tf.cast(self.weight_decay, variable.dtype)
-        return variable.assign_sub(variable.read_value() * rate, read_value=False)
-
-    def _apply_adam(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
-    ) -> tf.Operation:
+        device, dtype = variable.device, variable.dtype
         first, second = _tf_compat.adam_moments(self, variable)
+        learning_rate = tf.cast(self.learning_rate, dtype)
+        decay, factor = None, None if self._factor is None else tf.cast(self._factor, dtype)
+        if _tf_compat.use_weight_decay(self, variable):
+            decay = learning_rate * tf.cast(self.weight_decay, dtype)
+        with tf.control_dependencies([self._last[device]] if device in self._last else []):
+            if isinstance(first, HostTensor):
+                update = HostUpdate(variable, gradient, first.on(device), second.on(device))
+                beta1_power, beta2_power = self._powers(dtype)
+                rate = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
+                betas = self.beta_1, self.beta_2
+                last = update.run(factor, rate, decay, betas, self.epsilon)
+            else:
+                last = self._update_on_device(variable, gradient, (first, second), factor, decay)
+        self._last[device] = last
+
+    def _update_on_device(
+        self,
+        variable: tf.Variable,
+        gradient: Any,
+        moments: tuple[tf.Variable, tf.Variable],
+        factor: tf.Tensor | None,
+        decay: tf.Tensor | None,
+    ) -> tf.Operation:
+        decayed = []
+        if decay is not None:
+            decayed = [variable.assign_sub(variable.read_value() * decay, read_value=False)]
+        first, second = moments
         dtype = variable.dtype
         beta1_power, beta2_power = self._powers(dtype)
-        return tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=first.handle,
-            v=second.handle,
-            beta1_power=beta1_power,
-            beta2_power=beta2_power,
-            lr=learning_rate,
-            beta1=tf.constant(self.beta_1, dtype),
-            beta2=tf.constant(self.beta_2, dtype),
-            epsilon=tf.constant(self.epsilon, dtype),
-            grad=gradient,
-        )
+        # Reading a sum that received IndexedSlices copies it, so each sum waits for its turn.
+        with tf.control_dependencies(decayed):
+            gradient = tf.cast(tf.convert_to_tensor(gradient), dtype)
+            return tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=first.handle,
+                v=second.handle,
+                beta1_power=beta1_power,
+                beta2_power=beta2_power,
+                lr=tf.cast(self.learning_rate, dtype),
+                beta1=tf.constant(self.beta_1, dtype),
+                beta2=tf.constant(self.beta_2, dtype),
+                epsilon=tf.constant(self.epsilon, dtype),
+                grad=gradient if factor is None else gradient * factor,
+            )
 
     def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
         """Return both betas, each to the power of the update number, for the bias correction."""
@@ -115,32 +150,3 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         # tf_keras uses `cast`, which rounds to float32 first; `constant` does not.
         step = tf.cast(self.iterations + 1, dtype)
         return tf.pow(tf.cast(self.beta_1, dtype), step), tf.pow(tf.cast(self.beta_2, dtype), step)
-
-
-class OffloadedAdamW(InPlaceAdamW):
-    """An `InPlaceAdamW` that keeps the moments in host memory and computes each step there.
-
-    Each update copies every gradient to the host and every step back to the device, one
-    variable at a time. The device therefore needs temporary memory for only one variable.
-
-    Source: Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training".
-    """
-
-    def add_variable_from_reference(self, *args: Any, **kwargs: Any) -> tf.Variable:
-        with tf.device(_HOST):
-            return _tf_compat.add_variable_on_present_device(self, *args, **kwargs)
-
-    def _where_steps_are_made(self) -> AbstractContextManager[Any]:
-        return tf.device(_HOST)
-
-    def _apply_adam(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
-    ) -> tf.Operation:
-        first, second = _tf_compat.adam_moments(self, variable)
-        beta1_power, beta2_power = self._powers(variable.dtype)
-        rate = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
-        mean = first.assign_add((gradient - first) * (1 - self.beta_1))
-        square = second.assign_add((gradient * gradient - second) * (1 - self.beta_2))
-        step = rate * mean / (tf.sqrt(square) + self.epsilon)
-        with tf.device(variable.device):
-            return variable.assign_sub(step, read_value=False)

@@ -33,6 +33,7 @@ from bertaccum.accumulation import (
 from bertaccum.accumulation.contracts import GradientTransform, TakesScaledSum
 from bertaccum.accumulation.delegation import DelegatingOptimizer, delegated
 from bertaccum.accumulation.gradient_tensors import Gradient, GradsAndVars, after, dense, times
+from bertaccum.accumulation.host_sums import HostSums
 from bertaccum.accumulation.legacy import adapted
 from bertaccum.accumulation.model_variables import ModelVariables, positions_of
 from bertaccum.accumulation.sums import GradientSums, WindowState
@@ -96,6 +97,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.accumulator_dtype = tf.as_dtype(accumulator_dtype) if accumulator_dtype else None
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
+        self._sums_on_host = False
+        self._host_folder: str | None = None
         self._trained = ModelVariables(self.inner)
         self._state: Any = None  # `build` creates a `WindowState`.
 
@@ -113,12 +116,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
                 self._trained.position(variable)
             return
         checks.check_scope(self.inner)
-        mean = self.reduction == "running_mean"
-        new_sums = functools.partial(GradientSums, list(var_list), self.accumulator_dtype, mean)
         with tf.init_scope():
             self.inner.build(var_list)
             self._trained = ModelVariables(self.inner, var_list)
-            self._state = WindowState(new_sums, functools.partial(_tf_compat.track, self))
+            self._state = WindowState(self._new_sums, functools.partial(_tf_compat.track, self))
             self.skipped_windows = replicas.alike(0, tf.int64, "skipped_windows")
             self.gradient_norm = replicas.alike(0, tf.float32, "gradient_norm")
             # True while the variables are being updated; stays True if the update fails midway.
@@ -126,6 +127,34 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         _tf_compat.mark_built(self)
         if not self._at_once:
             self._state.main()
+
+    def _new_sums(self, prefix: str) -> GradientSums | HostSums:
+        variables = self._trained.variables
+        if self._sums_on_host:
+            return HostSums(variables, self._host_folder, prefix)
+        mean = self.reduction == "running_mean"
+        return GradientSums(variables, self.accumulator_dtype, mean, prefix)
+
+    def offload(self, moments: bool, sums: bool, folder: str | None = None) -> None:
+        """Keep parts of the state in host memory from now on; discard a partial window.
+
+        Functions that were traced before must be traced again. Nothing moves back to the device.
+
+        Args:
+          moments: Whether to move the moments of the inner optimizer, an `InPlaceAdamW`.
+          sums: Whether to move the accumulators. They then have at least float32, and checkpoints
+            do not contain them.
+          folder: Folder for files that contain what is moved, or None to use memory.
+
+        Raises:
+          RunError: The folder cannot be used, or its disk is full.
+        """
+        if moments:
+            self._innermost.offload_moments(folder)
+        if sums and not self._sums_on_host:
+            self._sums_on_host, self._host_folder = True, folder
+            if self._state is not None:
+                self._state.renew_sums()
 
     def _in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
         pairs = list(grads_and_vars)
@@ -224,7 +253,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         the time of an update. Call this method before `apply`, in the same function, unless XLA
         compiles the function.
         """
-        if not self._nothing:
+        if not self._nothing and not self._sums_on_host:
             self._state.sums.avoid_copies()
 
     def apply_sums(self, grads_and_vars: GradsAndVars, weight: Any) -> tf.Tensor:

@@ -110,7 +110,7 @@ def sum_over_replicas(
     Args:
       tensors: Tensors of this replica.
       numbers: Numbers of this replica, [n] float64. They are reduced together with the tensors,
-        in the first tensor's dtype and therefore with its precision.
+        in the first tensor's dtype, if there is one, and therefore with its precision.
 
     Returns:
       The sums of the tensors, and the sums of the numbers, [n] float64.
@@ -120,7 +120,8 @@ def sum_over_replicas(
     context = tf.distribute.get_replica_context()
     summed_up: dict[int, tf.Tensor] = {}
     # A value read from a variable has no device yet, but a reduction over workers needs one.
-    values = [tf.identity(value) for value in (*tensors, tf.cast(numbers, tensors[0].dtype))]
+    dtype = tensors[0].dtype if tensors else numbers.dtype
+    values = [tf.identity(value) for value in (*tensors, tf.cast(numbers, dtype))]
     for dtype in sorted({value.dtype for value in values}, key=lambda dtype: dtype.name):
         of_type = [i for i, value in enumerate(values) if value.dtype == dtype]
         group = [values[i] for i in of_type]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype, values_of
+from bertaccum.accumulation.host_memory import free
 from bertaccum.accumulation.replicas import alike, here, replicated, summed
 
 
@@ -147,6 +148,19 @@ class WindowState:
         self.overflowed = track("_overflowed", alike(False, tf.bool, "overflowed"))
         self.sums: GradientSums | None = None
         self.parts: list[GradientSums] = track("_parts", _tf_compat.tracked_list())
+
+    def renew_sums(self) -> None:
+        """Discard the window, and create new sums where there were some."""
+        for sums in self.all_sums:
+            for total in sums.totals:
+                free(total)
+        had_sums, parts = self.sums is not None, len(self.parts)
+        self.sums, self.parts = None, self._track("_parts", _tf_compat.tracked_list())
+        if had_sums:
+            self.main()
+        for number in range(parts):
+            self.part(number)
+        self.reset()
 
     def main(self) -> GradientSums:
         """Return the summed gradients of the loss; create them on the first call."""

@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from bertaccum.accumulation import host_memory
 from bertaccum.accumulation.contracts import GradientTransform, MeanGradients, ScalesByFactor
 from bertaccum.accumulation.gradient_tensors import compute_dtype, times
-from bertaccum.accumulation.replicas import first, sum_over_replicas
+from bertaccum.accumulation.host_memory import HostArray
+from bertaccum.accumulation.replicas import first, replicas_in_sync, sum_over_replicas
 
 # For each divisor, a pair of the summed gradients, one per variable of the model, and their
 # weight, a float64 scalar. The first pair belongs to the total loss, the others to its parts.
@@ -36,8 +38,13 @@ def reduced(groups: Groups, used: Sequence[int], report: Any) -> tuple[Groups, A
     numbers = tf.stack([weight for _, weight in groups])
     if report is not None:
         numbers = tf.concat([numbers, tf.cast(report, tf.float64)], axis=0)
-    mine = [sums[i] for sums, _ in groups for i in used]
-    tensors, numbers = sum_over_replicas(mine, numbers)
+    tensors = [sums[i] for sums, _ in groups for i in used]
+    if isinstance(tensors[0], HostArray):
+        numbers = sum_over_replicas([], numbers)[1]
+        if replicas_in_sync() > 1:
+            numbers = host_memory.sum_over_replicas(tensors, after=numbers)
+    else:
+        tensors, numbers = sum_over_replicas(tensors, numbers)
     starts = range(0, len(tensors), len(used))
     totals = [(tensors[s : s + len(used)], numbers[i]) for i, s in enumerate(starts)]
     if report is None:
@@ -83,7 +90,8 @@ def transformed(
       scalar.
     """
     if takes_scaled_sum and isinstance(transform, ScalesByFactor):
-        norm = _global_norm([total for total, _ in pairs]) * factor
+        with tf.control_dependencies([factor]):  # It is available once arrays may be read.
+            norm = _global_norm([total for total, _ in pairs]) * factor
         return pairs, factor * transform.factor(norm), norm
     means = [(_widened(total) * tf.cast(factor, compute_dtype(total)), v) for total, v in pairs]
     norm = _global_norm([mean for mean, _ in means])
@@ -162,6 +170,8 @@ def hand_over(
 
 def _global_norm(gradients: list[Any]) -> tf.Tensor:
     """Return the global norm of tensors with any dtypes, a float64 scalar."""
+    if isinstance(gradients[0], HostArray):
+        return tf.sqrt(host_memory.square_sum(gradients))
     squares: list[tf.Tensor] = []
     for gradient in gradients:
         # Reading a variable that received IndexedSlices copies it, so read one at a time.

@@ -15,6 +15,7 @@ from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.layer_norm import LayerNorm
 from bertaccum.bert.transformer_layer import EPSILON, TransformerLayer
+from bertaccum.errors import ConfigError
 
 _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
@@ -77,6 +78,31 @@ def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
     """
     for layer in encoder.hidden_layers:
         layer.recompute = recompute
+
+
+def freeze(encoder: networks.EncoderScaffold, train_layers: int | None, embeddings: bool) -> None:
+    """Exclude weights of an encoder from training.
+
+    Args:
+      encoder: Encoder that `build_encoder` returned.
+      train_layers: Number of last transformer layers to train; None for all. If it is a number,
+        the embeddings are frozen as well.
+      embeddings: Whether to freeze the embeddings and their normalization.
+
+    Raises:
+      ConfigError: The encoder has fewer layers.
+    """
+    count = len(encoder.hidden_layers)
+    if train_layers is not None and train_layers > count:
+        raise ConfigError(
+            f"`train_layers` is {train_layers}, but the model has {count} layers",
+            f"use at most {count}",
+        )
+    frozen = [] if train_layers is None else encoder.hidden_layers[: count - train_layers]
+    if embeddings or train_layers is not None:
+        frozen = [*frozen, *(layer for layer in encoder.layers if "embedding" in layer.name)]
+    for layer in frozen:
+        layer.trainable = False
 
 
 def initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:

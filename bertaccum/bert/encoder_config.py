@@ -28,9 +28,24 @@ class EncoderConfig:
     @property
     def parameters(self) -> int:
         """The number of weights, without biases and layer normalization."""
-        entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        return self.trained_parameters(self.num_hidden_layers) + self._embeddings
+
+    def trained_parameters(self, layers: int | None, freeze: bool = True) -> int:
+        """Return the number of weights to train, without biases and layer normalization.
+
+        Args:
+          layers: Number of last layers to train; None for all.
+          freeze: Whether the embeddings are frozen; they are as well if `layers` is a number.
+        """
+        count = self.num_hidden_layers if layers is None else min(layers, self.num_hidden_layers)
         layer = 4 * self.hidden_size + 2 * self.intermediate_size
-        return (entries + self.num_hidden_layers * layer + self.hidden_size) * self.hidden_size
+        embeddings = 0 if freeze or layers is not None else self._embeddings
+        return embeddings + (count * layer + self.hidden_size) * self.hidden_size
+
+    @property
+    def _embeddings(self) -> int:
+        entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        return entries * self.hidden_size
 
 
 # Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
+from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.memory_cost import MemoryCost
 from bertaccum.sizes import format_size
 
@@ -33,25 +35,24 @@ class Situation:
     """A run that does not fit in memory.
 
     Args:
-      costs: Memory cost for each kind of recomputation that could be measured.
-      recompute: Kinds of recomputation that the options allow.
+      costs: Memory cost for each way to save memory that could be measured.
+      savings: Ways to save memory that the options allow, the fastest first.
       longest: Length of the longest example in tokens; with several windows, of each window.
       windows: Number of windows of the largest example.
       micro_batch: Smallest micro-batch size that the options allow.
       usable_bytes: Memory that a plan may use, in bytes.
-      bytes_of: Memory in bytes of `parameters`, `slots` (AdamW's moments) and `accumulators`.
-      offloaded: Whether the slots are in host memory.
+      bytes_of: Memory of the device in bytes that `parameters`, `slots` (AdamW's moments) and
+        `accumulators` take.
       halved: Whether the accumulators have a 16-bit dtype.
     """
 
-    costs: Mapping[str, MemoryCost]
-    recompute: list[str]
+    costs: Mapping[Saving, MemoryCost]
+    savings: list[Saving]
     longest: int
     windows: int
     micro_batch: int
     usable_bytes: float
     bytes_of: Mapping[str, int]
-    offloaded: bool
     halved: bool
 
 
@@ -65,10 +66,9 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
     """
     s = situation
     proposals: list[tuple[str, float]] = []
-    if "layer" not in s.recompute and "layer" in s.costs:
-        proposals.append(
-            ("`recompute` layer", s.costs["layer"].peak_bytes(s.micro_batch, s.longest))
-        )
+    for saving in s.costs.keys() - set(s.savings):
+        peak = s.costs[saving].peak_bytes(s.micro_batch, s.longest)
+        proposals.append((f"`recompute` {saving.recompute}", peak))
     if not s.costs:
         # The update itself ran out of memory, so only the memory between updates is known.
         cost = MemoryCost(sum(s.bytes_of.values()), sum(s.bytes_of.values()), 0.0, 0.0)
@@ -83,11 +83,14 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
     if s.micro_batch > 1 and s.costs:
         proposals.append(("`micro_batch` 1", cost.peak_bytes(1, s.longest)))
     peak = cost.peak_bytes(s.micro_batch, s.longest)
-    if not s.halved:
+    offloaded = s.savings[-1].offload
+    if not s.halved and offloaded != OFFLOAD_ALL:
         saved = s.bytes_of["accumulators"] / 2
         proposals.append(("`accumulator_dtype` bfloat16", peak - saved))
-    if not s.offloaded:
-        proposals.append(("`offload_optimizer` on a GPU", peak - s.bytes_of["slots"]))
+    for offload in OFFLOAD[OFFLOAD.index(offloaded) + 1 :]:
+        names = ("slots",) if offload == OFFLOAD_MOMENTS else ("slots", "accumulators")
+        left = peak - sum(s.bytes_of[name] for name in names)
+        proposals.append((f"`offload` {offload}", left))
     for name, size in sorted(presets.items(), key=lambda item: -item[1].parameters):
         if size.parameters < _CLEARLY_SMALLER * own.parameters:
             proposals.append((f"`model` {name}", _scaled(cost, s, own, size)))

@@ -5,9 +5,45 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertaccum.errors import RunError
+from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_NONE
+
+
+class Saving(NamedTuple):
+    """A way to save memory of the device, which does not change the updates.
+
+    Args:
+      recompute: Recomputation of the encoder layers' activations, "none" or "layer".
+      offload: What is kept in host memory, one of `OFFLOAD`.
+    """
+
+    recompute: str = "none"
+    offload: str = OFFLOAD_NONE
+
+    def is_less_than(self, other: Saving) -> bool:
+        """Return whether another way to save memory does all of this one, and more."""
+        kinds = self.recompute == "none" or other.recompute == self.recompute
+        return kinds and OFFLOAD.index(self.offload) <= OFFLOAD.index(other.offload)
+
+    def more(self) -> Saving | None:
+        """Return the next way to save memory, which takes more time; None after the last one."""
+        if self.recompute == "none":
+            return self._replace(recompute="layer")
+        return self.offloading_more()
+
+    def offloading_more(self) -> Saving | None:
+        """Return the way to save memory that offloads the next part; None after the last one."""
+        left = OFFLOAD[OFFLOAD.index(self.offload) + 1 :]
+        return self._replace(offload=left[0]) if left else None
+
+    def __str__(self) -> str:
+        offloaded = f", offload {self.offload}" if self.offload != OFFLOAD_NONE else ""
+        return f"{self.recompute}{offloaded}"
+
+
+NOTHING_SAVED = Saving()
 
 
 @dataclass(frozen=True)
@@ -24,6 +60,7 @@ class BatchPlan:
       recompute: Recomputation of the encoder layers' activations, "none" or "layer".
       cut: How windows are split: "count" into micro-batches of `micro_batch` examples; "cost" in
         the fastest way that does not need more memory than "count".
+      offload: What is kept in host memory, one of `OFFLOAD`.
     """
 
     target_batch: int
@@ -32,6 +69,21 @@ class BatchPlan:
     replicas: int = 1
     recompute: str = "none"
     cut: str = "count"
+    offload: str = OFFLOAD_NONE
+
+    @property
+    def saving(self) -> Saving:
+        """The way in which the plan saves memory."""
+        return Saving(self.recompute, self.offload)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a replica's share of a window uses accumulators.
+
+        A single micro-batch does not need them. However, its gradients would all be on the device
+        at the same time, and accumulators on the host are not.
+        """
+        return self.accumulation_steps > 1 or self.replicas > 1 or self.offload == OFFLOAD_ALL
 
     def __str__(self) -> str:
         whole, short = divmod(self.target_batch, self.micro_batch)
@@ -45,23 +97,30 @@ class BatchPlan:
         recomputed = ", with recomputation" if self.recompute == "layer" else ""
         if self.replicas > 1:
             cut = f"on {self.replicas} replicas, each in micro-batches of {self.micro_batch}"
-        return f"{self.target_batch} examples per update: {cut}{recomputed}"
+        offloaded = {
+            "none": "",
+            "moments": ", moments in host memory",
+            "all": ", moments and accumulators in host memory",
+        }[self.offload]
+        return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}"
 
 
 def make_plan(
     target_batch: int,
     micro_batch: int,
-    recompute: str = "none",
+    saving: Saving = NOTHING_SAVED,
     cut: str = "count",
     replicas: int = 1,
 ) -> BatchPlan:
     """Return a batch plan, with `accumulation_steps` computed from the other fields.
 
     Args:
-      target_batch, micro_batch, recompute, cut, replicas: Arguments of `BatchPlan`.
+      target_batch, micro_batch, cut, replicas: Arguments of `BatchPlan`.
+      saving: Its recomputation and offloading.
     """
     steps = math.ceil(largest_share(target_batch, replicas) / micro_batch)
-    return BatchPlan(target_batch, micro_batch, steps, replicas, recompute, cut)
+    recompute, offload = saving
+    return BatchPlan(target_batch, micro_batch, steps, replicas, recompute, cut, offload)
 
 
 def largest_share(target_batch: int, replicas: int) -> int:

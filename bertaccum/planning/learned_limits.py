@@ -14,35 +14,36 @@ from bertaccum.cache import cache_folder
 from bertaccum.config import StepConfig
 from bertaccum.files import json_text, read_mapping
 from bertaccum.planning import device_memory
+from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import field_names
 from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same
 # request.
-_FORMAT = 2
+_FORMAT = 3
 
 
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
-def remember_out_of_memory(request: PlanRequest, micro_batch: int, recompute: str) -> None:
+def remember_out_of_memory(request: PlanRequest, micro_batch: int, saving: Saving) -> None:
     """Remember that a micro-batch size ran out of memory, for all later plans.
 
     Args:
       request: Request whose plan ran out of memory.
       micro_batch: Number of examples in the micro-batch.
-      recompute: Recomputation, "none" or "layer".
+      saving: What the plan did to save memory.
     """
     path = limits_file(request)
     values = read_mapping(path) or {}
-    values[recompute] = min(micro_batch, values.get(recompute, micro_batch))
+    values[str(saving)] = min(micro_batch, values.get(str(saving), micro_batch))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json_text(values))
 
 
 def learned_limits(request: PlanRequest) -> dict[str, int]:
-    """Return, for each kind of recomputation, the smallest micro-batch that ran out of memory."""
+    """Return, for each `Saving` as a string, the smallest micro-batch that ran out of memory."""
     return read_mapping(limits_file(request)) or {}
 
 
@@ -56,6 +57,7 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
     names = field_names(StepConfig) - set(ignored)
     # Other parts of the digest contain what these options select.
     names -= {"data", "task", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
+    names -= {"offload_folder"}  # It decides where on the host, which matters little.
     parts = [
         _FORMAT,
         __version__,
@@ -74,5 +76,5 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
 
 
 def limits_file(request: PlanRequest) -> Path:
-    key = request_digest(request, "target_batch", "micro_batch", "recompute")
+    key = request_digest(request, "target_batch", "micro_batch", "recompute", "offload")
     return cache_folder() / "plans" / f"{key}.learned.json"

@@ -14,11 +14,13 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
 from bertaccum.config import TrainConfig
+from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
-from bertaccum.planning.batch_plan import BatchPlan, even_micro_batches
+from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches
 from bertaccum.planning.measurement import Measurement
 from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.offloading import offloaded_bytes
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.search import (
     MARGIN,
@@ -51,36 +53,38 @@ def measure_plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
     """
     start, limit = time.perf_counter(), request.limit_bytes
     config, what_if = request.step_config(), request.memory_bytes is not None
-    # On a CPU that simulates a GPU, offloaded slots would still count against the memory limit, so
-    # keep them on the device and subtract their memory.
-    pretended = what_if and config.offload_optimizer
-    if pretended:
-        config = dataclasses.replace(config, offload_optimizer=False)
+    offloads = _offloads(request, limit)
     environment = {"CUDA_VISIBLE_DEVICES": ""} if what_if else {}
-    pool = _pool_bytes(limit, on_cpu=what_if or device_memory.device_name() == "CPU")
+    on_cpu = what_if or device_memory.device_name() == "CPU"
+    pool = _pool_bytes(limit, on_cpu, _host_bytes(request, offloads[-1]))
     # The second process starts early, to load TensorFlow while the first one builds the model.
     with (
         MeasurementProcess(progress, environment) as process,
         MeasurementProcess(progress, environment) as verifier,
     ):
-        built = process.build(measurement_job(request, config, pool, 2))
+        built = None
+        while built is None and offloads:
+            config = dataclasses.replace(config, offload=offloads[0])
+            built = process.build(measurement_job(request, config, pool, 2))
+            if built is None:
+                offloads = offloads[1:]
         if built is None:
             return _nothing_built(request, config, limit)
-        moved = built["static_bytes"]["slots"] if pretended else 0
-        task = _task(request, config, built, (limit or built["limit_bytes"]) + moved)
+        task = _task(request, config, built, offloads, limit or built["limit_bytes"])
         found = search(process, task)
         process.end()
         proven = _prove(request, config, verifier, task, found, pool)
         verifier.end()
-        if proven is None and "layer" not in task.recompute:
+        recomputed = Saving("layer", offloads[-1])
+        if proven is None and recomputed not in task.savings:
             # The advice needs the cost of recomputation, even if the options do not allow it.
-            other = dataclasses.replace(task, recompute=["layer"], speed_seconds=0.0)
+            other = dataclasses.replace(task, savings=[recomputed], speed_seconds=0.0)
             found.costs |= search(process, other).costs
-    values = _values(request, task, found, built, moved)
+    values = _values(request, task, found, built)
     values |= (
-        _chosen(task, found, proven, moved)
+        _chosen(request, task, found, proven, built)
         if proven
-        else _nothing(request, task, found, built, moved)
+        else _nothing(request, task, found, built)
     )
     return values | {"planning_seconds": round(time.perf_counter() - start, 1)}
 
@@ -102,14 +106,16 @@ def _prove(
     strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
     # The simulated GPU may have more memory than this machine.
     strict = max(min(strict, pool or strict), device_memory.LEAST_BYTES)
-    if not best or not verifier.build(
-        measurement_job(request, config, strict, 1 if task.alone(best[0].plan.micro_batch) else 2)
-    ):
+    if not best:
+        return None
+    config = dataclasses.replace(config, offload=best[0].plan.offload)
+    steps = 1 if task.alone(best[0].plan) else 2
+    if not verifier.build(measurement_job(request, config, strict, steps)):
         return None
     return verified(found, verifier, task)
 
 
-def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
+def _pool_bytes(limit: int | None, on_cpu: bool, host_bytes: int) -> int | None:
     """Return the memory to measure with, in bytes; None for the whole memory of a GPU.
 
     On a CPU, the result exceeds the limit if the machine has enough memory, because measured peaks
@@ -117,7 +123,7 @@ def _pool_bytes(limit: int | None, on_cpu: bool) -> int | None:
     """
     if limit is None or not on_cpu:
         return limit
-    most = min(device_memory.available_bytes(), device_memory.machine_bytes())
+    most = min(device_memory.available_bytes(), device_memory.machine_bytes()) - host_bytes
     return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.LEAST_BYTES)
 
 
@@ -147,20 +153,70 @@ def measurement_job(
     }
 
 
+def _offloads(request: PlanRequest, limit: int | None) -> list[str]:
+    """Return what may be offloaded, the fastest first, without what leaves too much for the limit.
+
+    Args:
+      request: Request to the planner.
+      limit: Memory limit in bytes; None for all of a GPU's memory.
+    """
+    allowed = request.config.offload
+    if allowed != AUTO:
+        return [allowed]
+    free = device_memory.available_bytes()
+    if request.config.offload_folder is None:
+        host = {name: _host_bytes(request, name) for name in OFFLOAD}
+    else:
+        host = dict.fromkeys(OFFLOAD, 0)
+    least = {name: sum(_static_bytes(request, name).values()) for name in OFFLOAD}
+    fitting = [name for name in OFFLOAD if limit is None or least[name] < limit]
+    return [name for name in fitting if host[name] <= free] or [OFFLOAD[-1]]
+
+
+def _static_bytes(request: PlanRequest, offload: str) -> dict[str, int]:
+    """Return the estimated memory of the device for weights and the optimizer, in bytes."""
+    trained = _trained_parameters(request)
+    weights = 4 * request.inputs.source.encoder.parameters
+    parts = {"embeddings": 0, "slots": 8 * trained, "accumulators": 4 * trained}
+    return {"parameters": weights} | _on_device(parts, offload)
+
+
+def _host_bytes(request: PlanRequest, offload: str) -> int:
+    """Return the estimated memory of the host for what is offloaded, in bytes."""
+    trained = _trained_parameters(request) * request.devices
+    return offloaded_bytes(offload, trained)
+
+
+def _trained_parameters(request: PlanRequest) -> int:
+    config = request.config
+    frozen = config.freeze == "embeddings"
+    return request.inputs.source.encoder.trained_parameters(config.train_layers, frozen)
+
+
+def _on_device(static_bytes: dict[str, int], offload: str) -> dict[str, int]:
+    """Return the static memory in bytes, without what is offloaded."""
+    moved = {OFFLOAD_MOMENTS: ["slots"], OFFLOAD_ALL: ["slots", "accumulators"]}.get(offload, [])
+    return static_bytes | dict.fromkeys(moved, 0)
+
+
 def _task(
-    request: PlanRequest, config: TrainConfig, built: dict[str, Any], limit: float
+    request: PlanRequest,
+    config: TrainConfig,
+    built: dict[str, Any],
+    offloads: list[str],
+    limit: float,
 ) -> SearchSpace:
     sizes = even_micro_batches(config.target_batch)
     if config.micro_batch != AUTO:
         sizes = [int(config.micro_batch)]
+    kinds = ["none", "layer"] if config.recompute == AUTO else [config.recompute]
     return SearchSpace(
         target_batch=config.target_batch,
         sizes=sizes,
-        recompute=["none", "layer"] if config.recompute == AUTO else [config.recompute],
+        savings=[Saving(kind, offload) for offload in offloads for kind in kinds],
         largest=tuple(built["largest"]),
         windows=[[tuple(shape) for shape in window] for window in built["windows"]],
         limit_bytes=limit,
-        resting_bytes=built["resting_bytes"],
         accumulator_bytes=built["static_bytes"]["accumulators"],
         cut=config.cut,
         shared=request.shared,
@@ -168,14 +224,14 @@ def _task(
 
 
 def _values(
-    request: PlanRequest, task: SearchSpace, found: SearchResult, built: dict[str, Any], moved: int
+    request: PlanRequest, task: SearchSpace, found: SearchResult, built: dict[str, Any]
 ) -> dict[str, Any]:
     candidates = [
         {
             **dataclasses.asdict(candidate.plan),
-            "predicted_peak_bytes": round(candidate.predicted_peak_bytes - moved),
+            "predicted_peak_bytes": round(candidate.predicted_peak_bytes),
             "measured_peak_bytes": candidate.measured_peak_bytes
-            and round(candidate.measured_peak_bytes - moved),
+            and round(candidate.measured_peak_bytes),
             "examples_per_second": candidate.examples_per_second
             and round(candidate.examples_per_second, 3),
             "fits": candidate.fits,
@@ -187,24 +243,35 @@ def _values(
         "parameters": built["parameters"],
         "precision": built["precision"],
         "device": "GPU simulated on the CPU" if request.memory_bytes else built["device"],
-        "memory_bytes": round(task.limit_bytes - moved),
+        "memory_bytes": round(task.limit_bytes),
         "margin_bytes": round(task.limit_bytes * MARGIN),
         "longest": task.longest,
         "largest_windows": task.largest[0],
-        "static_bytes": built["static_bytes"] | ({"slots": 0} if moved else {}),
-        "update_bytes": {k: round(c.update_bytes - moved) for k, c in found.costs.items()},
-        "example_bytes": {k: round(c.example_bytes(task.longest)) for k, c in found.costs.items()},
+        "static_bytes": built["static_bytes"],
+        "host_bytes": 0,
+        "update_bytes": {str(k): round(c.update_bytes) for k, c in found.costs.items()},
+        "example_bytes": {
+            k.recompute: round(c.example_bytes(task.longest)) for k, c in found.costs.items()
+        },
         "candidates": candidates,
     }
 
 
 def _chosen(
-    task: SearchSpace, found: SearchResult, proven: tuple[Candidate, Measurement], moved: int
+    request: PlanRequest,
+    task: SearchSpace,
+    found: SearchResult,
+    proven: tuple[Candidate, Measurement],
+    built: dict[str, Any],
 ) -> dict[str, Any]:
     candidate, measurement = proven
+    saving = candidate.plan.saving
+    exchange = task.exchange_bytes(saving, found.resting_bytes[saving])
     return {
         **dataclasses.asdict(candidate.plan),
-        "peak_memory_bytes": round(max(measurement.peak_bytes, task.exchange_bytes) - moved),
+        "static_bytes": _on_device(built["static_bytes"], saving.offload),
+        "host_bytes": _host_bytes(request, saving.offload),
+        "peak_memory_bytes": round(max(measurement.peak_bytes, exchange)),
         "examples_per_second": round(rate(candidate), 3),
         "why": _why(candidate, found, task.shared),
         "remedies": [],
@@ -231,15 +298,14 @@ def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
 
 
 def _nothing(
-    request: PlanRequest, task: SearchSpace, found: SearchResult, built: dict[str, Any], moved: int
+    request: PlanRequest, task: SearchSpace, found: SearchResult, built: dict[str, Any]
 ) -> dict[str, Any]:
-    costs = {kind: cost.less(moved) for kind, cost in found.costs.items()}
-    size, usable = min(task.sizes), task.usable_bytes - moved
+    size, usable = min(task.sizes), task.usable_bytes
     many = "one example" if size == 1 else f"a micro-batch of {size}"
     windows, tokens = task.largest[0], f"{task.longest} tokens"
     if windows > 1:
         tokens = f"{windows} windows of {tokens}"
-    least = min((c.predicted_peak_bytes - moved for c in found.candidates), default=None)
+    least = min((c.predicted_peak_bytes for c in found.candidates), default=None)
     if least is None:
         takes = "exceeds the memory"
     elif least <= usable:
@@ -252,15 +318,14 @@ def _nothing(
     )
     parts = {k: v for k, v in built["static_bytes"].items() if k != "embeddings"}
     situation = Situation(
-        costs=costs,
-        recompute=task.recompute,
+        costs=found.costs,
+        savings=task.savings,
         longest=task.longest,
         windows=windows,
         micro_batch=size,
         # Do not propose a change whose predicted peak is close to the peak that failed.
         usable_bytes=usable if least is None else min(usable, 0.97 * least),
-        bytes_of=parts | ({"slots": 0} if moved else {}),
-        offloaded=request.config.offload_optimizer,
+        bytes_of=parts,
         halved=request.config.accumulator_dtype != "float32",
     )
     own = Size(built["parameters"], _activations(request.inputs.source.encoder))
@@ -281,24 +346,26 @@ def _nothing(
 def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None) -> dict[str, Any]:
     """Return the result for weights, moments and accumulators that do not fit in memory."""
     parameters = request.inputs.source.encoder.parameters
-    parts = {"parameters": 4, "embeddings": 0, "slots": 8, "accumulators": 4}
+    static = _static_bytes(request, config.offload)
     built = {
-        "static_bytes": {name: size * parameters for name, size in parts.items()},
-        "resting_bytes": 16 * parameters,
+        "static_bytes": static,
         "parameters": parameters,
         "device": device_memory.device_name(),
         "precision": resolved_precision(config.precision),
         "largest": (config.windows, config.max_seq_length),
         "windows": [[(config.windows, config.max_seq_length)]],
     }
-    task = _task(request, config, built, limit or 0)
-    values = _values(request, task, SearchResult(), built, 0) | _nothing(
-        request, task, SearchResult(), built, 0
+    task = _task(request, config, built, [config.offload], limit or 0)
+    values = _values(request, task, SearchResult(), built) | _nothing(
+        request, task, SearchResult(), built
     )
-    why = (
-        f"nothing fits: weights, moments and accumulators of"
-        f" {request.inputs.source.name} alone take {format_size(16 * parameters)}"
-    )
+    parts = {
+        "none": "weights, moments and accumulators",
+        "moments": "weights and accumulators",
+        "all": "the weights",
+    }[config.offload]
+    taken = format_size(sum(static.values()))
+    why = f"nothing fits: {parts} of {request.inputs.source.name} alone take {taken}"
     return values | {"why": why, "planning_seconds": 0.0}
 
 

@@ -12,10 +12,11 @@ Shape: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Measurement:
-    """The duration of an update in seconds, and its peak memory in bytes."""
+    """The duration of an update in seconds, and memory in bytes: its peak, and before it began."""
 
     seconds: float
     peak_bytes: float
+    resting_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,14 @@ class MeasurementRequest:
 
     Args:
       micro_batches: For each micro-batch, the shapes of its examples.
-      recompute: Recomputation, "none" or "layer".
+      recompute, offload: Fields of `Saving`. What was offloaded before stays offloaded.
       accumulate: Whether to use accumulators.
       thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
     """
 
     micro_batches: Sequence[Sequence[Shape]]
     recompute: str
+    offload: str = "none"
     accumulate: bool = True
     thorough: bool = False
 

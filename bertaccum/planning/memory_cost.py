@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,14 +45,6 @@ class MemoryCost:
     static_bytes: float
     linear: float
     quadratic: float
-
-    def less(self, saved_bytes: float) -> MemoryCost:
-        """Return the cost if `saved_bytes` of the static memory are moved off the device."""
-        return dataclasses.replace(
-            self,
-            update_bytes=self.update_bytes - saved_bytes,
-            static_bytes=self.static_bytes - saved_bytes,
-        )
 
     def example_bytes(self, length: int) -> float:
         """Return the memory in bytes that each example of `length` tokens takes."""

@@ -12,7 +12,7 @@ from typing import Any
 from bertaccum.atomic import write_text
 from bertaccum.cache import cache_folder
 from bertaccum.files import json_text, read_mapping
-from bertaccum.planning.batch_plan import BatchPlan, PlanResult
+from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
 from bertaccum.planning.learned_limits import limits_file, request_digest
 from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.plan_request import PlanRequest
@@ -57,7 +57,8 @@ def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, A
         return values
 
     def too_large(candidate: dict[str, Any]) -> bool:
-        return candidate["micro_batch"] >= learned.get(candidate["recompute"], math.inf)
+        saving = Saving(candidate["recompute"], candidate["offload"])
+        return candidate["micro_batch"] >= learned.get(str(saving), math.inf)
 
     values = values | {"learned_limits": learned}
     if not too_large(values):

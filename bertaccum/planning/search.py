@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bertaccum.data.window_cuts import make_cut
-from bertaccum.planning.batch_plan import BatchPlan, make_plan
+from bertaccum.offload_names import OFFLOAD_ALL
+from bertaccum.planning.batch_plan import BatchPlan, Saving, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape, StepMeasurer
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 
@@ -27,6 +28,8 @@ _SAME_SPEED = 0.98
 # Recomputation costs an extra forward pass, so it is worthwhile only if larger micro-batches are
 # faster than smaller ones by at least this factor.
 _RECOMPUTATION_COSTS = 1.1
+# The same for offloading, which costs less.
+_OFFLOADING_COSTS = 1.03
 # Memory of the send and receive buffers for summing gradients over replicas, relative to the size
 # of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
 # examples.
@@ -45,35 +48,37 @@ class SearchSpace:
     Args:
       target_batch: Number of examples per update.
       sizes: Allowed micro-batch sizes in ascending order.
-      recompute: Allowed kinds of recomputation, the fastest first.
+      savings: Allowed ways to save memory, the fastest first.
       largest: Shape of the largest example; a micro-batch of such examples must fit.
       windows: For each of some windows, the shapes of its examples in ascending order.
       limit_bytes: Memory of the device in bytes.
-      resting_bytes: Memory in use between updates in bytes, including the accumulators.
-      accumulator_bytes: Memory in bytes of the accumulators, which a window of a single micro-batch
-        does not need.
+      accumulator_bytes: Memory in bytes of the accumulators on the device, which a window of a
+        single micro-batch does not need.
       cut: How windows are split, "cost" or "count".
       shared: Whether each window is one replica's share of a larger window; shares always use
         accumulators.
-      speed_seconds: Approximate time in seconds for measuring the speeds of each kind of
-        recomputation.
+      speed_seconds: Approximate time in seconds for measuring the speeds of each way to save
+        memory.
     """
 
     target_batch: int
     sizes: list[int]
-    recompute: list[str]
+    savings: list[Saving]
     largest: Shape
     windows: list[list[Shape]]
     limit_bytes: float
-    resting_bytes: float
     accumulator_bytes: float
     cut: str = "count"
     shared: bool = False
     speed_seconds: float = 6.0
 
-    def alone(self, size: int) -> bool:
-        """Return whether a micro-batch of this size is a whole window without accumulators."""
-        return size >= self.target_batch and not self.shared
+    def alone(self, plan: BatchPlan) -> bool:
+        """Return whether a plan's micro-batch is a whole window without accumulators."""
+        return not plan.accumulates and not self.shared
+
+    def plan(self, size: int, saving: Saving) -> BatchPlan:
+        """Return the batch plan for a micro-batch size and a way to save memory."""
+        return make_plan(self.target_batch, size, saving, self.cut)
 
     @functools.cached_property
     def typical(self) -> list[Shape]:
@@ -86,12 +91,16 @@ class SearchSpace:
         """The number of tokens of the largest example's longest passage."""
         return self.largest[1]
 
-    @property
-    def exchange_bytes(self) -> float:
-        """The estimated peak in bytes while replicas sum their gradients; 0 for one replica."""
-        if not self.shared:
+    def exchange_bytes(self, saving: Saving, resting_bytes: float) -> float:
+        """Return the estimated peak in bytes while replicas sum their gradients; 0 for one replica.
+
+        Args:
+          saving: The plan's way to save memory; accumulators on the host are summed in pieces.
+          resting_bytes: Memory in use between updates in bytes, including the accumulators.
+        """
+        if not self.shared or saving.offload == OFFLOAD_ALL:
             return 0.0
-        return self.resting_bytes + _EXCHANGED * self.accumulator_bytes
+        return resting_bytes + _EXCHANGED * self.accumulator_bytes
 
     @property
     def usable_bytes(self) -> float:
@@ -126,11 +135,13 @@ class SearchResult:
 
     Args:
       candidates: All candidates.
-      costs: Memory cost for each kind of recomputation that was measured.
+      costs: Memory cost for each way to save memory that was measured.
+      resting_bytes: For each of them, memory in use between updates, in bytes.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
-    costs: dict[str, MemoryCost] = field(default_factory=dict)
+    costs: dict[Saving, MemoryCost] = field(default_factory=dict)
+    resting_bytes: dict[Saving, float] = field(default_factory=dict)
 
     def best_first(self) -> list[Candidate]:
         """Return the candidates that fit and were timed, the best one first."""
@@ -149,32 +160,36 @@ def rate(candidate: Candidate) -> float:
 
 
 def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
-    """Measure each kind of recomputation, until a slower kind cannot improve the result.
+    """Measure each way to save memory, until a slower one cannot improve the result.
 
     Args:
       measurer: Runs the updates.
       task: Candidates and limits.
     """
     found = SearchResult()
-    for kind in task.recompute:
-        search = _Search(measurer, task, kind)
+    searches: list[_Search] = []
+    for saving in task.savings:
+        less = (search for search in searches if search.saving.is_less_than(saving))
+        if any(search.nothing_to_gain(saving) for search in less):
+            continue
+        search = _Search(measurer, task, saving)
+        searches.append(search)
         found.candidates += search.candidates()
         if search.cost is not None:
-            found.costs[kind] = search.cost
-        if search.nothing_to_gain():
-            break
+            found.costs[saving] = search.cost
+            found.resting_bytes[saving] = search.resting_bytes
     return found
 
 
 class _Search:
-    """The search over micro-batch sizes for one kind of recomputation."""
+    """The search over micro-batch sizes for one way to save memory."""
 
-    def __init__(self, measurer: StepMeasurer, task: SearchSpace, recompute: str) -> None:
-        self.measurer, self.task, self.recompute = measurer, task, recompute
+    def __init__(self, measurer: StepMeasurer, task: SearchSpace, saving: Saving) -> None:
+        self.measurer, self.task, self.saving = measurer, task, saving
         self.points: list[MemoryPoint] = []
         # Smallest micro-batch of the longest examples that ran out of memory.
         self.too_large = math.inf
-        self.update_seconds = 0.0
+        self.update_seconds = self.resting_bytes = 0.0
         self.example_seconds = 0.0
         self.cost = self._measure_cost()
         self.rates: dict[int, float] = {}
@@ -184,10 +199,10 @@ class _Search:
     def candidates(self) -> list[Candidate]:
         return [] if self.cost is None else [self._candidate(size) for size in self.task.sizes]
 
-    def nothing_to_gain(self) -> bool:
-        """Return whether the search can stop, because no slower kind can improve the result.
+    def nothing_to_gain(self, other: Saving) -> bool:
+        """Return whether another way to save more memory cannot improve the result.
 
-        A slower kind of recomputation needs less memory, so it allows larger micro-batches.
+        It allows larger micro-batches, but each of them takes more time.
         """
         fitting = self._fitting()
         if not fitting:
@@ -199,7 +214,9 @@ class _Search:
             return False
         largest = timed[-1]
         smaller = max((s for s in timed if s <= 0.7 * largest), default=timed[0])
-        return self.rates[largest] < _RECOMPUTATION_COSTS * self.rates[smaller]
+        recomputes = other.recompute != self.saving.recompute == "none"
+        costs = _RECOMPUTATION_COSTS if recomputes else _OFFLOADING_COSTS
+        return self.rates[largest] < costs * self.rates[smaller]
 
     # --- Memory ---------------------------------------------------------------------
 
@@ -210,12 +227,13 @@ class _Search:
         measurement would take too long. The result is None if the update, or a single example, does
         not fit in memory.
         """
-        short = MeasurementRequest([[(1, _SHORT)]], self.recompute)
+        short = MeasurementRequest([[(1, _SHORT)]], *self.saving)
         self.measurer.run(short)  # The first run traces the function.
         measurement = self.measurer.run(short)
         if measurement is None:
             return None
         update_bytes, self.update_seconds = measurement.peak_bytes, measurement.seconds
+        self.resting_bytes = measurement.resting_bytes
         size, longest = 1, self.task.longest
         while self._measure(size, longest) and size < self.task.target_batch:
             weight = self.points[-1].peak_bytes / update_bytes
@@ -229,14 +247,13 @@ class _Search:
             return None  # Not even one example fits.
         if longest > 2 * _SHORT:
             self._measure(2 * self.points[-1].micro_batch, longest // 2)
-        cost = fit_cost(update_bytes, self.task.resting_bytes, self.points)
-        return dataclasses.replace(
-            cost, update_bytes=max(cost.update_bytes, self.task.exchange_bytes)
-        )
+        cost = fit_cost(update_bytes, self.resting_bytes, self.points)
+        exchange = self.task.exchange_bytes(self.saving, self.resting_bytes)
+        return dataclasses.replace(cost, update_bytes=max(cost.update_bytes, exchange))
 
     def _measure(self, size: int, length: int) -> bool:
         micro_batch = [(self.task.largest[0], length)] * size
-        measurement = self.measurer.run(MeasurementRequest([micro_batch], self.recompute))
+        measurement = self.measurer.run(MeasurementRequest([micro_batch], *self.saving))
         if measurement is None:
             if length == self.task.longest:
                 self.too_large = min(size, self.too_large)
@@ -249,17 +266,20 @@ class _Search:
     def _candidate(self, size: int) -> Candidate:
         peaks = {p.micro_batch: p.peak_bytes for p in self.points if p.length == self.task.longest}
         return Candidate(
-            plan=make_plan(self.task.target_batch, size, self.recompute, self.task.cut),
+            plan=self.task.plan(size, self.saving),
             predicted_peak_bytes=self._predicted(size),
-            measured_peak_bytes=None if self.task.alone(size) else peaks.get(size),
+            measured_peak_bytes=None if self._alone(size) else peaks.get(size),
             examples_per_second=self.rates.get(size),
             fits=self._fits(size),
         )
 
+    def _alone(self, size: int) -> bool:
+        return self.task.alone(self.task.plan(size, self.saving))
+
     def _predicted(self, size: int) -> float:
         assert self.cost is not None
         cost = self.cost
-        if self.task.alone(size):
+        if self._alone(size):
             # `update_bytes` stays the same: instead of the accumulators, the optimizer step needs
             # the gradients.
             static = cost.static_bytes - self.task.accumulator_bytes
@@ -269,7 +289,7 @@ class _Search:
     def _fits(self, size: int) -> bool:
         # Ignore a failed measurement of the whole window: memory is measured with accumulators, but
         # the whole window runs without them.
-        failed = size >= self.too_large and not self.task.alone(size)
+        failed = size >= self.too_large and not self._alone(size)
         return self._predicted(size) <= self.task.usable_bytes and not failed
 
     def _fitting(self) -> list[int]:
@@ -320,14 +340,14 @@ class _Search:
         """Time a representative part of a window, and return the time spent, in seconds."""
         shapes = self.task.typical
         # Without accumulators, the window must stay a single micro-batch.
-        kind = "count" if self.task.alone(size) else self.task.cut
+        kind = "count" if self._alone(size) else self.task.cut
         starts = make_cut(kind, self.task.largest)(np.array(shapes), size)
         cut = [shapes[a:b] for a, b in itertools.pairwise(starts)]
         examples = len(shapes) / len(cut)
         affordable = self.task.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
         chosen = [cut[int((i + 0.5) * len(cut) / steps)] for i in range(steps)]
-        measurement = self.measurer.run(MeasurementRequest(chosen, self.recompute))
+        measurement = self.measurer.run(MeasurementRequest(chosen, *self.saving))
         if measurement is None:
             self.rates.setdefault(size, 0.0)
             return 0.0
@@ -364,10 +384,9 @@ def verified(
         size = candidate.plan.micro_batch
         steps = min(candidate.plan.accumulation_steps, 2)
         window = [[task.largest] * size] * steps
-        kind = candidate.plan.recompute
-        measurement = measurer.run(
-            MeasurementRequest(window, kind, accumulate=not task.alone(size), thorough=True)
-        )
+        accumulate = not task.alone(candidate.plan)
+        request = MeasurementRequest(window, *candidate.plan.saving, accumulate, thorough=True)
+        measurement = measurer.run(request)
         if measurement is not None:
             return candidate, measurement
         failed = candidate.predicted_peak_bytes

@@ -114,12 +114,13 @@ def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _candidate(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]:
-    chosen = all(row.get(key) == plan.get(key) for key in ("micro_batch", "recompute"))
+    chosen = all(row.get(key) == plan.get(key) for key in ("micro_batch", "recompute", "offload"))
     speed = row.get("examples_per_second")
     return {
         "micro-batch": f"{row.get('micro_batch')}{' *' * chosen}",
         "steps": f"{row.get('accumulation_steps')}",
         "recompute": str(row.get("recompute")),
+        "offload": str(row.get("offload", "none")),
         "predicted": format_size(row.get("predicted_peak_bytes") or 0),
         "measured": known_size(row.get("measured_peak_bytes")),
         "examples/s": f"{speed:.1f}" if speed else "",

@@ -109,6 +109,7 @@ def _plan(record: Record) -> dict[str, str]:
         "accumulation steps": known.get("accumulation_steps"),
         "replicas": known.get("replicas"),
         "recompute": known.get("recompute"),
+        "offload": known.get("offload"),
         "device": known.get("device"),
         "memory": _size(known.get("memory_bytes")),
         "peak of the planned update": _size(known.get("peak_memory_bytes")),

@@ -52,7 +52,7 @@ def details(record: Record) -> dict[str, Any]:
     Raises:
       InputError: The files of the run are damaged.
     """
-    names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "cut", "why")
+    names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why")
     return outline(record) | {
         "plan": {name: record.plan.get(name) for name in names},
         "training_loss": _training_loss(record),

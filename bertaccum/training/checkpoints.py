@@ -8,7 +8,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum import _tf_compat
+from bertaccum.accumulation.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.encoder import checkpoint_name
@@ -33,7 +35,7 @@ from bertaccum.training.run_folder import RunFolder
 
 _STATE, _POSITION = "state", "position.json"
 # Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
-_CUT = ("micro_batch", "recompute")
+CUT = ("micro_batch", "recompute", "offload")
 _PIECE_BYTES = 4 * 2**20
 _NAME = re.compile(r"update-(\d+)")
 
@@ -78,7 +80,7 @@ class Position:
         Raises:
           TypeError, KeyError, AttributeError: The values do not describe a position.
         """
-        own = {key: value for key, value in saved.items() if key not in _CUT}
+        own = {key: value for key, value in saved.items() if key not in CUT}
         evaluations = {key: own[key] and Evaluated.of(own[key]) for key in ("best", "last")}
         return Position(**own | evaluations)
 
@@ -115,17 +117,7 @@ class Checkpoints:
         keep: int,
     ) -> None:
         self._folder, self._keep = folder.checkpoints, keep
-        # The loss scale is part of the inner optimizer's state.
-        whole = tf.train.Checkpoint(
-            model=model, optimizer=optimizer.inner, skipped_windows=optimizer.skipped_windows
-        )
-        parts = tf.train.TrackableView(whole).descendants()
-        variables = [part for part in parts if isinstance(part, tf.Variable)]
-        self._variables = {
-            f"v{number:04d}_{re.sub('[^A-Za-z0-9]', '_', checkpoint_name(variable.name))}": variable
-            for number, variable in enumerate(variables)
-        }
-        self._state = tf.train.Checkpoint(**self._variables)
+        self._model, self._optimizer = model, optimizer
 
     def save(self, position: Position, batch: BatchPlan) -> None:
         """Save a checkpoint, then remove old checkpoints.
@@ -138,9 +130,9 @@ class Checkpoints:
           RunError: The checkpoint cannot be written; earlier checkpoints are intact.
         """
         with _saved(state_of(self._folder, position.update), self._folder) as folder:
-            self._state.write(str(folder / _STATE))
+            write_state(self._model, self._optimizer, folder / _STATE)
             files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
-            cut = {key: getattr(batch, key) for key in _CUT}
+            cut = {key: getattr(batch, key) for key in CUT}
             # JSON has no NaN, so the digest is computed for the values as they are written.
             values = finite({"position": position.record() | cut, "files": files})
             write_text(folder / _POSITION, json_text(values | {"digest": _digest(values)}))
@@ -156,8 +148,8 @@ class Checkpoints:
 
     def share(self, topology: Topology) -> None:
         """Copy the chief's variables to all workers; every worker must call this method."""
-        for variable in self._variables.values():
-            for part in _components(variable):
+        for kept in _state(self._model, self._optimizer).values():
+            for part in _parts(kept):
                 value = part.numpy()
                 given = value if topology.chief else np.zeros_like(value)
                 value = sum_over_workers(topology, given)
@@ -172,9 +164,9 @@ class Checkpoints:
           RunError: The checkpoint does not fit in memory.
         """
         try:
-            for name, variable in self._variables.items():
-                for part in _components(variable):
-                    _restore_variable(part, path / _STATE, f"{name}/.ATTRIBUTES/VARIABLE_VALUE")
+            for name, kept in _state(self._model, self._optimizer).items():
+                for part in _parts(kept):
+                    _restore(part, path / _STATE, name)
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "does not fit in memory",
@@ -185,13 +177,46 @@ class Checkpoints:
             raise _unusable(path, f"does not match this run's model ({reason(error)})") from None
 
 
-def _components(variable: tf.Variable) -> tuple[tf.Variable, ...]:
-    """Return a variable's copies on this worker's replicas."""
-    return tuple(getattr(variable, "values", (variable,)))
+def write_state(model: tf_keras.Model, optimizer: AccumulatingOptimizer, path: Path) -> None:
+    """Write the variables of a model and of its optimizer, without copying them on a CPU.
+
+    Args:
+      model, optimizer: Model and optimizer; accumulators are not written.
+      path: Path of the file, without its suffixes.
+    """
+    state = _state(model, optimizer)
+    tf.raw_ops.SaveV2(
+        prefix=str(path),
+        tensor_names=list(state),
+        shape_and_slices=[""] * len(state),
+        tensors=[_parts(kept)[0].read_value() for kept in state.values()],
+    )
 
 
-def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
-    """Assign a saved value to a variable, one piece of at most `_PIECE_BYTES` bytes at a time.
+def _state(
+    model: tf_keras.Model, optimizer: AccumulatingOptimizer
+) -> dict[str, tf.Variable | HostTensor]:
+    """Return what a checkpoint contains, keyed by name; offloading does not change the names."""
+    # The loss scale is part of the inner optimizer's state.
+    whole = tf.train.Checkpoint(
+        model=model, optimizer=optimizer.inner, skipped_windows=optimizer.skipped_windows
+    )
+    parts = tf.train.TrackableView(whole).descendants()
+    kept = [part for part in parts if isinstance(part, tf.Variable | HostTensor)]
+    names = [re.sub("[^A-Za-z0-9]", "_", checkpoint_name(part.name)) for part in kept]
+    return {
+        f"v{number:04d}_{name}/.ATTRIBUTES/VARIABLE_VALUE": part
+        for number, (name, part) in enumerate(zip(names, kept, strict=True))
+    }
+
+
+def _parts(kept: tf.Variable | HostTensor) -> Sequence[tf.Variable | HostArray]:
+    """Return the copies of the replicas of this process."""
+    return kept.copies if isinstance(kept, HostTensor) else _tf_compat.components(kept)
+
+
+def _restore(part: tf.Variable | HostArray, state: Path, name: str) -> None:
+    """Assign a saved value, one piece of at most `_PIECE_BYTES` bytes at a time.
 
     A plain assignment would briefly need twice the variable's memory, and would fragment the
     allocator's memory. The pieces are not numpy arrays, because TensorFlow crashes when a tensor
@@ -199,21 +224,21 @@ def _restore_variable(variable: tf.Variable, state: Path, name: str) -> None:
     """
     with tf.device("CPU"):
         (value,) = tf.raw_ops.RestoreV2(
-            prefix=str(state), tensor_names=[name], shape_and_slices=[""], dtypes=[variable.dtype]
+            prefix=str(state), tensor_names=[name], shape_and_slices=[""], dtypes=[part.dtype]
         )
-    value.shape.assert_is_compatible_with(variable.shape)
-    if not value.shape.rank:
-        variable.assign(value)
+    value.shape.assert_is_compatible_with(part.shape)
+    if isinstance(part, HostArray) or not value.shape.rank:
+        part.assign(value)
         return
-    rows = max(_PIECE_BYTES // (variable.dtype.size * math.prod(value.shape[1:])), 1)
+    rows = max(_PIECE_BYTES // (part.dtype.size * math.prod(value.shape[1:])), 1)
     for first in range(0, value.shape[0], rows):
         with tf.device("CPU"):
             piece = value[first : first + rows]
         tf.raw_ops.ResourceScatterUpdate(
-            resource=variable.handle, indices=first + tf.range(len(piece)), updates=piece
+            resource=part.handle, indices=first + tf.range(len(piece)), updates=piece
         )
     # After a scatter update, TensorFlow would otherwise copy the variable on every read.
-    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    tf.raw_ops.DisableCopyOnRead(resource=part.handle)
 
 
 @contextmanager
@@ -267,7 +292,7 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
       run: Mark of the run to which the checkpoint must belong.
 
     Returns:
-      The fields of its `Position`, and `micro_batch` and `recompute`, keyed by name.
+      The fields of its `Position`, and the fields of `BatchPlan` that changed with it.
 
     Raises:
       InputError: The checkpoint is damaged, or belongs to another run.

@@ -155,13 +155,15 @@ class OutOfMemory:
       update: Number of the update, counted from 1. The variables had not been changed.
       out_of_memory: Micro-batch size that was too large.
       micro_batch: Micro-batch size for the repetition and all later updates.
-      recompute: Recomputation for the repetition and all later updates, `none` or `layer`.
+      recompute, offload: What the repetition and all later updates do to save memory; fields of
+        `BatchPlan`.
     """
 
     update: int
     out_of_memory: int
     micro_batch: int
     recompute: str
+    offload: str = "none"
 
 
 @dataclass(frozen=True)

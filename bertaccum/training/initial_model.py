@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tf_keras
 
-from bertaccum.bert.encoder import build_encoder, set_recompute
+from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
 from bertaccum.bert.google_checkpoint import load_google_checkpoint, read_google_head
 from bertaccum.bert.huggingface_weights import load_huggingface, read_huggingface_head
 from bertaccum.bert.model_source import KeptHead, ModelSource
@@ -28,6 +28,7 @@ def build_model(
       head: How the head in `source` becomes the model's; None for a random head.
 
     Raises:
+      ConfigError: More layers are to be trained than the encoder has.
       InputError: The checkpoint cannot be read, or does not fit the model.
     """
     tf_keras.utils.set_random_seed(config.seed)
@@ -39,6 +40,7 @@ def build_model(
             load = load_huggingface if source.of_huggingface else load_google_checkpoint
             load(encoder, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
+        freeze(encoder, config.train_layers, config.freeze == "embeddings")
         model = build_classifier(encoder, source.encoder, outputs, config.dropout, config.pooling)
         if source.checkpoint is not None and source.of_run:
             load_run(model, source.checkpoint, head is not None)

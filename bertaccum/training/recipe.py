@@ -8,11 +8,12 @@ import tf_keras
 from official.modeling.optimization import lr_schedule
 from official.nlp.optimization import WarmUp
 
-from bertaccum.accumulation.adamw import InPlaceAdamW, OffloadedAdamW
+from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
+from bertaccum.offload_names import OFFLOAD_ALL, OFFLOAD_MOMENTS
 
 # Variables whose names contain one of these strings are exempt from weight decay.
 NO_DECAY = ("bias", "layer_norm")
@@ -35,8 +36,7 @@ def make_optimizer(
       updates: Length of the learning rate schedule, in updates.
       accumulation_steps: Number of micro-steps in a full window; with 1 there are no accumulators.
     """
-    adamw = OffloadedAdamW if config.offload_optimizer else InPlaceAdamW
-    inner: tf_keras.optimizers.Optimizer = adamw(
+    inner: tf_keras.optimizers.Optimizer = InPlaceAdamW(
         learning_rate=make_schedule(config, updates),
         weight_decay=config.weight_decay,
         **_KINDS[config.optimizer],
@@ -44,12 +44,29 @@ def make_optimizer(
     inner.exclude_from_weight_decay(var_names=list(NO_DECAY))
     if resolved_precision(config.precision) == "mixed_float16":
         inner = tf_keras.mixed_precision.LossScaleOptimizer(inner)
-    return AccumulatingOptimizer(
+    optimizer = AccumulatingOptimizer(
         inner,
         accumulation_steps,
         accumulator_dtype=config.accumulator_dtype,
         gradient_transform=ClipByGlobalNorm(config.clip_norm),
     )
+    offload(optimizer, config.offload, config.offload_folder)
+    return optimizer
+
+
+def offload(optimizer: AccumulatingOptimizer, what: str, folder: str | None) -> None:
+    """Move parts of an optimizer's state to host memory.
+
+    Args:
+      optimizer: Optimizer that `make_optimizer` returned.
+      what: One of `OFFLOAD`; "auto" moves nothing.
+      folder: Folder for files that contain what is moved, or None to use memory.
+
+    Raises:
+      RunError: The folder cannot be used, or its disk is full.
+    """
+    moments, sums = what in (OFFLOAD_MOMENTS, OFFLOAD_ALL), what == OFFLOAD_ALL
+    optimizer.offload(moments, sums, folder)
 
 
 def make_schedule(

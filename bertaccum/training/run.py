@@ -346,6 +346,7 @@ class Run:
             "out_of_memory": now.shrinkings,
             "micro_batch": self.updater.batch.micro_batch,
             "recompute": self.updater.batch.recompute,
+            "offload": self.updater.batch.offload,
             "model": self.source.name,
             "pretrained": self.source.checkpoint is not None,
             "parameters": self.model.count_params(),

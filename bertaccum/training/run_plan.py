@@ -9,7 +9,7 @@ from functools import cached_property
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.windows import updates_between, updates_per_epoch
-from bertaccum.planning.batch_plan import BatchPlan, PlanResult, make_plan
+from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import save_interval
 
@@ -40,12 +40,13 @@ class RunPlan:
     @property
     def first_batch(self) -> BatchPlan:
         """The initial batch plan; if memory runs out, a smaller plan replaces it."""
-        return self.batch(int(self.config.micro_batch), self.config.recompute)
+        saving = Saving(self.config.recompute, self.config.offload)
+        return self.batch(int(self.config.micro_batch), saving)
 
-    def batch(self, micro_batch: int, recompute: str) -> BatchPlan:
-        """Return the batch plan for a micro-batch size and a kind of recomputation."""
+    def batch(self, micro_batch: int, saving: Saving) -> BatchPlan:
+        """Return the batch plan for a micro-batch size and a way to save memory."""
         config = self.config
-        return make_plan(config.target_batch, micro_batch, recompute, config.cut, self.replicas)
+        return make_plan(config.target_batch, micro_batch, saving, config.cut, self.replicas)
 
     @cached_property
     def updates_per_epoch(self) -> int:

@@ -38,8 +38,9 @@ from bertaccum.planning import device_memory
 from bertaccum.planning.measurement import MeasurementRequest, Shape
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
+from bertaccum.training.checkpoints import write_state
 from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.step import make_update
 
 # Number of windows whose examples' shapes are reported.
@@ -89,6 +90,7 @@ class MeasuredModel:
         self.model = build_model(self.config, source, job["outputs"])
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
         self.optimizer.build(self.model.trainable_variables)
+        self.offloaded = self.config.offload
         self.updates: dict[tuple[str, bool], Callable[..., Any]] = {}
         self.vocabulary_size = source.encoder.vocab_size
 
@@ -112,7 +114,6 @@ class MeasuredModel:
 
     def description(self) -> dict[str, Any]:
         """Return facts about the model, the device and the data; memory is in bytes."""
-        offloaded = self.config.offload_optimizer and device_memory.device_name() != "CPU"
         return {
             "static_bytes": {
                 "parameters": _bytes(self.model.variables),
@@ -121,10 +122,9 @@ class MeasuredModel:
                     for v in self.model.variables
                     if "embedding" in v.name and "norm" not in v.name
                 ),
-                "slots": 0 if offloaded else _bytes(self.optimizer.inner.variables),
+                "slots": _bytes(self.optimizer.inner.variables),
                 "accumulators": _bytes(self.optimizer.accumulators),
             },
-            "resting_bytes": device_memory.used_bytes(),
             "limit_bytes": device_memory.total_bytes(self.devices),
             "device": device_memory.device_name(),
             "precision": resolved_precision(self.config.precision),
@@ -136,9 +136,11 @@ class MeasuredModel:
     def run(self, request: MeasurementRequest) -> dict[str, Any]:
         """Run one update, and return its duration and peak memory, or `out_of_memory`."""
         window = self._window(request.micro_batches)
+        self._offload(request.offload)
         update = self._update(request.recompute, request.accumulate)
         gc.collect()
         device_memory.reset_peak_memory()
+        resting = device_memory.used_bytes()
         start = time.perf_counter()
         try:
             update(window)
@@ -148,7 +150,14 @@ class MeasuredModel:
         except tf.errors.ResourceExhaustedError:
             self.optimizer.drop()
             return {"out_of_memory": True}
-        return {"seconds": seconds, "peak_bytes": device_memory.peak_memory_bytes() or 0}
+        peak = device_memory.peak_memory_bytes() or 0
+        return {"seconds": seconds, "peak_bytes": peak, "resting_bytes": resting}
+
+    def _offload(self, what: str) -> None:
+        if what != self.offloaded:
+            offload(self.optimizer, what, self.config.offload_folder)
+            self.offloaded = what
+            self.updates = {}
 
     def _update(self, recompute: str, accumulate: bool) -> Callable[[Window], Any]:
         """Return the update for a kind of recomputation and accumulation; trace each only once."""
@@ -163,8 +172,7 @@ class MeasuredModel:
     def _between_updates(self, micro_batch: Sequence[Shape]) -> None:
         make_predict(self.model, Topology())(self._window([micro_batch]))
         with tempfile.TemporaryDirectory() as folder:
-            state = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer.inner)
-            state.write(f"{folder}/state")
+            write_state(self.model, self.optimizer, Path(folder) / "state")
 
     def _window(self, micro_batches: Sequence[Sequence[Shape]]) -> Window:
         shapes = [shape for micro_batch in micro_batches for shape in micro_batch]
@@ -187,7 +195,11 @@ def _tokens(micro_batch: Sequence[Shape]) -> int:
 
 def _bytes(variables: Iterable[tf.Variable]) -> int:
     """Return the memory of variables in bytes, counting each variable once."""
-    kept = {id(v): v.shape.num_elements() * v.dtype.size for v in variables}
+    kept = {
+        id(v): v.shape.num_elements() * v.dtype.size
+        for v in variables
+        if isinstance(v, tf.Variable)  # Others are in host memory.
+    }
     return sum(kept.values())
 
 

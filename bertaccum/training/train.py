@@ -16,11 +16,12 @@ from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.tokenizing import open_store
-from bertaccum.distribution.exchange import told_by_chief
+from bertaccum.distribution.exchange import exchange, told_by_chief
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.planning.batch_plan import PlanResult, largest_share, make_plan
+from bertaccum.offload_names import OFFLOAD
+from bertaccum.planning.batch_plan import PlanResult, Saving, largest_share, make_plan
 from bertaccum.planning.device_memory import announce_limit, claim_memory
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
@@ -31,7 +32,7 @@ from bertaccum.settings import AUTO, named_options, size_in_bytes, timeout_secon
 from bertaccum.stopping import Stopping
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
-from bertaccum.training.checkpoints import Position, read_saved, saved_states
+from bertaccum.training.checkpoints import CUT, Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.nonfinite import NotFiniteError
@@ -212,7 +213,7 @@ def _go_on(
         config, saved = TrainConfig(**told["config"]), told["saved"]
         folder.mark = told["mark"]
         if saved is not None:
-            learned = {key: saved[key] for key in ("micro_batch", "recompute")}
+            learned = {key: saved[key] for key in CUT if key in saved}
             kept = {key: value for key, value in learned.items() if key not in asked}
             config = dataclasses.replace(config, **kept)
         # Keep the plan's values from when the run began, such as the reason for it, unless the
@@ -251,6 +252,9 @@ def _prepare(
     local, workers = topology.local_replicas, topology.workers
     request, planned = _plan(config, inputs, local, workers, progress)
     batch = planned.taken()
+    # Workers sum accumulators on the device and on the host in different ways.
+    most = max(map(OFFLOAD.index, exchange(topology, batch.offload)))
+    batch = dataclasses.replace(batch, offload=OFFLOAD[most])
     watch.doing("reading data and weights")
     assert inputs.source.vocabulary is not None
     tokenization = tokenization_of(inputs.source.vocabulary, config)
@@ -263,6 +267,7 @@ def _prepare(
         resolved_config(config, inputs.source.name),
         micro_batch=batch.micro_batch,
         recompute=batch.recompute,
+        offload=batch.offload,
         task=inputs.labels.task,
         best_by=config.best_by or task.metrics[0],
     )
@@ -270,8 +275,14 @@ def _prepare(
     plan = RunPlan(config, request, planned, topology.replicas, len(train_store))
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
-    with topology.strategy.scope():
-        model = build_model(config, inputs.source, inputs.outputs, inputs.head)
+    try:
+        with topology.strategy.scope():
+            model = build_model(config, inputs.source, inputs.outputs, inputs.head)
+    except tf.errors.ResourceExhaustedError:
+        raise RunError(
+            "the model does not fit in memory",
+            "raise `memory_limit` or choose a smaller `model`",
+        ) from None
     stores = weighted(train_store, config, inputs), dev_store
     return Run(task, plan, model, stores, topology, watch, folder, stopping, progress)
 
@@ -293,9 +304,10 @@ def _plan(
     """
     request, replicas = PlanRequest(config, inputs), local_replicas * workers
     if config.micro_batch != AUTO:
-        kind = "none" if config.recompute == AUTO else config.recompute
+        given = (config.recompute, config.offload)
+        saving = Saving(*("none" if value == AUTO else value for value in given))
         size = int(config.micro_batch)
-        plan = make_plan(config.target_batch, size, kind, config.cut, replicas)
+        plan = make_plan(config.target_batch, size, saving, config.cut, replicas)
         return request, PlanResult.given(plan)
     measured = request
     if replicas > 1:

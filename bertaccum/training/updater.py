@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, make_cut
@@ -17,13 +21,19 @@ from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
-from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
+from bertaccum.offload_names import OFFLOAD_ALL
+from bertaccum.planning.batch_plan import Saving
+from bertaccum.planning.device_memory import (
+    peak_memory_bytes,
+    reset_peak_memory,
+)
 from bertaccum.planning.learned_limits import remember_out_of_memory
+from bertaccum.planning.offloading import check_host_memory
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.nonfinite import NotFiniteError
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.run_plan import RunPlan
 from bertaccum.training.step import SharedUpdate, make_update
 
@@ -55,11 +65,7 @@ class Updater:
         self._model, self._store = model, store
         self._topology, self._watch = topology, watch
         self.batch = plan.first_batch
-        with self._topology.strategy.scope():
-            # A run on several replicas always accumulates, so that each replica can run out of
-            # memory and recover without the others.
-            steps = max(self.batch.accumulation_steps, min(self._topology.replicas, 2))
-            self.optimizer = make_optimizer(self._config, plan.scheduled_updates, steps)
+        self.optimizer = self._make_optimizer()
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
         self._update = self._make_update()
@@ -125,6 +131,28 @@ class Updater:
         rows, precision = by_length(self._store, rows), self._config.precision
         return NotFiniteError(update, in_a_row, rows, windows, losses, precision)
 
+    def _make_optimizer(self) -> AccumulatingOptimizer:
+        """Return an optimizer with its state; offload more if this does not fit in memory."""
+        while True:
+            offload = self.batch.offload
+            self._check_host_memory(offload)
+            config = dataclasses.replace(self._config, offload=offload)
+            with suppress(tf.errors.ResourceExhaustedError), self._topology.strategy.scope():
+                steps = 2 if self.batch.accumulates else 1
+                optimizer = make_optimizer(config, self._plan.scheduled_updates, steps)
+                optimizer.build(self._model.trainable_variables)
+                return optimizer
+            gc.collect()
+            saving = self.batch.saving.offloading_more()
+            if saving is None or self._topology.workers > 1:
+                raise RunError(
+                    "the optimizer's state does not fit in memory",
+                    "raise `memory_limit` or choose a smaller `model`"
+                    if saving is None
+                    else f"set `offload` {saving.offload}, or raise `memory_limit`",
+                )
+            self.batch = self._plan.batch(self.batch.micro_batch, saving)
+
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """Return a function that runs one update, given the shares of this worker's replicas."""
         config, topology = self._config, self._topology
@@ -132,8 +160,8 @@ class Updater:
         if topology.replicas > 1:
             watch, stream = self._watch, config.dropout_stream
             return SharedUpdate(*made_of, stream, self._stopped, topology, watch)
-        accumulate = self.batch.accumulation_steps > 1
-        alone = make_update(*made_of, accumulate, self._stopped, config.dropout_stream)
+        accumulates = self.batch.accumulates
+        alone = make_update(*made_of, accumulates, self._stopped, config.dropout_stream)
 
         def update(windows: list[Window]) -> dict[str, Any]:
             (window,) = windows
@@ -152,13 +180,14 @@ class Updater:
 
     def _cut(self) -> Cut:
         # Without accumulators, the window must stay a single micro-batch.
-        alone = self.batch.accumulation_steps == 1 and self._topology.replicas == 1
-        return make_cut("count" if alone else self.batch.cut, self._store.largest)
+        kind = self.batch.cut if self.batch.accumulates else "count"
+        return make_cut(kind, self._store.largest)
 
     def _shrink(self, update: int) -> OutOfMemory:
         """Drop the current window's sums, and halve the micro-batch size from now on.
 
-        If the size is already 1, enable recomputation instead.
+        If the size is already 1, recompute the layers instead, then offload the moments, then the
+        accumulators.
 
         Raises:
           RunError: No smaller plan exists, or some weights have already been changed.
@@ -166,22 +195,39 @@ class Updater:
         if self.optimizer.half_updated.numpy():
             raise RunError(
                 f"out of memory while update {update} was being applied",
-                "lower `micro_batch` or raise `memory_limit`, then run again with `resume`",
+                "lower `micro_batch`, `offload` more or raise `memory_limit`, then run again with"
+                " `resume`",
             )
         with self._topology.strategy.scope():
             self.optimizer.drop()
-        failed, kind = self.batch.micro_batch, self.batch.recompute
-        remember_out_of_memory(self._plan.request, failed, kind)
-        if failed == 1 and kind == "layer":
-            raise RunError(
-                f"out of memory in update {update}, with one example at a time and recomputation",
-                "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`",
-            )
-        if failed == 1:
-            set_recompute(self._model.checkpoint_items["encoder"], True)
-            kind = "layer"
-        accumulated = self.batch.accumulation_steps > 1
-        self.batch = self._plan.batch(max(failed // 2, 1), kind)
-        if failed == 1 or not accumulated:
+        before = self.batch
+        remember_out_of_memory(self._plan.request, before.micro_batch, before.saving)
+        saving = before.saving if before.micro_batch > 1 else self._save_more(update)
+        self.batch = self._plan.batch(max(before.micro_batch // 2, 1), saving)
+        if saving != before.saving or not before.accumulates:
             self._update = self._make_update()
-        return OutOfMemory(update, failed, self.batch.micro_batch, kind)
+        return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)
+
+    def _check_host_memory(self, what: str) -> None:
+        weights = self._model.trainable_variables
+        parameters = sum(v.shape.num_elements() for v in weights) * self._topology.local_replicas
+        check_host_memory(what, parameters, self._config.offload_folder)
+
+    def _save_more(self, update: int) -> Saving:
+        """Recompute or offload more than before."""
+        saving = self.batch.saving.more()
+        # The workers sum accumulators on the device and on the host in different ways.
+        alone = self._topology.workers == 1
+        if saving is None or (saving.offload == OFFLOAD_ALL and not alone):
+            raise RunError(
+                f"out of memory in update {update}, with one example at a time"
+                f" (`recompute` {self.batch.recompute}, `offload` {self.batch.offload})",
+                "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`"
+                if saving is None
+                else f"run again with `resume` and `offload` {OFFLOAD_ALL}",
+            )
+        self._check_host_memory(saving.offload)
+        set_recompute(self._model.checkpoint_items["encoder"], saving.recompute == "layer")
+        with self._topology.strategy.scope():
+            offload(self.optimizer, saving.offload, self._config.offload_folder)
+        return saving

@@ -87,6 +87,7 @@ def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data
         "target_batch": 8,
         "micro_batch": 3,
         "accumulation_steps": 3,
+        "offload": "none",
         "replicas": 1,
         "recompute": "none",
         "cut": "count",
@@ -471,7 +472,7 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
         "parameters 110 MiB (embeddings 60 MiB), optimizer slots 220 MiB, gradient accumulators"
     )
     assert f"always in use: {static} 110 MiB\n" in planned.out
-    assert re.search(r"│ 7 \* +│ 3 +│ none +│ 709 MiB .* yes", planned.out)
+    assert re.search(r"│ 7 \* +│ 3 +│ none +│ none +│ 709 MiB .* yes", planned.out)
     assert "* 20 examples per update: micro-batches of 7 examples, more if" in planned.out
     assert "the whole window fits, but smaller micro-batches are faster" in planned.out
     assert "plan.json: written" in planned.out
@@ -495,7 +496,7 @@ def test_plan_that_does_not_fit_shows_the_table_and_fails(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measured_plan, "MeasurementProcess", Simulated)
-    planned = run("plan", "--data", data, "--device-memory", "950MiB")
+    planned = run("plan", "--data", data, "--device-memory", "950MiB", "--offload", "none")
     assert planned.code == 1
     assert "│ no" in planned.out
     assert re.fullmatch(
@@ -503,7 +504,7 @@ def test_plan_that_does_not_fit_shows_the_table_and_fails(
     )
     # No limit can be set after TensorFlow has started, so the test simulates a small machine.
     monkeypatch.setattr(device_memory, "machine_bytes", lambda: 960 * 2**20)
-    trained = run("train", "--data", data, *QUICK[:-2])
+    trained = run("train", "--data", data, *QUICK[:-2], "--offload", "none")
     assert trained.code == 1
     assert "error: nothing fits" in trained.err
     assert not Path("runs").exists()

@@ -163,14 +163,14 @@ def comparison(runs: int) -> dict[str, Any]:
 
 def planned() -> SimpleNamespace:
     candidate = {
-        "recompute": "layer", "predicted_peak_bytes": 3 * 2**30,
+        "recompute": "layer", "offload": "all", "predicted_peak_bytes": 3 * 2**30,
         "measured_peak_bytes": 2.5 * 2**30, "examples_per_second": 123.4, "fits": True,
     }  # fmt: skip
     values = {
         "model": "bert-base", "parameters": 110_000_000, "precision": "float32", "device": "CPU",
         "memory_bytes": 4 * 2**30, "margin_bytes": 2**28, "static_bytes": {"parameters": 2**29},
         "example_bytes": {"layer": 2**24}, "longest": 512, "largest_windows": 1,
-        "micro_batch": 64, "recompute": "layer",
+        "micro_batch": 64, "recompute": "layer", "offload": "all", "host_bytes": 3 * 2**30,
         "candidates": [candidate | {"micro_batch": 2**n, "accumulation_steps": 512 // 2**n}
                        for n in range(8)],
         "planning_seconds": 60.0, "why": "it is the fastest that fits", "peak_memory_bytes": 2**31,

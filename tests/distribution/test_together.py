@@ -159,15 +159,20 @@ def alone(folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workers", "replicas"),
-    [(1, 1), (1, 2), (1, 4), (2, 1), (3, 1), (2, 2), (3, 2), (2, 4)],
+    ("workers", "replicas", "offload"),
+    [
+        *((1, 1, "none"), (1, 2, "none"), (1, 4, "none"), (2, 1, "none"), (3, 1, "none")),
+        *((2, 2, "none"), (3, 2, "none"), (2, 4, "none")),
+        *((1, 2, "moments"), (1, 2, "all"), (2, 1, "all"), (2, 2, "all")),
+    ],
 )
 def test_topology_and_micro_batch_do_not_change_the_weights(
-    alone: Path, workers: int, replicas: int
+    alone: Path, workers: int, replicas: int, offload: str
 ) -> None:
     """Each worker is one process that trains four runs in turn, with and without dropout."""
-    name, sizes = f"w{workers}-r{replicas}", [1, 4]
-    command = [SEVERAL_RUNS, runs_of(alone, name, sizes, replicas=replicas)]
+    name, sizes = f"w{workers}-r{replicas}-{offload}", [1, 4] if offload == "none" else [4]
+    runs = runs_of(alone, name, sizes, replicas=replicas, offload=offload)
+    command = [SEVERAL_RUNS, runs]
     if workers > 1:
         command = ["-m", "bertaccum", "launch", "--workers", str(workers), "--", *command]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from bertaccum.planning.advice import Situation, Size, remedies
+from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.memory_cost import MemoryCost
 
 MIB = 2**20
 COSTS = {
-    "none": MemoryCost(500 * MIB, 450 * MIB, 3 * MIB, 0.0),
-    "layer": MemoryCost(500 * MIB, 450 * MIB, 1 * MIB, 0.0),
+    Saving("none"): MemoryCost(500 * MIB, 450 * MIB, 3 * MIB, 0.0),
+    Saving("layer"): MemoryCost(500 * MIB, 450 * MIB, 1 * MIB, 0.0),
 }
 PARTS = {"parameters": 110 * MIB, "slots": 220 * MIB, "accumulators": 110 * MIB}
 OWN = Size(28_000_000, 2048)
@@ -22,13 +23,12 @@ PRESETS = {
 }
 SITUATION = Situation(
     costs=COSTS,
-    recompute=["none"],
+    savings=[Saving("none")],
     longest=128,
     windows=1,
     micro_batch=1,
     usable_bytes=600 * MIB,
     bytes_of=PARTS,
-    offloaded=False,
     halved=False,
 )
 
@@ -42,7 +42,8 @@ def test_each_remedy_comes_with_its_peak() -> None:
         "use `recompute` layer (about 578 MiB)",
         "use `max_seq_length` 96 (about 546 MiB)",
         "use `accumulator_dtype` bfloat16 (about 523 MiB)",
-        "use `offload_optimizer` on a GPU (about 358 MiB)",
+        "use `offload` moments (about 358 MiB)",
+        "use `offload` all (about 248 MiB)",
         "use `model` bert-mini (about 241 MiB)",
     ]
 
@@ -52,12 +53,16 @@ def test_fewer_windows_that_fit_are_proposed() -> None:
 
 
 def test_remedies_in_use_or_too_large_are_left_out() -> None:
-    few = advice(recompute=["none", "layer"], halved=True, usable_bytes=400 * MIB)
+    kinds = [Saving("none"), Saving("layer")]
+    few = advice(savings=kinds, halved=True, usable_bytes=400 * MIB)
     assert [line.split(" (")[0] for line in few] == [
-        "use `offload_optimizer` on a GPU",
+        "use `offload` moments",
+        "use `offload` all",
         "use `model` bert-mini",
     ]
     assert advice(usable_bytes=10 * MIB) == []
+    all_tried = [*kinds, Saving("layer", "moments"), Saving("layer", "all")]
+    assert not any("offload" in line for line in advice(savings=all_tried))
 
 
 def test_largest_smaller_model_that_fits_is_proposed() -> None:
@@ -69,7 +74,7 @@ def test_remedies_are_for_the_smallest_allowed_micro_batch() -> None:
     lines = advice(
         micro_batch=8,
         usable_bytes=650 * MIB,
-        costs={"none": MemoryCost(500 * MIB, 450 * MIB, MIB, 0.0)},
+        costs={Saving("none"): MemoryCost(500 * MIB, 450 * MIB, MIB, 0.0)},
     )
     assert lines[:2] == [
         "use `max_seq_length` 24 (about 642 MiB)",
@@ -80,6 +85,7 @@ def test_remedies_are_for_the_smallest_allowed_micro_batch() -> None:
 def test_remedies_without_measurements_use_the_static_bytes() -> None:
     blind = advice(costs={}, usable_bytes=300 * MIB)
     assert [line.split(" (")[0] for line in blind] == [
-        "use `offload_optimizer` on a GPU",
+        "use `offload` moments",
+        "use `offload` all",
         "use `model` bert-mini",
     ]

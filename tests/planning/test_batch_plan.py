@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertaccum.planning.batch_plan import BatchPlan, even_micro_batches, make_plan
+from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches, make_plan
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_sizes_are_the_smallest_for_their_number_of_micro_steps(target: int) -> 
 
 def test_plan_as_text() -> None:
     assert str(make_plan(32, 8)) == "32 examples per update: 4 micro-batches of 8"
-    assert str(make_plan(32, 32, "layer")).endswith("no accumulation, with recomputation")
+    assert str(make_plan(32, 32, Saving("layer"))).endswith("no accumulation, with recomputation")
     by_cost = str(make_plan(32, 12, cut="cost"))
     assert by_cost.endswith("micro-batches of 12 examples, more if they are short")
     assert str(make_plan(32, 12)) == "32 examples per update: 2 micro-batches of 12 and one of 8"

@@ -19,7 +19,7 @@ from bertaccum.config import PlanConfig
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.planning import measured_plan
 from bertaccum.planning import plan_for_options as plans
-from bertaccum.planning.batch_plan import PlanResult, make_plan
+from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.measurement_process import MeasurementProcess
@@ -62,7 +62,7 @@ def test_fastest_plan_that_fits_is_chosen_and_written(make: Callable[..., Any]) 
     # The second process may use the limit minus half of the margin.
     assert [job["limit_bytes"] / MIB for job in Simulated.started][1] == int(4096 * 0.98)
 
-    small, written = make(memory_limit="720MiB")
+    small, written = make(memory_limit="720MiB", offload="none")
     assert small.plan.micro_batch == 6
     assert written["why"].startswith("the fastest of the")
     assert written["peak_memory_bytes"] <= 720 * MIB * 0.98
@@ -91,7 +91,7 @@ def test_same_request_is_measured_once(make: Callable[..., Any]) -> None:
         {"recompute": "none"},
         {"micro_batch": 4},
         {"accumulator_dtype": "bfloat16"},
-        {"offload_optimizer": True},
+        {"offload": "moments"},
         {"fresh": True},
     ]
     for other in others:
@@ -100,7 +100,7 @@ def test_same_request_is_measured_once(make: Callable[..., Any]) -> None:
 
 
 def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> None:
-    report, written = make(memory_limit="510MiB", recompute="none")
+    report, written = make(memory_limit="510MiB", recompute="none", offload="none")
     assert written["micro_batch"] is None
     with pytest.raises(RunError) as error:
         report.taken()
@@ -109,6 +109,7 @@ def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> Non
     assert message.startswith("nothing fits: one example of 128 tokens takes at least 500 MiB;")
     assert "490 MiB is usable after the safety margin" in message
     assert "use `accumulator_dtype` bfloat16 (about 445 MiB)" in message
+    assert "use `offload` moments (about 280 MiB)" in message
     assert "use `model` bert-mini" in message
     # Recomputation was measured for the advice, although the options do not allow it.
     assert set(written["example_bytes"]) == {"none", "layer"}
@@ -155,21 +156,30 @@ def test_reason_never_calls_a_slower_candidate_the_fastest(
     assert measured_plan._why(found[1], SearchResult(found), shared=False) == reason
 
 
-def test_offloaded_slots_of_a_gpu_that_is_not_present(
+def test_moments_are_offloaded_from_a_gpu_that_is_not_present(
     make: Callable[..., Any],
 ) -> None:
-    _, plain = make(device_memory="900MiB")
-    _, offloaded = make(device_memory="900MiB", offload_optimizer=True)
+    _, plain = make(device_memory="900MiB", offload="none")
+    _, offloaded = make(device_memory="900MiB", offload="moments")
     assert plain["micro_batch"] is None
     assert offloaded["micro_batch"] is not None
-    assert offloaded["static_bytes"]["slots"] == 0
+    assert offloaded["offload"] == "moments"
+    assert make(device_memory="900MiB")[1]["offload"] != "none"
+    assert offloaded["static_bytes"] == plain["static_bytes"] | {"slots": 0}
     assert offloaded["memory_bytes"] == plain["memory_bytes"]
     assert offloaded["peak_memory_bytes"] <= offloaded["memory_bytes"]
-    # The CPU that stands in for the GPU has room for the moments, which are not offloaded there.
-    proving = Simulated.started[-1]
-    assert not proving["config"]["offload_optimizer"]
-    limit = offloaded["memory_bytes"] + 220 * MIB
-    assert proving["limit_bytes"] == pytest.approx(0.98 * limit, abs=MIB)
+    proving = Simulated.started[-3]
+    assert proving["config"]["offload"] == "moments"
+    assert proving["limit_bytes"] == pytest.approx(0.98 * offloaded["memory_bytes"], abs=MIB)
+
+
+def test_what_cannot_fit_is_not_built(make: Callable[..., Any]) -> None:
+    make(memory_limit="460MiB")
+    # BERT-Small's weights, moments and accumulators take 440 MiB, so building is tried.
+    assert Simulated.started[0]["config"]["offload"] == "none"
+    Simulated.started.clear()
+    make(memory_limit="400MiB")
+    assert Simulated.started[0]["config"]["offload"] == "moments"
 
 
 def test_size_that_ran_out_of_memory_is_not_planned_again(
@@ -179,8 +189,8 @@ def test_size_that_ran_out_of_memory_is_not_planned_again(
     read = plans.make_report
     monkeypatch.setattr(plans, "make_report", lambda s, *rest: seen.append(s) or read(s, *rest))
     assert make(memory_limit="4GiB")[0].plan.micro_batch == 8
-    remember_out_of_memory(seen[0], 8, "none")
-    remember_out_of_memory(seen[0], 16, "none")
+    remember_out_of_memory(seen[0], 8, Saving())
+    remember_out_of_memory(seen[0], 16, Saving())
     report, written = make(memory_limit="4GiB")
     assert report.cached
     assert report.plan.micro_batch < 8
@@ -246,7 +256,7 @@ def test_killed_measurement_process_restarts() -> None:
         assert parts["accumulators"] == parts["parameters"]
         one = (1, 64)
         small, large = (worker.run(MeasurementRequest([[one] * n], "none")) for n in (2, 16))
-        assert large.peak_bytes > small.peak_bytes > built["resting_bytes"]
+        assert large.peak_bytes > small.peak_bytes > small.resting_bytes
         assert (
             worker.run(MeasurementRequest([[one] * 20000], "none")) is None
         )  # The process survives this.

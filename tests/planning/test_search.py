@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
-from bertaccum.planning.batch_plan import even_micro_batches, make_plan
+from bertaccum.offload_names import OFFLOAD
+from bertaccum.planning.batch_plan import Saving, even_micro_batches, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape
 from bertaccum.planning.search import MARGIN, SearchSpace, search, verified
 
 LONGEST = 128
+# Bytes that leave the device.
+MOVED = {"none": 0.0, "moments": 200.0, "all": 300.0}
 
 
 @dataclasses.dataclass
@@ -28,7 +32,7 @@ class Device:
       token: Seconds of each token in a micro-step, with padding.
       saturated: Number of examples that take the time of one.
       noise: Relative error of the measured seconds.
-      asked: Sizes and kinds of recomputation measured so far.
+      asked: Sizes and ways to save memory measured so far.
     """
 
     memory: float
@@ -39,15 +43,17 @@ class Device:
     token: float = 1e-4
     saturated: int = 1
     noise: float = 0.0
-    asked: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    asked: list[tuple[int, Saving]] = dataclasses.field(default_factory=list)
 
-    def peak(self, micro_batch: int, length: int, recompute: str, accumulate: bool) -> float:
-        share = 0.3 if recompute == "layer" else 1.0
-        static = self.static if accumulate else self.static - 100.0
-        return max(self.update, static + share * self.example * length * micro_batch)
+    def peak(self, micro_batch: int, length: int, saving: Saving, accumulate: bool) -> float:
+        share = 0.3 if saving.recompute == "layer" else 1.0
+        moved = MOVED[saving.offload]
+        static = self.static - moved if accumulate else self.static - 100.0 - moved
+        return max(self.update - moved, static + share * self.example * length * micro_batch)
 
-    def seconds(self, micro_batches: Sequence[Sequence[Shape]], recompute: str) -> float:
-        factor = 1.3 if recompute == "layer" else 1.0
+    def seconds(self, micro_batches: Sequence[Sequence[Shape]], saving: Saving) -> float:
+        factor = 1.3 if saving.recompute == "layer" else 1.0
+        factor *= {"none": 1.0, "moments": 1.02, "all": 1.08}[saving.offload]
         rows = [sum(passages for passages, _ in m) for m in micro_batches]
         pairs = zip(rows, micro_batches, strict=True)
         tokens = [max(n, self.saturated) * max(m)[1] for n, m in pairs]
@@ -55,18 +61,16 @@ class Device:
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
         size = max(map(len, request.micro_batches))
-        self.asked.append((size, request.recompute))
+        saving = Saving(request.recompute, request.offload)
+        self.asked.append((size, saving))
         peak = max(
-            self.peak(
-                sum(passages for passages, _ in m), max(m)[1], request.recompute, request.accumulate
-            )
+            self.peak(sum(passages for passages, _ in m), max(m)[1], saving, request.accumulate)
             for m in request.micro_batches
         )
         if peak > self.memory:
             return None
-        return Measurement(
-            self.seconds(request.micro_batches, request.recompute) * (1 + self.noise), peak
-        )
+        seconds = self.seconds(request.micro_batches, saving) * (1 + self.noise)
+        return Measurement(seconds, peak, self.static - MOVED[saving.offload])
 
 
 def task(limit: float, target: int = 32, **options: object) -> SearchSpace:
@@ -78,11 +82,10 @@ def task(limit: float, target: int = 32, **options: object) -> SearchSpace:
     values = {
         "target_batch": target,
         "sizes": even_micro_batches(target),
-        "recompute": ["none", "layer"],
+        "savings": [Saving(kind, offload) for offload in OFFLOAD for kind in ("none", "layer")],
         "largest": (1, LONGEST),
         "windows": windows,
         "limit_bytes": limit,
-        "resting_bytes": 400.0,
         "accumulator_bytes": 100.0,
     }
     return SearchSpace(**(values | options))
@@ -91,17 +94,18 @@ def task(limit: float, target: int = 32, **options: object) -> SearchSpace:
 def best_rate(device: Device, task: SearchSpace) -> float:
     """Return the examples per second of the best plan that fits, by brute force."""
     rates = [0.0]
-    for kind in task.recompute:
+    for saving in task.savings:
         for size in task.sizes:
-            if device.peak(size, LONGEST, kind, size < task.target_batch) <= task.usable_bytes:
-                rates.append(rate_of(device, task, size, kind))
+            accumulate = task.plan(size, saving).accumulates
+            if device.peak(size, LONGEST, saving, accumulate) <= task.usable_bytes:
+                rates.append(rate_of(device, task, size, saving))
     return max(rates)
 
 
-def rate_of(device: Device, task: SearchSpace, size: int, kind: str) -> float:
+def rate_of(device: Device, task: SearchSpace, size: int, saving: Saving) -> float:
     """Return the examples per second over all windows."""
     seconds = sum(
-        device.seconds([window[i : i + size] for i in range(0, len(window), size)], kind)
+        device.seconds([window[i : i + size] for i in range(0, len(window), size)], saving)
         for window in task.windows
     )
     return sum(map(len, task.windows)) / seconds
@@ -120,11 +124,11 @@ def test_choice_is_nearly_the_best_by_brute_force(seed: int) -> None:
     wanted = task(rng.uniform(500, 3000), rng.choice([32, 48, 100, 256]))
     found = search(device, wanted)
     best = found.best_first()[0]
-    achieved = rate_of(device, wanted, best.plan.micro_batch, best.plan.recompute)
+    achieved = rate_of(device, wanted, best.plan.micro_batch, best.plan.saving)
     assert achieved >= 0.95 * best_rate(device, wanted)
     for candidate in found.candidates:
         plan = candidate.plan
-        true = device.peak(plan.micro_batch, LONGEST, plan.recompute, plan.accumulation_steps > 1)
+        true = device.peak(plan.micro_batch, LONGEST, plan.saving, plan.accumulates)
         assert candidate.predicted_peak_bytes == pytest.approx(true, rel=0.03)
         assert candidate.fits == (
             candidate.predicted_peak_bytes <= (1 - MARGIN) * wanted.limit_bytes
@@ -134,7 +138,7 @@ def test_choice_is_nearly_the_best_by_brute_force(seed: int) -> None:
 def test_recomputation_is_not_measured_if_it_cannot_pay() -> None:
     device = Device(memory=1e9)
     search(device, task(1e6))
-    assert {kind for _, kind in device.asked} == {"none"}
+    assert {saving for _, saving in device.asked} == {Saving()}
 
 
 def test_recomputation_is_chosen_if_it_pays() -> None:
@@ -142,28 +146,50 @@ def test_recomputation_is_chosen_if_it_pays() -> None:
     device = Device(memory=1e9, example=1.0, saturated=16)
     best = search(device, task(750.0)).best_first()[0]
     assert best.plan.recompute == "layer"
-    only = search(device, task(750.0, recompute=["none"])).best_first()[0]
+    only = search(device, task(750.0, savings=[Saving()])).best_first()[0]
     assert only.plan.recompute == "none"
 
 
 def test_single_allowed_size_is_the_only_candidate() -> None:
     found = search(Device(memory=1e9), task(1e6, sizes=[12]))
-    assert [c.plan for c in found.candidates] == [make_plan(32, 12, "none", "count")]
+    assert [c.plan for c in found.candidates] == [make_plan(32, 12, Saving(), "count")]
 
 
 def test_no_candidate_fits() -> None:
-    found = search(Device(memory=1e9), task(430.0))
+    found = search(Device(memory=1e9), task(100.0))
     assert found.best_first() == []
     assert not any(c.fits for c in found.candidates)
-    assert set(found.costs) == {"none", "layer"}
+    assert set(found.costs) == set(task(100.0).savings)
     # On a device with no more memory than the limit, nothing can be measured.
-    assert search(Device(memory=430.0), task(430.0)).costs == {}
+    assert search(Device(memory=100.0), task(100.0)).costs == {}
 
 
 def test_recomputation_is_chosen_if_no_example_fits_without_it() -> None:
-    found = search(Device(memory=500.0, example=1.0), task(520.0))
-    assert set(found.costs) == {"layer"}
+    savings = [Saving("none"), Saving("layer")]
+    found = search(Device(memory=500.0, example=1.0), task(520.0, savings=savings))
+    assert set(found.costs) == {Saving("layer")}
     assert found.best_first()[0].plan.recompute == "layer"
+
+
+@pytest.mark.parametrize(
+    ("limit", "offload"), [(600.0, "none"), (400.0, "moments"), (250.0, "all")]
+)
+def test_least_is_offloaded_that_makes_a_plan_fit(limit: float, offload: str) -> None:
+    # Micro-batches of any size are equally fast.
+    found = search(Device(memory=1e9, started=0.0), task(limit))
+    assert found.best_first()[0].plan.offload == offload
+    assert {c.plan.offload for c in found.candidates if c.fits} == {offload}
+
+
+def test_accumulators_on_the_host_are_used_for_the_whole_window_too() -> None:
+    device = Device(memory=1e9, example=0.01)
+    wanted = task(250.0, savings=[Saving("none", "all")], sizes=[32])
+    found = search(device, wanted)
+    assert found.best_first()[0].plan.accumulation_steps == 1
+    requests: list[MeasurementRequest] = []
+    verifier = SimpleNamespace(run=lambda request: requests.append(request) or device.run(request))
+    assert verified(found, verifier, wanted) is not None
+    assert requests[-1].accumulate
 
 
 def test_size_that_ran_out_of_memory_does_not_fit() -> None:
@@ -171,7 +197,7 @@ def test_size_that_ran_out_of_memory_does_not_fit() -> None:
         def peak(self, micro_batch: int, *rest: object) -> float:
             return 1e9 if micro_batch >= 4 else 400.0
 
-    found = search(Odd(memory=5000.0), task(5000.0, recompute=["none"]))
+    found = search(Odd(memory=5000.0), task(5000.0, savings=[Saving()]))
     assert [c.plan.micro_batch for c in found.candidates if c.fits] == [1, 2, 3, 32]
 
 
@@ -183,17 +209,17 @@ def test_whole_window_has_no_accumulators() -> None:
 
 
 def test_shares_have_accumulators_and_an_exchange_peak() -> None:
-    device, options = Device(1e9), {"target": 8, "recompute": ["none"], "shared": True}
+    device, options = Device(1e9), {"target": 8, "savings": [Saving()], "shared": True}
     wanted = task(740.0, **options)
     found = search(device, wanted)
     # The peak is 400 bytes at rest plus 2.5 times the 100 bytes of the gradients.
     peaks = {c.plan.micro_batch: c.predicted_peak_bytes for c in found.candidates}
     assert peaks[1] == 650.0
-    assert peaks[8] == pytest.approx(device.peak(8, LONGEST, "none", True), rel=0.01)
+    assert peaks[8] == pytest.approx(device.peak(8, LONGEST, Saving(), True), rel=0.01)
     assert [c.plan.micro_batch for c in found.candidates if c.fits] == [1, 2, 3, 4, 8]
     assert not any(c.fits for c in search(device, task(660.0, **options)).candidates)
     taken, measurement = verified(found, device, wanted)
-    assert measurement.peak_bytes == device.peak(taken.plan.micro_batch, LONGEST, "none", True)
+    assert measurement.peak_bytes == device.peak(taken.plan.micro_batch, LONGEST, Saving(), True)
 
 
 def test_plan_that_fails_verification_is_replaced() -> None:

@@ -33,7 +33,6 @@ class Simulated:
         parts = {"parameters": 110, "embeddings": 60, "slots": 220, "accumulators": 110}
         return {
             "static_bytes": {name: mib * MIB for name, mib in parts.items()},
-            "resting_bytes": 440 * MIB,
             "limit_bytes": job["limit_bytes"],
             "device": "CPU",
             "precision": "float32",
@@ -45,11 +44,14 @@ class Simulated:
     def run(self, request: MeasurementRequest) -> Measurement | None:
         size, (_, length) = max((len(m), max(m)) for m in request.micro_batches)
         example = 12 if request.recompute == "layer" else 37
-        peak = max(500, (450 if request.accumulate else 340) + example * size * length / 128) * MIB
+        moved = {"none": 0, "moments": 220, "all": 330}[request.offload]
+        static = (450 if request.accumulate else 340) - moved
+        peak = max(500 - moved, static + example * size * length / 128) * MIB
         if peak > self.job["limit_bytes"]:
             return None
         slower = 1.25 if request.recompute == "layer" else 1.0
+        slower *= {"none": 1.0, "moments": 1.05, "all": 1.1}[request.offload]
         seconds = sum(
             0.01 + len(m) * (1 + abs(len(m) - 8) / 32) / 20 for m in request.micro_batches
         )
-        return Measurement(0.1 + slower * seconds, peak)
+        return Measurement(0.1 + slower * seconds, peak, (440 - moved) * MIB)

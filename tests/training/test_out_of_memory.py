@@ -117,8 +117,24 @@ def test_micro_batch_shrinks_to_one_example_with_recomputation(
     assert plan["learned_limits"] == {"none": 1}
 
 
+@pytest.mark.slow
+def test_state_moves_to_the_host_if_one_example_does_not_fit(
+    config: Callable[..., TrainConfig],
+) -> None:
+    options = {"dropout": 0.1, "eval_every": 1}
+    expected, _, _ = run(config(1, "whole", recompute="layer", **options))
+    # Memory runs out twice in the second window, in which some gradients were already added.
+    written = config(1, "cut", recompute="layer", **options)
+    weights, events, summary = run(written, Failing({12, 16}, training=True))
+    for one, other in zip(weights, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [(event.update, event.offload) for event in events] == [(2, "moments"), (2, "all")]
+    assert summary["offload"] == "all"
+
+
 def test_error_if_one_example_does_not_fit(config: Callable[..., TrainConfig]) -> None:
-    with pytest.raises(RunError, match=r"one example at a time and recomputation; lower `max_seq"):
+    reason = r"one example at a time \(`recompute` layer, `offload` all\); lower `max_seq"
+    with pytest.raises(RunError, match=reason):
         run(config(4, "cut"), Failing(range(1, 100), training=True))
 
 

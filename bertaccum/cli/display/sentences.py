@@ -164,7 +164,13 @@ def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) 
 
 def out_of_memory(event: OutOfMemory) -> str:
     """Return the message for an update that ran out of memory and is run again."""
-    how = "with recomputation, " if event.out_of_memory == event.micro_batch else ""
+    how = ""
+    if event.out_of_memory == event.micro_batch:
+        how = {
+            "none": "with recomputation, ",
+            "moments": "with AdamW's moments in host memory, ",
+            "all": "with AdamW's moments and the accumulators in host memory, ",
+        }[event.offload]
     return (
         f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
         f" running the update again {how}in micro-batches of {event.micro_batch}"

@@ -107,9 +107,10 @@ def planned(found: PlanResult, path: str) -> None:
     console = stdout_console()
     for line in plan_heading(values):
         console.print(line)
-    head = ("micro-batch", "steps", "recompute", "predicted", "measured", "examples/s", "fits")
+    saving = "recompute", "offload"
+    head = ("micro-batch", "steps", *saving, "predicted", "measured", "examples/s", "fits")
     rows = [_candidate(row, values) for row in values["candidates"]]
-    show(console, head, rows, least=("predicted", "steps", "recompute", "measured"))
+    show(console, head, rows, least=("predicted", "steps", *saving, "measured"))
     console.print(f"examples/s: measured on {found.timed_on}")
     took = f"{values['planning_seconds']:.0f} s"
     console.print(f"measurements: {'from the cache' if found.cached else took}")
@@ -124,11 +125,12 @@ def planned(found: PlanResult, path: str) -> None:
 
 
 def _candidate(row: dict[str, Any], values: dict[str, Any]) -> list[str]:
-    taken = all(row[key] == values[key] for key in ("micro_batch", "recompute"))
+    taken = all(row[key] == values[key] for key in ("micro_batch", "recompute", "offload"))
     return [
         f"{row['micro_batch']}" + (" *" if taken else ""),
         f"{row['accumulation_steps']}",
         row["recompute"],
+        row["offload"],
         format_size(row["predicted_peak_bytes"]),
         known_size(row["measured_peak_bytes"]),
         f"{row['examples_per_second']:.1f}" if row["examples_per_second"] else "",
@@ -151,6 +153,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     parts = ", ".join(
         f"{label} {static[name]}" for name, label in _STATIC.items() if name in static
     )
+    host = format_size(values["host_bytes"])
     count = values["largest_windows"]
     windows = f"{count} windows of " if count > 1 else ""
     examples = [
@@ -162,7 +165,7 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
         f"{values['model']}: {values['parameters']:,} parameters, {values['precision']}",
         f"{values['device']}, {format_size(values['memory_bytes'])},"
         f" of which {format_size(values['margin_bytes'])} is left free",
-        f"always in use: {parts}",
+        f"always in use: {parts}" + (f"; in host memory: {host}" if values["host_bytes"] else ""),
         "micro-batches: " + ", ".join(examples),
     ]
 

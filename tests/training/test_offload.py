@@ -1,0 +1,225 @@
+"""What is kept in host memory does not change the updates."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small import CLASSIFICATION, write_small_task
+from test_step import CONFIG, TINY
+
+from bertaccum import api
+from bertaccum.accumulation import host_memory
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.config import TrainConfig
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import make_window, window_rows
+from bertaccum.errors import RunError
+from bertaccum.offload_names import OFFLOAD
+from bertaccum.planning import offloading
+from bertaccum.training.checkpoints import saved_states
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import make_optimizer, offload
+from bertaccum.training.step import make_update
+
+UPDATES = 10
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Update the embeddings in several pieces, and compute in several threads."""
+    monkeypatch.setattr(host_memory, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(host_memory, "_PART", 100)
+
+
+def train(
+    store: TokenStore,
+    what: str,
+    micro_batch: int = 8,
+    moved_after: int = 0,
+    spoiled: int | None = None,
+    **options: Any,
+) -> list[np.ndarray]:
+    """Return weights, learning rate, gradient norm and loss scale after ten updates.
+
+    Args:
+      store: Examples to train on.
+      what: What is offloaded.
+      micro_batch: Number of examples in a micro-batch.
+      moved_after: Number of updates before it is offloaded.
+      spoiled: Update in which some weights are infinite, so that it is skipped.
+      **options: Options that differ from `CONFIG`.
+    """
+    config = TrainConfig(**{**vars(CONFIG), "dropout": 0.1, **options})
+    model = build_model(config, ModelSource("tiny", TINY, None, None), 2)
+    optimizer = make_optimizer(config, UPDATES, 2)
+    weight = model.get_layer("sentence_prediction").trainable_weights[-1]
+    for number in range(UPDATES):
+        if number == moved_after:
+            offload(optimizer, what, None)
+        if number in (0, moved_after):
+            update = make_update(CLASSIFICATION, model, optimizer, 0, True)
+        _, rows = window_rows(number, len(store), config.target_batch, config.seed)
+        kept = weight.numpy()
+        if number == spoiled:
+            weight.assign(tf.fill(weight.shape, np.inf))
+        result = update(make_window(store, rows, micro_batch))
+        if number == spoiled:
+            assert not result["applied"]
+            weight.assign(kept)
+    state = [*model.trainable_variables, optimizer.gradient_norm, optimizer.skipped_windows]
+    state += [v for v in optimizer.inner.variables if v.shape.rank == 0]
+    return [variable.numpy() for variable in state]
+
+
+def assert_identical(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("what", OFFLOAD[1:])
+@pytest.mark.parametrize("micro_batch", [8, 32])
+def test_updates_are_identical(store: TokenStore, what: str, micro_batch: int) -> None:
+    assert_identical(train(store, what, micro_batch), train(store, "none", micro_batch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", OFFLOAD[1:])
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_updates_are_identical_with_a_skipped_window(
+    store: TokenStore, what: str, precision: str
+) -> None:
+    options = {"precision": precision, "spoiled": 3, "recompute": "layer"}
+    plain = train(store, "none", **options)
+    assert_identical(train(store, what, **options), plain)
+    assert_identical(train(store, what, moved_after=5, **options), plain)
+
+
+def test_half_precision_accumulators_become_float32_on_the_host(store: TokenStore) -> None:
+    assert_identical(train(store, "all", accumulator_dtype="bfloat16"), train(store, "none"))
+
+
+def trained(folder: Path, name: str, **options: Any) -> dict[str, Any]:
+    """Return the arrays of the last checkpoint of a run of four updates."""
+    values = {
+        "data": str(folder / "reviews"),
+        "bert_config": str(folder / "reviews/bert_config.json"),
+    }
+    values |= {"init_checkpoint": "none", "out": str(folder / name), "target_batch": 8}
+    values |= {"micro_batch": 4, "max_updates": 4, "max_seq_length": 16, "save_every": "1"}
+    api.train(**(values | options))
+    return arrays(folder / name)
+
+
+def arrays(run: Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(saved_states(run / "checkpoints")[-1] / "state"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("none", "all"), ("all", "moments"), ("moments", "none")]
+)
+def test_resumed_run_may_offload_something_else(tmp_path: Path, first: str, then: str) -> None:
+    write_small_task(tmp_path / "reviews", train=24, dev=8)
+    whole = trained(tmp_path, "whole")
+    trained(tmp_path, "halves", offload=first, max_updates=2)
+    api.train(resume=str(tmp_path / "halves"), offload=then, max_updates=4)
+    resumed = arrays(tmp_path / "halves")
+    assert whole.keys() == resumed.keys()
+    assert_identical(list(resumed.values()), list(whole.values()))
+
+
+def test_offload_folder_contains_the_numbers_and_is_empty_afterwards(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved: list[int] = []
+    reserve = os.posix_fallocate
+    monkeypatch.setattr(
+        os, "posix_fallocate", lambda file, start, n: reserved.append(n) or reserve(file, start, n)
+    )
+    optimizer = make_optimizer(TrainConfig(offload="all", offload_folder=str(tmp_path)), 1, 2)
+    variable = tf.Variable(tf.ones([4, 3]))
+    optimizer.build([variable])
+    assert reserved == [48] * 3  # Two moments and an accumulator.
+    optimizer.accumulate([(tf.ones([4, 3]), variable)], 1.0)
+    optimizer.apply()
+    assert float(variable[0, 0]) != 1.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_is_an_error_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_small_task(tmp_path / "reviews", train=24, dev=8)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunError, match="reviews: cannot be used for offloading \\(No space"):
+        trained(tmp_path, "full", offload="all", offload_folder=str(tmp_path / "reviews"))
+    with pytest.raises(RunError, match="missing: cannot be used for offloading"):
+        trained(tmp_path, "none", offload="moments", offload_folder=str(tmp_path / "missing"))
+
+
+def test_too_little_host_memory_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_small_task(tmp_path / "reviews", train=24, dev=8)
+    monkeypatch.setattr(offloading, "available_bytes", lambda: 1000)
+    reason = r"`offload` all needs .* of this machine's memory, and .* is free; free memory, or"
+    with pytest.raises(RunError, match=reason):
+        trained(tmp_path, "short", offload="all")
+    trained(tmp_path, "folder", offload="all", offload_folder=str(tmp_path))
+
+
+MEMORY = """
+import dataclasses, json
+import numpy as np
+from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
+limit_memory(1000 * 2**20)
+import tensorflow as tf
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.config import TrainConfig
+from bertaccum.data.windows import Window
+from bertaccum.tasks.classification import Classification
+from bertaccum.tasks.labels import Labels
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import make_optimizer, offload
+from bertaccum.training.step import make_update
+encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], num_hidden_layers=2)
+config = TrainConfig(recompute="layer")
+model = build_model(config, ModelSource("two layers", encoder, None, None), 2)
+optimizer = make_optimizer(config, 10, 2)
+window = Window(
+    np.arange(64, dtype=np.int32), np.array([0, 32, 64]), np.zeros(2, np.int32),
+    np.array([0, 1, 2], np.int32)
+)
+peaks = []
+for what in ("none", "moments", "all"):
+    offload(optimizer, what, None)
+    update = make_update(Classification(Labels.numbered(2)), model, optimizer, 0, True)
+    for _ in range(2):
+        reset_peak_memory()
+        update(window)
+    peaks.append(peak_memory_bytes() / sum(v.numpy().nbytes for v in model.variables))
+print(json.dumps(peaks))
+"""
+
+
+@pytest.mark.slow
+def test_device_holds_only_what_is_not_offloaded() -> None:
+    """The unit is the memory of the weights; most of them are embeddings."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True
+    )
+    none, moments, everything = json.loads(done.stdout)
+    assert 4.0 < none < 5.2
+    assert 2.0 < moments < 3.2
+    assert 1.0 < everything < 1.6
