@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bertaccum.data.window_cuts import make_cut
-from bertaccum.offload_names import OFFLOAD_ALL
+from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL
 from bertaccum.planning.batch_plan import BatchPlan, Saving, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape, StepMeasurer
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
@@ -23,7 +23,7 @@ from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 # Share of the memory reserved for fragmentation, evaluation and checkpoints.
 MARGIN = 0.04
 # Timings vary, so speeds above this fraction of the highest one count as equal; of such candidates,
-# the one that needs the least memory is chosen.
+# those that offload least are chosen, and of these the one that needs the least memory.
 _SAME_SPEED = 0.98
 # Recomputation costs an extra forward pass, so it is worthwhile only if larger micro-batches are
 # faster than smaller ones by at least this factor.
@@ -150,8 +150,13 @@ class SearchResult:
             return []
         best = max(rate(c) for c in timed)
         alike = [c for c in timed if rate(c) >= _SAME_SPEED * best]
-        first = min(alike, key=lambda c: c.predicted_peak_bytes)
+        first = min(alike, key=_needs)
         return [first, *sorted((c for c in timed if c is not first), key=rate, reverse=True)]
+
+
+def _needs(candidate: Candidate) -> tuple[int, float]:
+    """Return what to minimize among plans of the same speed: what is offloaded, then the peak."""
+    return OFFLOAD.index(candidate.plan.offload), candidate.predicted_peak_bytes
 
 
 def rate(candidate: Candidate) -> float:
