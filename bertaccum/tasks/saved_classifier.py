@@ -49,14 +49,24 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
     Raises:
       InputError: The files are damaged or belong to another model.
     """
-    # tf_keras saves the layers that have weights under these names.
-    names = ("layer_with_weights-0", "layer_with_weights-1")
-    layers = [layer for layer in model.layers if layer.weights]
-    wanted = dict(zip(names, layers if head else layers[:1], strict=head))
+    encoder, *heads = _named_layers(model).items()
+    parts = [
+        {encoder[0]: tf.train.Checkpoint(**{n: layer})}
+        for n, layer in _named_layers(encoder[1]).items()
+    ]
+    parts += [dict([named]) for named in heads] if head else []
     try:
-        whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**wanted))
-        whole.read(str(path)).assert_existing_objects_matched().expect_partial()
+        # Reading all at once would need twice the memory of the model.
+        for part in parts:
+            whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**part))
+            whole.read(str(path)).assert_existing_objects_matched().expect_partial()
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
         raise InputError(
             f"cannot be loaded ({reason(error)})", "train the model again", path=path
         ) from None
+
+
+def _named_layers(model: tf_keras.Model) -> dict[str, tf_keras.layers.Layer]:
+    """Return the layers that have weights, keyed by the names under which tf_keras saves them."""
+    layers = [layer for layer in model.layers if layer.weights]
+    return {f"layer_with_weights-{number}": layer for number, layer in enumerate(layers)}
