@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +128,7 @@ def _adam(
       factor: Factor that turns the sum into the mean gradient.
     """
     gain1, gain2, epsilon = constants
-    result = np.empty(gradient.shape, first.dtype)
+    result = _to_copy(gradient.shape, first.dtype)
 
     def part(total: Array, first: Array, second: Array, step: Array) -> None:
         mean = total * factor
@@ -145,3 +146,15 @@ def _adam(
 
     in_parts(part, gradient, first, second, result)
     return result
+
+
+def _to_copy(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an uninitialized array that TensorFlow always copies to the memory of the device.
+
+    On a CPU, TensorFlow uses aligned arrays in place. Whether an array is aligned would be a matter
+    of chance, and a CPU that simulates a small GPU should count the memory that a GPU needs.
+    """
+    size, alignment = math.prod(shape) * dtype.itemsize, 64
+    memory = np.empty(size + 2 * alignment, np.uint8)
+    start = alignment // 2 - memory.ctypes.data % alignment + alignment
+    return memory[start : start + size].view(dtype).reshape(shape)

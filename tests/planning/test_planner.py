@@ -297,8 +297,9 @@ def test_stderr_of_a_failed_measurement_process_is_shown(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("offload", ["auto", "moments", "all"])
 def test_real_steps_take_the_predicted_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BERT-Tiny in 150 MiB: the plan is verified, and its prediction is right within 3%."""
     monkeypatch.chdir(tmp_path)
@@ -307,16 +308,17 @@ def test_real_steps_take_the_predicted_memory(
         model="bert-tiny",
         init_checkpoint="none",
         memory_limit="150MiB",
-        target_batch=48,
+        target_batch=256,
+        offload=offload,
     )
     values = plan_for_options(config, silent).values
     taken = next(
         c
         for c in values["candidates"]
-        if (c["micro_batch"], c["recompute"]) == (values["micro_batch"], values["recompute"])
+        if all(c[key] == values[key] for key in ("micro_batch", "recompute", "offload"))
     )
     assert values["peak_memory_bytes"] <= 150 * MIB
-    assert 1 < values["micro_batch"] < 48
+    assert 1 < values["micro_batch"] < 256
     for row in values["candidates"]:
         if row["measured_peak_bytes"]:
             predicted = row["predicted_peak_bytes"]
