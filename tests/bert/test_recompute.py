@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from small import CLASSIFICATION
-from test_step import CONFIG, TINY
+from small import CLASSIFICATION, TINY
+from test_step import CONFIG
 
 from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
 from bertaccum.bert.model_source import ModelSource
@@ -89,7 +89,7 @@ import dataclasses, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
-limit_memory(2000 * 2**20)
+limit_memory(3000 * 2**20)
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
@@ -104,7 +104,7 @@ encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], vocab_size=1000)
 model = build_model(config, ModelSource("small", encoder, None, None), outputs=2)
 task = Classification(Labels.numbered(2))
 update = make_update(task, model, make_optimizer(config, 8, 2), 0, True)
-for size in (1,) * 8 + (9,) * 8:
+for size in (1,) * 4 + (33,) * 3:
     n, length = 2 * size, 128
     splits = np.arange(n + 1, dtype=np.int64) * length
     cuts = np.array([0, size, n], np.int32)
@@ -119,7 +119,8 @@ def test_recomputation_halves_the_memory_per_example() -> None:
     """BERT-Small at length 128 needs at most 21 MiB per example, or 11 MiB with recomputation.
 
     The interleaving of threads and the fragmentation of the pool raise single peaks by up to
-    12 MiB, more on a busy machine, so the test compares the lowest ones.
+    12 MiB, more on a busy machine. The test compares the lowest ones, and 32 examples make the
+    difference so large that 12 MiB matter little.
     """
     per_example = {}
     for recompute in ("none", "layer"):
@@ -127,8 +128,8 @@ def test_recomputation_halves_the_memory_per_example() -> None:
             [sys.executable, "-c", MEMORY, recompute], capture_output=True, text=True, check=True
         )
         peaks = np.array(done.stdout.split(), float)
-        one, nine = peaks[1:8].min(), peaks[9:].min()  # The first call traces.
-        per_example[recompute] = (nine - one) / 8
+        few, many = peaks[1:4].min(), peaks[4:].min()  # The first call traces.
+        per_example[recompute] = (many - few) / 32
     assert per_example["layer"] <= 11 and 17 < per_example["none"] <= 21, per_example
 
 
