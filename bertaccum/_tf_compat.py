@@ -83,6 +83,14 @@ def variable_key(optimizer: tf_keras.optimizers.Optimizer, variable: tf.Variable
     return optimizer._var_key(variable)
 
 
+def wait_for(operation: tf.Operation, other: tf.Operation) -> None:
+    """Let an operation of a graph wait for another one, which may have been created after it.
+
+    Relies on `Operation._add_control_input`.
+    """
+    operation._add_control_input(other)
+
+
 # --- Optimizers -----------------------------------------------------------------------------
 
 

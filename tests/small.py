@@ -5,14 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 import tf_keras
+from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 
 from bertaccum.bert.bert_config_file import write_bert_config
+from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.google_checkpoint import original_shape
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
 
+# An encoder that takes milliseconds for an update.
+TINY = EncoderConfig(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    vocab_size=50,
+    max_position_embeddings=32,
+)
 # A task with two classes.
 CLASSIFICATION = Classification(Labels.numbered(2))
 
@@ -53,6 +66,22 @@ def write_small_task(folder: Path, **rows: int) -> Path:
         ]
         (folder / f"{name}.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
     return write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+
+
+def write_google_checkpoint(encoder: tf_keras.Model, prefix: Path) -> None:
+    """Write the weights of an encoder in Google's format."""
+    tensors = {}
+    for variable in encoder.weights:
+        name = checkpoint_name(variable.name).removesuffix(":0")
+        for original, ours in reversed(BERT_V2_NAME_REPLACEMENTS):
+            name = name.replace(ours, original) if ours else name
+        tensors[name] = variable.numpy().reshape(original_shape(variable))
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
 
 
 # With larger weights in these layers, the logits depend on the whole text, not only on [CLS].

@@ -28,8 +28,8 @@ LOWEST = {
     "bertaccum.task_names",
     "bertaccum.version",
 }
-# The private names of TensorFlow, which any module may import.
-LEAF = {"bertaccum._tf_compat"}
+# Modules that need only TensorFlow, which any other module may import.
+LEAF = {"bertaccum._tf_compat", "bertaccum.backward_gates"}
 # The packages that each package may import, besides itself, LOWEST and LEAF.
 MAY_IMPORT = {
     "bertaccum.accumulation": set(),

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small import write_google_checkpoint
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import unpack
@@ -410,24 +411,9 @@ def test_thousands_of_damaged_files_give_one_error_line_each(case: str, tmp_path
 @pytest.mark.parametrize("examples", [40, pytest.param(1200, marks=pytest.mark.slow)])
 def test_damaged_checkpoint_gives_one_error_line(examples: int, tmp_path: Path) -> None:
     """TensorFlow reads checkpoints in native code, so a crash would end the test process."""
-    import tensorflow as tf
-    from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
-
     encoder = build_encoder(SMALL)
-    names = {v.name.removesuffix(":0"): v for v in encoder.weights}
-    variables = {}
-    for ours, variable in names.items():
-        name = ours
-        for original, replaced in reversed(BERT_V2_NAME_REPLACEMENTS):
-            name = name.replace(replaced, original) if replaced else name
-        variables[name] = variable
     prefix = tmp_path / "bert_model.ckpt"
-    tf.raw_ops.SaveV2(
-        prefix=str(prefix),
-        tensor_names=list(variables),
-        shape_and_slices=[""] * len(variables),
-        tensors=[v.numpy() for v in variables.values()],
-    )
+    write_google_checkpoint(encoder, prefix)
     files = sorted(tmp_path.glob("bert_model.ckpt.*"))
     good = {path: path.read_bytes() for path in files}
     assert len(files) == 2

@@ -333,6 +333,13 @@ def test_statistics_and_data_format_of_batch_normalization_are_found() -> None:
     assert _tf_compat.data_format(layer) == "NHWC"
 
 
+def test_an_operation_waits_for_a_later_one() -> None:
+    with tf.Graph().as_default():
+        first, later = tf.constant(1), tf.constant(2)
+        _tf_compat.wait_for(first.op, later.op)
+        assert first.op.control_inputs == [later.op]
+
+
 def test_smart_cond_calls_one_of_two_functions() -> None:
     def either(predicate: Any) -> Any:
         return _tf_compat.smart_cond(predicate, lambda: tf.constant(1), lambda: tf.constant(2))

@@ -66,7 +66,7 @@ class HostUpdate:
             with tf.control_dependencies(done):
                 step = self._step(piece, scalars, constants)
             with tf.control_dependencies([step]), tf.device(self.variable.device):
-                if piece is ...:
+                if len(parts) == 1:
                     done = [_subtract(self.variable, step, decay)]
                 else:
                     rows = tf.range(piece.start, piece.stop)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from bertaccum.accumulation.gradient_tensors import Gradient
+from bertaccum.accumulation.gradient_tensors import Gradient, values_of
 from bertaccum.accumulation.host_memory import HostArray, HostTensor, fill_with_zeros
 from bertaccum.accumulation.replicas import here, replicated, summed
+from bertaccum.backward_gates import close_gates
 
 
 class HostSums(tf.Module):
@@ -24,8 +25,6 @@ class HostSums(tf.Module):
       folder: Folder for files that contain the sums, or None to use memory.
       prefix: Prefix of the accumulators' names, for optimizers with several sums.
     """
-
-    running_mean = False
 
     def __init__(
         self, variables: Sequence[tf.Variable], folder: str | None, prefix: str = ""
@@ -47,8 +46,10 @@ class HostSums(tf.Module):
         with tf.control_dependencies([tf.identity(here(self.weight))]):
             pairs = list(zip(self._arrays(), gradients, strict=True))
             # Backpropagation computes the last gradient first.
-            added = [array.add(gradient) for array, gradient in pairs[::-1] if gradient is not None]
-        with tf.control_dependencies(added):
+            added = [(g, array.add(g)) for array, g in pairs[::-1] if g is not None]
+        if not tf.executing_eagerly():
+            close_gates([(values_of(gradient), operation) for gradient, operation in added])
+        with tf.control_dependencies([operation for _, operation in added]):
             self.weight.assign_add(weight)
 
     def read(self, alone: bool) -> tuple[list[HostArray], tf.Tensor]:

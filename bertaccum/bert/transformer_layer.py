@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.backward_gates import gate
 from bertaccum.bert.activations import gelu
 from bertaccum.bert.attention import Attention, SelfAttention, attention
 from bertaccum.bert.dense import Dense, Projection, dense
@@ -115,7 +116,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         """
         hidden, mask = inputs
         if not self.recompute:
-            return self._output(hidden, mask, training)
+            return gate(self._output(hidden, mask, training))
         masks = present_masks()
 
         # `recompute_grad` differentiates with respect to arguments and variables only.
@@ -125,7 +126,7 @@ class TransformerLayer(tf_keras.layers.Layer):
             with dropout_masks(masks):
                 return self._output(hidden, mask, training)
 
-        return output(hidden)
+        return gate(output(hidden))
 
     def _output(self, hidden: tf.Tensor, mask: tf.Tensor, training: bool | None) -> tf.Tensor:
         queries = hidden

@@ -7,6 +7,7 @@ memory as the device to plan for, and runs a real update of the chosen plan.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from typing import Any
 
@@ -163,14 +164,14 @@ def _offloads(request: PlanRequest, limit: int | None) -> list[str]:
     allowed = request.config.offload
     if allowed != AUTO:
         return [allowed]
-    free = device_memory.available_bytes()
-    if request.config.offload_folder is None:
-        host = {name: _host_bytes(request, name) for name in OFFLOAD}
-    else:
-        host = dict.fromkeys(OFFLOAD, 0)
-    least = {name: sum(_static_bytes(request, name).values()) for name in OFFLOAD}
-    fitting = [name for name in OFFLOAD if limit is None or least[name] < limit]
-    return [name for name in fitting if host[name] <= free] or [OFFLOAD[-1]]
+    in_files = request.config.offload_folder is not None
+    free = math.inf if in_files else device_memory.available_bytes()
+    most = math.inf if limit is None else limit
+    return [
+        name
+        for name in OFFLOAD
+        if sum(_static_bytes(request, name).values()) < most and _host_bytes(request, name) <= free
+    ] or [OFFLOAD[-1]]
 
 
 def _static_bytes(request: PlanRequest, offload: str) -> dict[str, int]:

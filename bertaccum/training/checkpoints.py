@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation.host_memory import HostArray, HostTensor
+from bertaccum.accumulation.host_memory import HostArray, HostTensor, pieces
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.encoder import checkpoint_name
@@ -230,12 +229,11 @@ def _restore(part: tf.Variable | HostArray, state: Path, name: str) -> None:
     if isinstance(part, HostArray) or not value.shape.rank:
         part.assign(value)
         return
-    rows = max(_PIECE_BYTES // (part.dtype.size * math.prod(value.shape[1:])), 1)
-    for first in range(0, value.shape[0], rows):
+    for rows in pieces(value.shape, part.dtype, _PIECE_BYTES):
         with tf.device("CPU"):
-            piece = value[first : first + rows]
+            piece = value[rows]
         tf.raw_ops.ResourceScatterUpdate(
-            resource=part.handle, indices=first + tf.range(len(piece)), updates=piece
+            resource=part.handle, indices=tf.range(rows.start, rows.stop), updates=piece
         )
     # After a scatter update, TensorFlow would otherwise copy the variable on every read.
     tf.raw_ops.DisableCopyOnRead(resource=part.handle)

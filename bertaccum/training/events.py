@@ -36,7 +36,7 @@ class Started:
       truncation: Statistics of the texts in train.tsv that `max_seq_length` truncates; None if
         unknown.
       doubt: Evidence that texts are lowercased although they should not be, or the other way
-        round; None if there is none.
+        round; None without such evidence.
     """
 
     folder: Path

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from small import CLASSIFICATION
-from test_step import CONFIG, TINY
+from small import CLASSIFICATION, TINY
+from test_step import CONFIG
 
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig

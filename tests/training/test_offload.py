@@ -1,4 +1,4 @@
-"""What is kept in host memory does not change the updates."""
+"""Offloading to host memory does not change the updates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import CLASSIFICATION, write_small_task
-from test_step import CONFIG, TINY
+from small import CLASSIFICATION, TINY, write_small_task
+from test_step import CONFIG
 
 from bertaccum import api
 from bertaccum.accumulation import host_memory
@@ -176,6 +176,50 @@ def test_too_little_host_memory_is_an_error(
     with pytest.raises(RunError, match=reason):
         trained(tmp_path, "short", offload="all")
     trained(tmp_path, "folder", offload="all", offload_folder=str(tmp_path))
+
+
+SLOW_HOST = """
+import time
+import numpy as np
+from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
+limit_memory(1000 * 2**20)
+import tensorflow as tf
+from bertaccum.accumulation.host_memory import HostArray
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.config import TrainConfig
+from bertaccum.data.windows import Window
+from bertaccum.tasks.classification import Classification
+from bertaccum.tasks.labels import Labels
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import make_optimizer, offload
+from bertaccum.training.step import make_update
+HostArray._add = lambda array, gradient: time.sleep(0.02)
+encoder = EncoderConfig(
+    hidden_size=256, num_hidden_layers=8, num_attention_heads=4, intermediate_size=1024,
+    vocab_size=50, max_position_embeddings=32
+)
+model = build_model(TrainConfig(recompute="layer"), ModelSource("deep", encoder, None, None), 2)
+optimizer = make_optimizer(TrainConfig(), 10, 2)
+offload(optimizer, "all", None)
+update = make_update(Classification(Labels.numbered(2)), model, optimizer, 0, True)
+window = Window(
+    np.arange(16, dtype=np.int32), np.array([0, 8, 16]), np.zeros(2, np.int32),
+    np.array([0, 1, 2], np.int32)
+)
+for _ in range(2):
+    reset_peak_memory()
+    update(window)
+print(peak_memory_bytes() / sum(v.numpy().nbytes for v in model.variables))
+"""
+
+
+@pytest.mark.slow
+def test_gradients_wait_for_a_slow_host() -> None:
+    """At most two of eight layers have gradients on the device while the host adds."""
+    command = [sys.executable, "-c", SLOW_HOST]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 1.0 < float(done.stdout) < 1.6
 
 
 MEMORY = """

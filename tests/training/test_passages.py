@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from small import CLASSIFICATION
+from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder, set_recompute
-from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, example_shapes
 from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
@@ -24,14 +23,6 @@ from bertaccum.tasks.head import build_classifier
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-TINY = EncoderConfig(
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    vocab_size=50,
-    max_position_embeddings=32,
-)
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=12, warmup_fraction=0.0)
 LENGTH, UPDATES = 10, 4
 

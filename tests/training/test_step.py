@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from small import CLASSIFICATION
+from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
@@ -27,14 +26,6 @@ from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, make_schedule
 from bertaccum.training.step import make_update
 
-TINY = EncoderConfig(
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    vocab_size=50,
-    max_position_embeddings=32,
-)
 # This is 25 times the default learning rate. A higher one would amplify rounding errors: the
 # gradient of a key's bias is only rounding noise, which Adam scales to a full step.
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)

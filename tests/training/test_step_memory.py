@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import CLASSIFICATION
+from small import CLASSIFICATION, TINY
 from test_planner import job
-from test_step import CONFIG, TINY
+from test_step import CONFIG
 
 from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.model_source import ModelSource

@@ -20,10 +20,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from scripted import CountedPasses, under
-from small import scatter, write_small_task
+from small import TINY, scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.packed_tokens import unpack
 from bertaccum.config import StepConfig, TrainConfig
@@ -44,14 +43,6 @@ from bertaccum.training.step import make_update
 from bertaccum.training.task_options import class_weights
 from bertaccum.training.train import resume, train
 
-TINY = EncoderConfig(
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    vocab_size=50,
-    max_position_embeddings=32,
-)
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
 UPDATES = 10
 KERAS = tf_keras.losses

@@ -12,7 +12,7 @@ from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 _FEW = 30
 _NAMED_CLASSES = 5
 _BY_CHANCE = "its scores depend largely on chance"
-# What conflicting labels are called in each kind of task, and what to do about them.
+# For each kind of task, the name of conflicting labels and the advice about them.
 _CONFLICTS = {
     None: ("more than one label", "correct the labels or delete the rows"),
     REGRESSION: ("more than one score", "the model learns their mean"),
