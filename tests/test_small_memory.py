@@ -1,0 +1,63 @@
+"""Every command works with the memory of a run that offloads everything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import write_google_checkpoint, write_small_model, write_small_task
+
+from bertaccum.bert.bert_config_file import read_bert_config
+from bertaccum.bert.encoder import build_encoder
+
+# The weights need 72 MiB.
+LIMIT_MIB = 125
+EXPORT = f"""
+import sys
+from bertaccum import api
+from bertaccum.planning.device_memory import limit_memory
+limit_memory({LIMIT_MIB} * 2**20)
+api.export(run="first", out=sys.argv[1], format=sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_every_command_stays_within_the_memory_of_a_run(tmp_path: Path) -> None:
+    write_small_task(tmp_path / "reviews", train=8, dev=4, test=4)
+    vocabulary = tmp_path / "reviews/vocab.txt"
+    size = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8}
+    config = write_small_model(
+        tmp_path / "reviews/bert_config.json", vocabulary, intermediate_size=2048, **size
+    )
+    (tmp_path / "google").mkdir()
+    for file in (config, vocabulary):
+        (tmp_path / "google" / file.name).write_bytes(file.read_bytes())
+    encoder = build_encoder(read_bert_config(config))
+    write_google_checkpoint(encoder, tmp_path / "google/bert_model.ckpt")
+
+    def python(*arguments: str) -> None:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0 and "out of memory" not in done.stderr, done.stderr
+
+    def run(*arguments: str) -> None:
+        python("-m", "bertaccum", *arguments, "--memory-limit", f"{LIMIT_MIB}MiB")
+
+    def train(out: str, checkpoint: str, *options: str) -> None:
+        run(
+            *("train", "--data", "reviews", "--out", out, "--init-checkpoint", checkpoint),
+            *("--target-batch", "4", "--micro-batch", "1", "--max-seq-length", "16"),
+            *("--recompute", "layer", "--offload", "all", *options),
+        )
+
+    random = ("none", "--bert-config", str(config), "--vocab", str(vocabulary))
+    train("first", *random, "--max-updates", "1")
+    run("train", "--resume", "first", "--max-updates", "2")
+    run("eval", "--run", "first")
+    run("predict", "--run", "first", "the food was good")
+    for form in ("savedmodel", "huggingface"):
+        python("-c", EXPORT, form)
+    for checkpoint in ("google", "huggingface", "first"):
+        train(f"from-{checkpoint}", checkpoint, "--max-updates", "1")
