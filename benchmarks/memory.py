@@ -1,6 +1,6 @@
 """Measures the memory planner: its predictions, its choices, and runs under a memory limit.
 
-    python benchmarks/memory.py limits --shared ../shared      # 20 minutes on 2 cores
+    python benchmarks/memory.py limits --shared ../shared      # 50 minutes on 2 cores
     python benchmarks/memory.py choice --shared ../shared      # 25 minutes
     python benchmarks/memory.py prediction                     # 45 minutes
 
@@ -52,25 +52,27 @@ TARGET = 32
 
 # --- Runs under a limit ---------------------------------------------------------------
 
-# Preset, length, limit.
+# Preset, length, limit, `--offload`.
 RUNS = [
-    ("bert-small", 128, "200MiB"),
-    ("bert-small", 128, "560MiB"),
-    ("bert-base", 512, "560MiB"),
-    ("bert-base", 512, "1900MiB"),
-    ("bert-base", 512, "4GiB"),
-    ("bert-large", 512, "1536MiB"),
-    ("bert-large", 512, "3584MiB"),
-    ("bert-large", 512, "7GiB"),
+    ("bert-small", 128, "200MiB", "auto"),
+    ("bert-small", 128, "560MiB", "auto"),
+    ("bert-base", 512, "560MiB", "auto"),
+    ("bert-base", 512, "1900MiB", "auto"),
+    ("bert-base", 512, "4GiB", "auto"),
+    ("bert-large", 512, "1536MiB", "auto"),
+    ("bert-large", 512, "3584MiB", "auto"),
+    ("bert-large", 512, "3584MiB", "moments"),
+    ("bert-large", 512, "7GiB", "auto"),
 ]
 
 
 def limits(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     data, results = prepared_yelp(shared, out), []
-    for preset, length, limit in RUNS:
-        say(f"{preset}, {length}, {limit}")
+    for preset, length, limit, offload in RUNS:
+        say(f"{preset}, {length}, {limit}, offload {offload}")
         run = Path(tempfile.mkdtemp(dir=out)) / "run"
         options = ["--max-seq-length", length, "--memory-limit", limit, "--target-batch", TARGET]
+        options += ["--offload", offload]
         command = train_command(shared, data, run, preset) + list(map(str, options))
         command += ["--max-updates", "2", "--json"]
         done = subprocess.run(command, capture_output=True, text=True)
