@@ -208,16 +208,11 @@ def free(variable: tf.Variable) -> None:
         tf.raw_ops.AssignVariableOp(resource=component.handle, value=nothing)
 
 
-def pieces(shape: tf.TensorShape, dtype: tf.DType, most: int | None = None) -> list[Piece]:
-    """Return slices of rows that together cover a tensor, or `...` for a scalar or no numbers.
-
-    Args:
-      shape, dtype: Shape and dtype of the tensor.
-      most: Size of a slice in bytes, if it has more than one row; None stands for 16 MiB.
-    """
+def pieces(shape: tf.TensorShape, dtype: tf.DType) -> list[Piece]:
+    """Return slices of rows that together cover a tensor, or `...` for a scalar or no numbers."""
     if not shape.rank or not shape.num_elements():
         return [...]
-    size = max((most or _PIECE_BYTES) // (dtype.size * math.prod(shape[1:])), 1)
+    size = max(_PIECE_BYTES // (dtype.size * math.prod(shape[1:])), 1)
     return [slice(start, min(start + size, shape[0])) for start in range(0, shape[0], size)]
 
 

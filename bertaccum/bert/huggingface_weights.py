@@ -24,6 +24,7 @@ from bertaccum.bert.huggingface_folder import (
     POOLER,
     has_pooler,
 )
+from bertaccum.bert.in_place import assign_in_place
 from bertaccum.bert.tensor_files import PREFIX, open_tensors, safetensors
 
 _REPLACEMENTS = (
@@ -65,7 +66,8 @@ def load_huggingface(encoder: networks.EncoderScaffold, path: Path) -> None:
         wanted = [(variable, name) for variable, name in wanted if not name.startswith(POOLER)]
     _require_every_variable(wanted, held, path)
     for variable, name in wanted:
-        variable.assign(_turned(held[name].read(), variable).reshape(variable.shape))
+        value = _turned(held[name].read(), variable).reshape(variable.shape)
+        assign_in_place(variable, value)
 
 
 def read_huggingface_head(path: Path) -> list[np.ndarray]:

@@ -18,10 +18,11 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation.host_memory import HostArray, HostTensor, pieces
+from bertaccum.accumulation.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.encoder import checkpoint_name
+from bertaccum.bert.in_place import assign_in_place
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
@@ -35,7 +36,6 @@ from bertaccum.training.run_folder import RunFolder
 _STATE, _POSITION = "state", "position.json"
 # Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
 CUT = ("micro_batch", "recompute", "offload")
-_PIECE_BYTES = 4 * 2**20
 _NAME = re.compile(r"update-(\d+)")
 
 
@@ -215,28 +215,20 @@ def _parts(kept: tf.Variable | HostTensor) -> Sequence[tf.Variable | HostArray]:
 
 
 def _restore(part: tf.Variable | HostArray, state: Path, name: str) -> None:
-    """Assign a saved value, one piece of at most `_PIECE_BYTES` bytes at a time.
+    """Assign a saved value.
 
-    A plain assignment would briefly need twice the variable's memory, and would fragment the
-    allocator's memory. The pieces are not numpy arrays, because TensorFlow crashes when a tensor
-    made from a numpy array does not fit in memory.
+    It is not read as a numpy array, because TensorFlow crashes when a tensor made from a numpy
+    array does not fit in memory.
     """
     with tf.device("CPU"):
         (value,) = tf.raw_ops.RestoreV2(
             prefix=str(state), tensor_names=[name], shape_and_slices=[""], dtypes=[part.dtype]
         )
     value.shape.assert_is_compatible_with(part.shape)
-    if isinstance(part, HostArray) or not value.shape.rank:
+    if isinstance(part, HostArray):
         part.assign(value)
-        return
-    for rows in pieces(value.shape, part.dtype, _PIECE_BYTES):
-        with tf.device("CPU"):
-            piece = value[rows]
-        tf.raw_ops.ResourceScatterUpdate(
-            resource=part.handle, indices=tf.range(rows.start, rows.stop), updates=piece
-        )
-    # After a scatter update, TensorFlow would otherwise copy the variable on every read.
-    tf.raw_ops.DisableCopyOnRead(resource=part.handle)
+    else:
+        assign_in_place(part, value)
 
 
 @contextmanager
