@@ -66,7 +66,7 @@ class HostUpdate:
             with tf.control_dependencies(done):
                 step = self._step(piece, scalars, constants)
             with tf.control_dependencies([step]), tf.device(self.variable.device):
-                if len(parts) == 1:
+                if piece is ...:
                     done = [_subtract(self.variable, step, decay)]
                 else:
                     rows = tf.range(piece.start, piece.stop)

@@ -209,8 +209,8 @@ def free(variable: tf.Variable) -> None:
 
 
 def pieces(shape: tf.TensorShape, dtype: tf.DType) -> list[Piece]:
-    """Return slices of rows that together cover a tensor, or `...` for a scalar or no numbers."""
-    if not shape.rank or not shape.num_elements():
+    """Return slices of rows, each of at most `_PIECE_BYTES` bytes; the whole of a small tensor."""
+    if not shape.rank or shape.num_elements() * dtype.size <= _PIECE_BYTES:
         return [...]
     size = max(_PIECE_BYTES // (dtype.size * math.prod(shape[1:])), 1)
     return [slice(start, min(start + size, shape[0])) for start in range(0, shape[0], size)]

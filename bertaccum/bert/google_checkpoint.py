@@ -17,7 +17,7 @@ from official.nlp.modeling import networks
 from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 
 from bertaccum.bert.encoder import checkpoint_name
-from bertaccum.bert.in_place import assign_in_place
+from bertaccum.bert.in_place import assign_in_place, read_tensor
 from bertaccum.errors import InputError, reason
 
 # Maximum number of mismatched variables that an error message names.
@@ -45,14 +45,8 @@ def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) 
         original_names = {_translated(name): name for name in shapes}
         _require_every_variable(encoder, original_names, shapes, checkpoint)
         for variable in encoder.weights:
-            # The reader's own method would keep the tensor in memory twice.
+            tensor = read_tensor(str(checkpoint), original_names[_name(variable)], variable.dtype)
             with tf.device("CPU"):
-                (tensor,) = tf.raw_ops.RestoreV2(
-                    prefix=str(checkpoint),
-                    tensor_names=[original_names[_name(variable)]],
-                    shape_and_slices=[""],
-                    dtypes=[variable.dtype],
-                )
                 tensor = tf.reshape(tensor, variable.shape)
             assign_in_place(variable, tensor)
 

@@ -1,4 +1,4 @@
-"""Assignment to variables that takes little memory."""
+"""Reading of checkpoints and assignment to variables that take little memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,26 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from bertaccum import _tf_compat
+
 _PIECE_BYTES = 4 * 2**20
 
 
+def read_tensor(prefix: str, name: str, dtype: tf.DType) -> tf.Tensor:
+    """Read a tensor of a checkpoint into memory of the host.
+
+    It is not read as a numpy array, because TensorFlow crashes when a tensor made from a numpy
+    array does not fit in memory.
+    """
+    with tf.device("CPU"):
+        (value,) = tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
+        )
+    return value
+
+
 def assign_in_place(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> None:
-    """Assign a value to a variable, one piece of at most 4 MiB at a time.
+    """Assign a value to a variable on all replicas, one piece of at most 4 MiB at a time.
 
     A plain assignment would briefly need twice the variable's memory, and would fragment the
     allocator's memory.
@@ -20,6 +35,11 @@ def assign_in_place(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> Non
       variable: The variable.
       value: Its new value, of the same dtype and shape, in memory of the host.
     """
+    for component in _tf_compat.components(variable):
+        _assign(component, value)
+
+
+def _assign(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> None:
     if not variable.shape.rank:
         variable.assign(value)
         return

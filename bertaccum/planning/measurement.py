@@ -25,7 +25,7 @@ class MeasurementRequest:
 
     Args:
       micro_batches: For each micro-batch, the shapes of its examples.
-      recompute, offload: Fields of `Saving`. What is on the host already stays there.
+      recompute, offload: Fields of `Saving`. Tensors in host memory stay there.
       accumulate: Whether to use accumulators.
       thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
     """

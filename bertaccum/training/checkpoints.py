@@ -22,7 +22,7 @@ from bertaccum.accumulation.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.encoder import checkpoint_name
-from bertaccum.bert.in_place import assign_in_place
+from bertaccum.bert.in_place import assign_in_place, read_tensor
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
@@ -215,15 +215,8 @@ def _parts(kept: tf.Variable | HostTensor) -> Sequence[tf.Variable | HostArray]:
 
 
 def _restore(part: tf.Variable | HostArray, state: Path, name: str) -> None:
-    """Assign a saved value.
-
-    It is not read as a numpy array, because TensorFlow crashes when a tensor made from a numpy
-    array does not fit in memory.
-    """
-    with tf.device("CPU"):
-        (value,) = tf.raw_ops.RestoreV2(
-            prefix=str(state), tensor_names=[name], shape_and_slices=[""], dtypes=[part.dtype]
-        )
+    """Assign a saved value."""
+    value = read_tensor(str(state), name, part.dtype)
     value.shape.assert_is_compatible_with(part.shape)
     if isinstance(part, HostArray):
         part.assign(value)
