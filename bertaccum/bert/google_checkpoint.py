@@ -38,6 +38,8 @@ def load_google_checkpoint(encoder: networks.EncoderScaffold, checkpoint: Path) 
     Raises:
       InputError: The files cannot be read, or a variable of the encoder is missing or has a
         different shape.
+      tf.errors.ResourceExhaustedError: A variable of the checkpoint does not fit in memory beside
+        the encoder.
     """
     with _readable(checkpoint):
         reader = tf.train.load_checkpoint(str(checkpoint))
@@ -69,6 +71,8 @@ def _readable(checkpoint: Path) -> Iterator[None]:
     """Turn the exceptions of a damaged checkpoint into InputError."""
     try:
         yield
+    except tf.errors.ResourceExhaustedError:
+        raise
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
             f"is not a readable BERT checkpoint ({reason(error)})",

@@ -10,7 +10,7 @@ import tf_keras
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.config import StepConfig
-from bertaccum.errors import InputError, reason
+from bertaccum.errors import InputError, RunError, reason
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
@@ -29,12 +29,18 @@ def load_best(best: Path, config: StepConfig) -> tuple[tf_keras.Model, ModelFile
 
     Raises:
       InputError: The files are damaged.
+      RunError: The model does not fit in memory.
     """
     files = ModelFiles.read(best)
     task = make_task(files.labels, files.decoding)
-    encoder = build_encoder(files.encoder)
-    model = build_classifier(encoder, files.encoder, task.outputs, pool=config.pooling)
-    load_run(model, best / RUN_PREFIX)
+    try:
+        encoder = build_encoder(files.encoder)
+        model = build_classifier(encoder, files.encoder, task.outputs, pool=config.pooling)
+        load_run(model, best / RUN_PREFIX)
+    except tf.errors.ResourceExhaustedError:
+        raise RunError(
+            "the model does not fit in memory", "raise `memory_limit`", path=best
+        ) from None
     return model, files, task
 
 
@@ -48,6 +54,7 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
 
     Raises:
       InputError: The files are damaged or belong to another model.
+      tf.errors.ResourceExhaustedError: The weights do not fit in memory beside the classifier.
     """
     encoder, *heads = _named_layers(model).items()
     parts = [
@@ -60,6 +67,8 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
         for part in parts:
             whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**part))
             whole.read(str(path)).assert_existing_objects_matched().expect_partial()
+    except tf.errors.ResourceExhaustedError:
+        raise
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
         raise InputError(
             f"cannot be loaded ({reason(error)})", "train the model again", path=path
