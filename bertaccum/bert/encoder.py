@@ -24,30 +24,37 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "tanh": tf.tanh,
     "linear": tf.identity,
 }
+Initializer = Callable[[], tf_keras.initializers.Initializer]
 # Dropout sites of a classifier. Masks depend on these numbers, so they must never change.
 _EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 1, 2, 4
 
 
 def build_encoder(
-    config: EncoderConfig, dropout: float = 0.0, first_token_only: bool = False
+    config: EncoderConfig,
+    dropout: float = 0.0,
+    first_token_only: bool = False,
+    initializer: Initializer | None = None,
 ) -> networks.EncoderScaffold:
-    """Build a BERT encoder with random weights (truncated normal, drawn from the global seed).
+    """Build a BERT encoder.
 
     Args:
       config: Dimensions of the encoder.
       dropout: Dropout rate of embeddings, attention weights and layer outputs.
       first_token_only: Whether the last layer computes only the first token, which is all that
         the pooled output needs. The first token still attends to the other tokens.
+      initializer: Function that returns an initializer of the kernels and embeddings; None for
+        random weights, as `random_initializer` draws them.
 
     Returns:
       A model that maps the result of `encoder_inputs` to `sequence_output` [batch, length or 1,
       hidden] and `pooled_output` [batch, hidden].
     """
     last = config.num_hidden_layers - 1
-    return networks.EncoderScaffold(
+    initializer = initializer or partial(random_initializer, config)
+    return without_autograph(networks.EncoderScaffold)(
         pooled_output_dim=config.hidden_size,
-        pooler_layer_initializer=initializer(config),
-        embedding_cls=_Embeddings(config, dropout),
+        pooler_layer_initializer=initializer(),
+        embedding_cls=_Embeddings(config, dropout, initializer),
         num_hidden_instances=config.num_hidden_layers,
         hidden_cls=[
             TransformerLayer(
@@ -58,7 +65,7 @@ def build_encoder(
                 first_site=_FIRST_LAYER_SITE + _SITES_OF_LAYER * number,
                 mask_width=_mask_width(config),
                 output_range=1 if first_token_only and number == last else None,
-                kernel_initializer=partial(initializer, config),
+                kernel_initializer=initializer,
                 activation=_ACTIVATIONS[config.hidden_act],
                 name=f"transformer/layer_{number}",
             )
@@ -105,9 +112,18 @@ def freeze(encoder: networks.EncoderScaffold, train_layers: int | None, embeddin
         layer.trainable = False
 
 
-def initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
-    """Return a new initializer for a kernel or an embedding table."""
+def random_initializer(config: EncoderConfig) -> tf_keras.initializers.Initializer:
+    """Return a new initializer (truncated normal, drawn from the global seed) for a weight."""
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+
+def without_autograph(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that builds a model without AutoGraph.
+
+    AutoGraph would convert the source of every layer, which takes half of the time to build a
+    BERT. None of our layers has a loop or condition that depends on a tensor.
+    """
+    return tf.autograph.experimental.do_not_convert(build)
 
 
 def head_dropout(config: EncoderConfig, rate: float) -> ExampleDropout:
@@ -143,10 +159,11 @@ class _Embeddings:
     Args:
       config: Dimensions of the encoder.
       dropout: Dropout rate of the sum of the embeddings.
+      initializer: Function that returns an initializer; called once per table.
     """
 
-    def __init__(self, config: EncoderConfig, dropout: float) -> None:
-        self._config, self._dropout = config, dropout
+    def __init__(self, config: EncoderConfig, dropout: float, initializer: Initializer) -> None:
+        self._config, self._dropout, self._initializer = config, dropout, initializer
         self.inputs = [
             tf_keras.layers.Input(shape=(None,), dtype=tf.int32, name=name)
             for name in ("input_word_ids", "input_mask", "input_type_ids")
@@ -159,17 +176,17 @@ class _Embeddings:
           inputs: Word IDs, padding mask and segment IDs, each [batch, length] int32.
         """
         word_ids, padding_mask, segment_ids = inputs
-        config, width = self._config, self._config.hidden_size
-        words = WordEmbedding(
-            config.vocab_size, width, initializer(config), name="word_embeddings"
-        )(word_ids)
+        config, width, initializer = self._config, self._config.hidden_size, self._initializer
+        words = WordEmbedding(config.vocab_size, width, initializer(), name="word_embeddings")(
+            word_ids
+        )
         positions = layers.PositionEmbedding(
-            config.max_position_embeddings, initializer(config), name="position_embedding"
+            config.max_position_embeddings, initializer(), name="position_embedding"
         )(words)
         segments = layers.OnDeviceEmbedding(
             config.type_vocab_size,
             width,
-            initializer(config),
+            initializer(),
             use_one_hot=True,
             name="type_embeddings",
         )(segment_ids)

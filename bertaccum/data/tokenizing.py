@@ -208,4 +208,6 @@ def tokenized(
     data = tf.data.Dataset.from_generator(
         batches, output_signature=(tf.TensorSpec([None], tf.string),) * len(columns)
     )
-    yield from data.map(tokenizer.with_lengths, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)
+    # AutoGraph would convert the tokenizer, which takes longer than tokenizing a few texts.
+    traced = tf.autograph.experimental.do_not_convert(tokenizer.with_lengths)
+    yield from data.map(traced, num_parallel_calls=tf.data.AUTOTUNE).prefetch(1)

@@ -167,7 +167,8 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
     tokens_only = signature((), tf.int32)[:2]
     width = len(tokens_only)
 
-    @tf.function(input_signature=tokens_only * topology.local_replicas)
+    # AutoGraph would convert every layer before the first prediction.
+    @tf.function(input_signature=tokens_only * topology.local_replicas, autograph=False)
     def predict(*flat: tf.Tensor) -> Any:
         def own() -> tf.Tensor:
             start = width * number()

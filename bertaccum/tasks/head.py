@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.encoder import head_dropout, initializer
+from bertaccum.bert.encoder import (
+    Initializer,
+    head_dropout,
+    random_initializer,
+    without_autograph,
+)
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.tasks.forward import HEAD_LAYER
 
@@ -17,6 +24,7 @@ def build_classifier(
     outputs: int,
     dropout: float = 0.0,
     pool: str | None = None,
+    initializer: Initializer | None = None,
 ) -> models.BertClassifier:
     """Build a model with a head on the encoder's pooled output.
 
@@ -31,9 +39,12 @@ def build_classifier(
     Returns:
       A model that maps the result of `encoder_inputs` to logits [batch, outputs].
     """
-    head = Head(config, outputs, dropout, pool)
+    initializer = initializer or partial(random_initializer, config)
+    head = Head(config, outputs, dropout, pool, initializer())
     # The head has the dropout, because that of BertClassifier does not use our masks.
-    return models.BertClassifier(encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head)
+    return without_autograph(models.BertClassifier)(
+        encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head
+    )
 
 
 class Head(tf_keras.layers.Layer):
@@ -48,16 +59,22 @@ class Head(tf_keras.layers.Layer):
       outputs: Number of outputs.
       dropout: Dropout rate of the pooled output.
       pool: How the pooled outputs of a text's passages are combined, as in `build_classifier`.
+      initializer: Initializer of the kernel.
     """
 
     def __init__(
-        self, config: EncoderConfig, outputs: int, dropout: float, pool: str | None
+        self,
+        config: EncoderConfig,
+        outputs: int,
+        dropout: float,
+        pool: str | None,
+        initializer: tf_keras.initializers.Initializer,
     ) -> None:
         super().__init__(name=HEAD_LAYER)
         self.pool = pool
         self.dropout = head_dropout(config, dropout)
         self.out_proj = tf_keras.layers.Dense(
-            outputs, kernel_initializer=initializer(config), name="logits"
+            outputs, kernel_initializer=initializer, name="logits"
         )
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:

@@ -34,8 +34,11 @@ def load_best(best: Path, config: StepConfig) -> tuple[tf_keras.Model, ModelFile
     files = ModelFiles.read(best)
     task = make_task(files.labels, files.decoding)
     try:
-        encoder = build_encoder(files.encoder)
-        model = build_classifier(encoder, files.encoder, task.outputs, pool=config.pooling)
+        zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
+        encoder = build_encoder(files.encoder, first_token_only=True, initializer=zeros)
+        model = build_classifier(
+            encoder, files.encoder, task.outputs, pool=config.pooling, initializer=zeros
+        )
         load_run(model, best / RUN_PREFIX)
     except tf.errors.ResourceExhaustedError:
         raise RunError(

@@ -1,4 +1,8 @@
-"""One update as a `tf.function`: a loop over micro-batches, then one optimizer step."""
+"""One update as a `tf.function`: a loop over micro-batches, then one optimizer step.
+
+Loops and conditions are written out, without AutoGraph, which would convert every layer and the
+optimizer and take a quarter of the time before the first update.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,7 @@ def make_update(
     run = _accumulated if accumulate else _single
     optimizer.build(model.trainable_variables)
 
-    @tf.function(input_signature=signature(task.label_shape, task.label_dtype))
+    @tf.function(input_signature=signature(task.label_shape, task.label_dtype), autograph=False)
     def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
         share = open_share(model, optimizer, seed, dropout_stream, window)
         return run(task, model, optimizer, share, stopped) | of_update(optimizer)
@@ -126,11 +130,12 @@ def _accumulated(
     share: Share,
     stopped: tf.Variable,
 ) -> dict[str, tf.Tensor]:
-    results = accumulate_share(task, model, optimizer, share, stopped)
-    applied = tf.constant(False)
-    if results["finished"]:
+    def apply() -> tf.Tensor:
         optimizer.avoid_copies()
-        applied = optimizer.apply()
+        return optimizer.apply()
+
+    results = accumulate_share(task, model, optimizer, share, stopped)
+    applied = tf.cond(results["finished"], apply, lambda: tf.constant(False))
     return results | {"applied": applied}
 
 
@@ -142,19 +147,24 @@ def accumulate_share(
     stopped: tf.Variable,
 ) -> dict[str, tf.Tensor]:
     """Run the micro-steps of a share without communication, until they end or `stopped` is set."""
-    step, steps = tf.constant(0), tf.size(share.cuts) - 1
-    total, losses = tf.constant(0.0), tf.TensorArray(tf.float32, steps, element_shape=[])
-    while (step < steps) & ~stopped.read_value():
-        # Parallel iterations would keep the activations of several micro-batches in memory.
-        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    steps = tf.size(share.cuts) - 1
+
+    def unfinished(step: tf.Tensor, *_: Any) -> tf.Tensor:
+        return (step < steps) & ~stopped.read_value()
+
+    def run(step: tf.Tensor, total: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
         start, end = share.cuts[step], share.cuts[step + 1]
         part = share.tokens[start:end], share.labels[start:end], share.weights[start:end]
         with dropout_masks(share.masks.of_micro_batch(start)):
             loss, pairs = micro_step(task, model, optimizer, *part, share.window_weight)
         optimizer.accumulate(pairs, weight=(end - start) / share.window_examples)
-        total += loss
-        losses = losses.write(step, loss)
-        step += 1
+        return step + 1, total + loss, losses.write(step, loss)
+
+    losses = tf.TensorArray(tf.float32, steps, element_shape=[])
+    # Parallel iterations would keep the activations of several micro-batches in memory.
+    step, total, losses = tf.while_loop(
+        unfinished, run, (tf.constant(0), tf.constant(0.0), losses), parallel_iterations=1
+    )
     return {"loss": total, "losses": losses.stack(), "finished": step == steps}
 
 
@@ -253,7 +263,7 @@ class SharedUpdate:
         one_share = signature(task.label_shape, task.label_dtype)
         width = len(one_share)
 
-        @tf.function(input_signature=one_share * topology.local_replicas)
+        @tf.function(input_signature=one_share * topology.local_replicas, autograph=False)
         def accumulate(*flat: tf.Tensor) -> Any:
             def own() -> dict[str, tf.Tensor]:
                 start = width * number()
@@ -263,7 +273,7 @@ class SharedUpdate:
 
             return self._strategy.run(own)
 
-        @tf.function(input_signature=[tf.TensorSpec([len(REPORTED)], tf.float64)])
+        @tf.function(input_signature=[tf.TensorSpec([len(REPORTED)], tf.float64)], autograph=False)
         def apply(report: tf.Tensor) -> dict[str, tf.Tensor]:
             def one() -> dict[str, tf.Tensor]:
                 optimizer.avoid_copies()

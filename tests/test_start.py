@@ -1,0 +1,27 @@
+"""Nothing delays the start of a run or of a prediction without need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from small import write_small_task
+
+TRAINED_AND_PREDICTED = """
+import sys, bertaccum
+bertaccum.train(
+    data="reviews", out="run", init_checkpoint="none", bert_config="reviews/bert_config.json",
+    vocab="reviews/vocab.txt", target_batch=4, micro_batch=2, max_seq_length=16, max_updates=1,
+)
+print(len(list(bertaccum.predict(["the food was good"], run="run"))))
+print([name for name in sys.modules if "__autograph_generated" in name])
+"""
+
+
+def test_no_layer_is_converted_by_autograph(tmp_path: Path) -> None:
+    """AutoGraph would convert layers and optimizers for seconds before the first update."""
+    write_small_task(tmp_path / "reviews", train=8, dev=4)
+    command = [sys.executable, "-c", TRAINED_AND_PREDICTED]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["1", "[]"], done.stderr
