@@ -1,11 +1,12 @@
 """Measures the work of the host: between updates, at the start, and as runs grow.
 
     python benchmarks/host.py windows --shared ../shared   # 3 minutes on 2 cores
-    python benchmarks/host.py start --shared ../shared     # 4 minutes
+    python benchmarks/host.py start --shared ../shared     # 5 minutes
     python benchmarks/host.py growth                       # 8 minutes
 
-`windows` measures how long an update waits while its window is read and cut. `start` measures the
-seconds from the command to the first update of BERT-Small, with tokens and plan in the cache.
+`windows` measures how long an update waits while its window is read and cut. `start` measures whole
+commands with BERT-Small, beside the import of TensorFlow: the prediction of one text, the
+evaluation of 100 texts, and training up to its first update with tokens and plan in the cache.
 `growth` measures the time per example and the host's memory for different target batches and
 numbers of rows and updates, with BERT-Tiny. Each part writes host-<part>.json and prints a Markdown
 table.
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,28 +66,63 @@ def windows(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
 # --- Starting ---------------------------------------------------------------------------
 
 STARTS = 5
+TEXTS = 100
 
 
 def start(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
-    """Measure starts of the command line; the first start fills the cache and is not counted."""
-    data, seconds = prepared_yelp(shared, out), []
-    for _ in range(STARTS + 1):
-        run = Path(tempfile.mkdtemp(dir=out)) / "run"
-        command = [*train_command(shared, data, run, "bert-small"), "--max-updates", "1000"]
-        begin = time.perf_counter()
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-            metrics = run / "metrics.jsonl"
-            while not (metrics.exists() and metrics.stat().st_size):
-                if process.poll() is not None:
-                    sys.exit(f"exited early with status {process.returncode}: {' '.join(command)}")
-                time.sleep(0.05)
-            seconds.append(time.perf_counter() - begin)
-            process.kill()
-    counted = seconds[1:]
-    result = {"first": seconds[0], "later": counted, "median": statistics.median(counted)}
-    rows = [[f"{seconds[0]:.0f} s", f"{result['median']:.1f} s", f"{max(counted):.1f} s"]]
-    heads = ["with an empty cache", "later, median", f"slowest of {STARTS}"]
-    return [result], table(heads, rows)
+    """Measure whole commands; the first start fills the caches and is not counted."""
+    data = prepared_yelp(shared, out)
+    run = Path(tempfile.mkdtemp(dir=out)) / "run"
+    first = first_update(shared, data, run)
+    rows = (data / "test.tsv").read_text().splitlines(keepends=True)[: 1 + TEXTS]
+    (out / "some.tsv").write_text("".join(rows))
+    finished = Path(tempfile.mkdtemp(dir=out)) / "run"
+    command([*train_command(shared, data, finished, "bert-small"), "--max-updates", "1"])
+    tool = [sys.executable, "-m", "bertaccum"]
+    of_run = ["--run", str(finished)]
+    ways: dict[str, Callable[[], float]] = {
+        "import tensorflow": lambda: command([sys.executable, "-c", "import tensorflow"]),
+        "predict, 1 text": lambda: command([*tool, "predict", *of_run, "The food was great."]),
+        f"eval, {TEXTS} texts": lambda: command(
+            [*tool, "eval", *of_run, "--file", str(out / "some.tsv")]
+        ),
+        "train, to the first update": lambda: first_update(
+            shared, data, Path(tempfile.mkdtemp(dir=out)) / "run"
+        ),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(STARTS):
+        for name, way in ways.items():
+            seconds[name].append(way())
+    base = statistics.median(seconds["import tensorflow"])
+    results = [{"what": name, "seconds": found} for name, found in seconds.items()]
+    table_rows = [
+        [name, f"{statistics.median(found):.1f} s", f"{statistics.median(found) / base:.2f}"]
+        for name, found in seconds.items()
+    ]
+    table_rows.append(["train, with empty caches", f"{first:.1f} s", f"{first / base:.2f}"])
+    return results, table(["", "median", "ratio to the import"], table_rows)
+
+
+def command(arguments: list[str]) -> float:
+    """Run a command and return its seconds."""
+    begin = time.perf_counter()
+    subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def first_update(shared: Path, data: Path, run: Path) -> float:
+    """Start a training run and return the seconds until its first update is written."""
+    arguments = [*train_command(shared, data, run, "bert-small"), "--max-updates", "1000"]
+    begin, metrics = time.perf_counter(), run / "metrics.jsonl"
+    with subprocess.Popen(arguments, stderr=subprocess.DEVNULL) as process:
+        while not (metrics.exists() and metrics.stat().st_size):
+            if process.poll() is not None:
+                sys.exit(f"exited early with status {process.returncode}: {' '.join(arguments)}")
+            time.sleep(0.05)
+        seconds = time.perf_counter() - begin
+        process.kill()
+    return seconds
 
 
 # --- Growth -----------------------------------------------------------------------------

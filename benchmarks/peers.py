@@ -1,6 +1,6 @@
 """Compares the speed of bertaccum with that of other training programs on one machine.
 
-    make bench-peers       # creates the environments and runs both parts; 40 minutes on 2 cores
+    make bench-peers       # creates the environments and runs both parts; 50 minutes on 2 cores
 
 `training` trains BERT-Small on real Yelp reviews with target batch 32 as 4 x 8, dropout 0.1 and
 gradients clipped to norm 1. Each peer runs in its recommended configuration and in its own
@@ -55,6 +55,7 @@ class Peer:
     timed: int = 4
 
 
+LOOP = "torch_loop.py"
 HF, RANDOM, GROUPED = "hf_trainer.py", {"sampling": "random"}, {"sampling": "group_by_length"}
 PEERS = {
     "training": [
@@ -63,6 +64,9 @@ PEERS = {
         # With 4,000 rows, the sampler sorts groups of 31 windows from long to short reviews. Only a
         # whole group has an average speed.
         Peer("Hugging Face, grouped", HF, "huggingface", GROUPED, warm=31, timed=31),
+        Peer("PyTorch loop", LOOP, "huggingface", RANDOM),
+        # Its windows are shuffled, so that a quarter of the epoch represents all lengths.
+        Peer("PyTorch loop, grouped", LOOP, "huggingface", GROUPED, timed=31),
         Peer("Keras 3", "keras3.py", "keras3"),
         Peer("tf-models-official", "tf_models.py"),
     ],
