@@ -43,7 +43,7 @@ def run(*command: object, cwd: Path | None = None, **variables: str) -> str:
 
 @functools.cache
 def interpreter(version: str) -> Path:
-    """Return an interpreter of a Python version; skip the test if there is none."""
+    """Return an interpreter of a Python version, or skip the test."""
     found = [shutil.which(f"python{version}")]
     found += sorted(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")))
     for path in filter(None, found):

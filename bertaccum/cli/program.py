@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         message = (
             f"unexpected {type(error).__name__}: {error}; set BERTACCUM_TRACEBACK=1"
-            " to see the traceback, and report this error"
+            " to see the traceback, and report this error with the output of `bertaccum doctor`"
         )
         code = 1
     fail(message, code, views[-1] if views else None)

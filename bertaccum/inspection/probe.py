@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,9 @@ def main(folder: str) -> None:
         "devices": _devices,
         "rehearsal": lambda: _rehearsal(Path(folder)),
     }
-    out, sys.stdout = sys.stdout, sys.stderr  # Libraries may print.
+    # Libraries may print, also from C++ code, so the records get a descriptor of their own.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     for stage, run in stages.items():
         try:
             record = run()

@@ -60,7 +60,8 @@ def test_unsupported_version_and_missing_packages_are_failed_checks(tmp_path: Pa
     (tmp_path / "tensorflow-2.19.0.dist-info").mkdir()
     text = "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n"
     (tmp_path / "tensorflow-2.19.0.dist-info/METADATA").write_text(text)
-    (tmp_path / "tensorflow.py").write_text("__version__ = '2.19.0'")
+    noise = "import os\nprint('noise', flush=True)\nos.write(1, b'noise')\n"
+    (tmp_path / "tensorflow.py").write_text(f"{noise}__version__ = '2.19.0'")
     for module in ("psutil", "platformdirs", "rich"):
         (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError('No {module}')")
     found = checks(doctor(tmp_path, "--json"))
@@ -74,7 +75,7 @@ def test_missing_package_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> N
     version = metadata.version
 
     def without_rich(name: str) -> str:
-        if name in ("rich", "protobuf"):
+        if name in ("rich", "protobuf", "safetensors"):
             raise metadata.PackageNotFoundError(name)
         return version(name)
 
@@ -159,7 +160,7 @@ def test_working_installation_passes_and_no_file_is_left(tmp_path: Path) -> None
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     variables = {"TMPDIR": str(temporary), "BERTACCUM_CACHE": str(tmp_path / "cache")}
-    # A worker of a distributed run would wait for the others.
+    # A worker of a distributed run would wait for the other, which does not exist.
     variables["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     )
