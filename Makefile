@@ -1,5 +1,7 @@
 # make demo      install, prepare the synthetic sample, and train and evaluate a classifier
 # make test      run lint, type checks and the fast tests
+# make test-install  build the packages and try them in new environments
+# make dist      build the wheel and the source distribution in dist/
 # make examples  run the programs in examples/ to the end
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BERTACCUM := $(BIN)/bertaccum
 
-.PHONY: install demo examples test test-slow lint types docs pytest bench-peers format clean
+.PHONY: install demo examples test test-slow test-install dist lint types docs pytest bench-peers format clean
 
 install: $(INSTALLED)
 
@@ -31,6 +33,15 @@ test: lint types docs pytest
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --numprocesses 2 --dist worksteal
+
+# Installs TensorFlow in a new environment, which downloads 700 MB if pip has not cached it.
+test-install: $(INSTALLED)
+	$(BIN)/pytest -m install -rA --durations 5
+
+# Builds the wheel from the source distribution, which proves that the latter is complete.
+dist: $(INSTALLED)
+	rm -rf build/lib dist
+	$(BIN)/python -m build --outdir dist
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from bertaccum.version import __version__
 if TYPE_CHECKING:
     from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
     from bertaccum.api import (
+        doctor,
         evaluate,
         export,
         models,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "bertaccum.accumulation": ("AccumulatingOptimizer", "accumulate_gradients"),
     "bertaccum.api": (
-        *("evaluate", "export", "models", "plan", "predict", "prepare", "report"),
-        *("train", "train_seeds", "training_events"),
+        *("doctor", "evaluate", "export", "models", "plan", "predict", "prepare"),
+        *("report", "train", "train_seeds", "training_events"),
     ),
     "bertaccum.errors": ("BertAccumError", "ConfigError", "InputError", "RunError"),
     "bertaccum.inference.results": ("EvalResult", "ExportResult", "Prediction"),
@@ -73,6 +74,7 @@ __all__ = [
     "Updated",
     "__version__",
     "accumulate_gradients",
+    "doctor",
     "evaluate",
     "export",
     "models",

@@ -110,6 +110,21 @@ def models() -> list[dict[str, Any]]:
     return listed_presets()
 
 
+def doctor() -> dict[str, Any]:
+    """Check the installation, and return the record that `bertaccum doctor --json` prints.
+
+    A separate process imports TensorFlow, because the import may crash.
+
+    Returns:
+      The versions, devices and other facts that a bug report needs. `checks` contains a dict for
+        each check, with `subject`, `status` (ok, warning or failed), `detail` and `remedy`, and
+        `passed` is False if a check failed.
+    """
+    from bertaccum.inspection.examination import examine
+
+    return examine()
+
+
 @_takes(PlanConfig)
 def plan(
     config: PlanConfig | None = None,

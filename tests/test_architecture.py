@@ -28,8 +28,8 @@ LOWEST = {
     "bertaccum.task_names",
     "bertaccum.version",
 }
-# Modules that need only TensorFlow, which any other module may import.
-LEAF = {"bertaccum._tf_compat", "bertaccum.backward_gates"}
+# Modules that need only TensorFlow or psutil, which any other module may import.
+LEAF = {"bertaccum._tf_compat", "bertaccum.backward_gates", "bertaccum.machine_memory"}
 # The packages that each package may import, besides itself, LOWEST and LEAF.
 MAY_IMPORT = {
     "bertaccum.accumulation": set(),
@@ -53,13 +53,18 @@ MAY_IMPORT = {
         "data_prep",
     },
     "bertaccum.keywords": set(),
+    "bertaccum.inspection": {
+        *("bertaccum.bert", "bertaccum.cache", "bertaccum.data", "bertaccum.tasks"),
+        "bertaccum.training",
+    },
     "bertaccum.api": {
-        *("bertaccum.bert", "bertaccum.inference", "bertaccum.keywords", "bertaccum.planning"),
-        *("bertaccum.reporting", "bertaccum.training", "data_prep"),
+        *("bertaccum.bert", "bertaccum.inference", "bertaccum.inspection", "bertaccum.keywords"),
+        *("bertaccum.planning", "bertaccum.reporting", "bertaccum.training", "data_prep"),
     },
     "bertaccum.cli": {
-        *("bertaccum.api", "bertaccum.distribution", "bertaccum.inference", "bertaccum.planning"),
-        *("bertaccum.reporting", "bertaccum.training", "data_prep"),
+        *("bertaccum.api", "bertaccum.distribution", "bertaccum.inference"),
+        *("bertaccum.inspection", "bertaccum.planning", "bertaccum.reporting"),
+        *("bertaccum.training", "data_prep"),
     },
 }
 PYTHON = ("bertaccum", "data_prep", "examples")

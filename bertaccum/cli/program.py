@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bertaccum.cli.commands.compare import compare
+from bertaccum.cli.commands.doctor import doctor
 from bertaccum.cli.commands.evaluate import evaluate
 from bertaccum.cli.commands.export import export
 from bertaccum.cli.commands.launch import launch
@@ -52,12 +53,33 @@ class Program(click.Group):
                 formatter.write_dl(rows)
 
 
+def _show_versions(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
+    """Print the versions without importing TensorFlow, which takes seconds."""
+    if not asked or ctx.resilient_parsing:
+        return
+    import platform
+
+    from bertaccum.inspection.packages import installed
+
+    found = installed("tensorflow") or "not installed"
+    python = platform.python_version()
+    sentences.result(f"bertaccum {__version__} (tensorflow {found}, Python {python})")
+    ctx.exit()
+
+
 @click.group(
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
-@click.version_option(__version__, message="bertaccum %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_versions,
+    help="Show the versions of bertaccum, TensorFlow and Python, and exit.",
+)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Fine-tune BERT at the recommended batch size on a small GPU.
@@ -80,7 +102,7 @@ def cli(ctx: click.Context) -> None:
 
 for _command in (
     *(prepare, plan, train, launch, evaluate, predict),
-    *(models, runs, show, compare, make_page, export),
+    *(models, runs, show, compare, make_page, export, doctor),
 ):
     cli.add_command(_command)
 
@@ -113,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         message = (
             f"unexpected {type(error).__name__}: {error}; set BERTACCUM_TRACEBACK=1"
-            " to see the traceback, and report this error"
+            " to see the traceback, and report this error with the output of `bertaccum doctor`"
         )
         code = 1
     fail(message, code, views[-1] if views else None)

@@ -8,9 +8,7 @@ the CPU with the same error.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import psutil
 import tensorflow as tf
 
 from bertaccum import _tf_compat
@@ -30,7 +28,6 @@ CONTEXT_BYTES = 250 * 2**20
 SMALL_GPU_BYTES = 2 * 2**30
 RESERVE_OF_SMALL_BYTES = 225 * 2**20
 RESERVE_BYTES = 500 * 2**20
-_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _limits: list[int] = []
 _unclaimed: list[int] = []
 
@@ -117,20 +114,6 @@ def check_limit(limit_bytes: int) -> None:
             f"a memory limit of {format_size(limit_bytes)} is too small for TensorFlow to start",
             f"set a limit of at least {format_size(LEAST_BYTES)}",
         )
-
-
-def machine_bytes() -> int:
-    """Return the machine's memory in bytes, or this process's control group limit if lower."""
-    total = int(psutil.virtual_memory().total)
-    try:
-        return min(total, int(_GROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # The file is missing, or contains `max`.
-        return total
-
-
-def available_bytes() -> int:
-    """Return the machine's available memory in bytes."""
-    return int(psutil.virtual_memory().available)
 
 
 def used_bytes() -> int:

@@ -15,6 +15,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
 from bertaccum.config import TrainConfig
+from bertaccum.machine_memory import available_bytes, machine_bytes
 from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
@@ -124,7 +125,7 @@ def _pool_bytes(limit: int | None, on_cpu: bool, host_bytes: int) -> int | None:
     """
     if limit is None or not on_cpu:
         return limit
-    most = min(device_memory.available_bytes(), device_memory.machine_bytes()) - host_bytes
+    most = min(available_bytes(), machine_bytes()) - host_bytes
     return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.LEAST_BYTES)
 
 
@@ -165,7 +166,7 @@ def _offloads(request: PlanRequest, limit: int | None) -> list[str]:
     if allowed != AUTO:
         return [allowed]
     in_files = request.config.offload_folder is not None
-    free = math.inf if in_files else device_memory.available_bytes()
+    free = math.inf if in_files else available_bytes()
     most = math.inf if limit is None else limit
     return [
         name

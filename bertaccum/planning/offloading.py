@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bertaccum.errors import RunError
+from bertaccum.machine_memory import available_bytes
 from bertaccum.offload_names import OFFLOAD_ALL, OFFLOAD_MOMENTS
-from bertaccum.planning.device_memory import available_bytes
 from bertaccum.sizes import format_size
 
 

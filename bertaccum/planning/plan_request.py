@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from bertaccum import machine_memory
 from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.planning import device_memory
@@ -42,7 +43,7 @@ class PlanRequest:
         named = size_in_bytes("memory_limit", self.config.memory_limit)
         limit = self.memory_bytes or named
         if limit is None and device_memory.device_name() == "CPU":
-            limit = device_memory.machine_bytes() // 2
+            limit = machine_memory.machine_bytes() // 2
         if limit is not None:
             device_memory.check_limit(limit)
         return limit

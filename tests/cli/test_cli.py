@@ -16,11 +16,12 @@ import tensorflow as tf
 import yaml
 from simulated import Simulated
 
+from bertaccum import machine_memory
 from bertaccum.bert.presets import PRESETS, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
 from bertaccum.errors import BertAccumError
-from bertaccum.planning import device_memory, measured_plan
+from bertaccum.planning import measured_plan
 from bertaccum.tasks.classification import Classification
 
 QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]
@@ -503,7 +504,7 @@ def test_plan_that_does_not_fit_shows_the_table_and_fails(
         r"error: nothing fits: .*; use --model bert-mini \(.*\)", planned.err.strip()
     )
     # No limit can be set after TensorFlow has started, so the test simulates a small machine.
-    monkeypatch.setattr(device_memory, "machine_bytes", lambda: 960 * 2**20)
+    monkeypatch.setattr(machine_memory, "machine_bytes", lambda: 960 * 2**20)
     trained = run("train", "--data", data, *QUICK[:-2], "--offload", "none")
     assert trained.code == 1
     assert "error: nothing fits" in trained.err

@@ -1,0 +1,30 @@
+# Build:     docker build --tag bertaccum .
+#            docker build --tag bertaccum:gpu --build-arg EXTRAS=gpu .
+# Run:       docker run --rm --init -v bertaccum-cache:/cache -v "$PWD":/work bertaccum doctor
+# With GPUs: docker run --rm --init --gpus all -v bertaccum-cache:/cache -v "$PWD":/work bertaccum:gpu doctor
+ARG PYTHON_VERSION=3.13
+FROM python:${PYTHON_VERSION}-slim-bookworm
+
+# Extras of bertaccum, separated by commas: gpu, huggingface, parquet.
+ARG EXTRAS=""
+WORKDIR /opt/bertaccum
+
+# The requirements come first, in a layer of their own: a change of the source does not install
+# TensorFlow again.
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY bertaccum/__init__.py bertaccum/version.py bertaccum/
+RUN python -m pip install --no-cache-dir --constraint constraints.txt ".${EXTRAS:+[${EXTRAS}]}"
+
+COPY bertaccum bertaccum
+COPY data_prep data_prep
+RUN python -m pip install --no-cache-dir --no-deps --force-reinstall .
+
+# The user's number is that of the first user of most Linux systems, so that files in a mounted
+# folder belong to that user. For another one, use `docker run --user`.
+RUN useradd --uid 1000 --create-home bertaccum \
+    && install --directory --owner=bertaccum /cache /work
+ENV BERTACCUM_CACHE=/cache
+VOLUME /cache
+WORKDIR /work
+USER bertaccum
+ENTRYPOINT ["bertaccum"]

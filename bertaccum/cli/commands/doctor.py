@@ -1,0 +1,60 @@
+"""`bertaccum doctor`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import command
+from bertaccum.errors import RunError
+
+
+@command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record, for a bug report.")
+def doctor(as_json: bool) -> None:
+    """Check the installation, and print what a bug report needs.
+
+    The checks cover the versions of all packages, the devices, memory, the cache folder, and
+    training: a tiny model is trained with one micro-batch per update and with two, and must get
+    the same weights. Nothing is downloaded, and no file is kept. The exit code is 1 if a check
+    failed.
+
+    \b
+    Examples:
+      bertaccum doctor
+      bertaccum doctor --json > doctor.json
+    """
+    from bertaccum import api
+
+    sentences.note("checking the installation: importing TensorFlow and training a tiny model")
+    record = api.doctor()
+    if as_json:
+        sentences.result_json(record)
+    else:
+        _show(record)
+    failed = sum(check["status"] == "failed" for check in record["checks"])
+    if failed:
+        which = "1 check" if failed == 1 else f"{failed} checks"
+        raise RunError(f"{which} failed", "follow the advice below each failed check")
+
+
+def _show(record: dict[str, Any]) -> None:
+    """Print the record in plain text: rich may not be installed."""
+    build = record["tensorflow"].get("build") or {}
+    facts = {
+        "bertaccum": record["bertaccum"],
+        "system": record["system"],
+        "TensorFlow's CUDA": build.get("cuda_version") or "none",
+        "TensorFlow's cuDNN": build.get("cudnn_version") or "none",
+        "TensorFlow uses": " ".join(record["processor"]["used"] or []) or "unknown",
+    }
+    facts |= record["environment"]
+    width = max(len(name) for name in (*facts, *(c["subject"] for c in record["checks"])))
+    for name, value in facts.items():
+        sentences.result(f"{'':9}{name:{width}}  {value}")
+    for check in record["checks"]:
+        sentences.result(f"{check['status']:9}{check['subject']:{width}}  {check['detail']}")
+        if check["remedy"]:
+            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}")

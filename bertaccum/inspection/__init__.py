@@ -1,0 +1,1 @@
+"""Inspection of an installation, for `bertaccum doctor`; it works without TensorFlow."""

@@ -1,0 +1,110 @@
+"""Checks of the machine: processor, memory, cache folder and environment variables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertaccum.errors import reason
+from bertaccum.inspection.finding import FAILED, OK, WARNING, Finding
+from bertaccum.sizes import format_size
+
+# BERT-Base has 110 million weights: 1.6 GiB with moments and accumulators, and 1.2 GiB for a
+# checkpoint.
+_SCARCE_BYTES = 2 * 2**30
+_CPUINFO = Path("/proc/cpuinfo")
+_NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "XLA_FLAGS", "LD_LIBRARY_PATH")
+_PREFIXES = ("TF_", "BERTACCUM_")
+# Terraform's variables also start with TF_, and may contain secrets.
+_OTHERS = ("TF_VAR_", "TF_CLI_", "TF_TOKEN_")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", re.IGNORECASE)
+
+
+def check_processor() -> tuple[Finding, dict[str, Any]]:
+    """Return the processor and its number of usable cores; TensorFlow needs AVX on x86."""
+    text = _CPUINFO.read_text(errors="replace") if _CPUINFO.exists() else ""
+    name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    flags = re.search(r"^flags\s*: (.*)$", text, re.MULTILINE)
+    known = {
+        "name": name[1] if name else platform.processor() or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": _usable_cores(),
+    }
+    detail = f"{known['name']}, {known['cores']} usable cores"
+    if flags and "avx" not in flags[1].split():
+        remedy = "TensorFlow's packages need AVX: use another machine or build TensorFlow"
+        return Finding("processor", FAILED, f"{detail}, without AVX", remedy), known
+    return Finding("processor", OK, detail), known
+
+
+def _usable_cores() -> int:
+    """Return the number of cores that this process may use; on Linux, taskset can reduce it."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check_memory() -> tuple[Finding, dict[str, Any]]:
+    """Return the memory of the machine and how much of it is available, in bytes."""
+    try:
+        from bertaccum.machine_memory import available_bytes, machine_bytes
+    except ImportError:  # psutil is missing, which another check reports.
+        return Finding("memory", WARNING, "unknown without psutil", "install psutil"), {}
+    total, free = machine_bytes(), available_bytes()
+    known = {"total_bytes": total, "available_bytes": free}
+    detail = f"{format_size(free)} of {format_size(total)} available"
+    if free < _SCARCE_BYTES:
+        remedy = "close other programs, or train a small model such as bert-tiny"
+        return Finding("memory", WARNING, detail, remedy), known
+    return Finding("memory", OK, detail), known
+
+
+def check_cache() -> tuple[Finding, dict[str, Any]]:
+    """Return whether files can be written to the cache folder, and the free space on its disk."""
+    try:
+        from bertaccum.cache import cache_folder
+    except ImportError:  # platformdirs is missing, which another check reports.
+        unknown = "unknown without platformdirs"
+        return Finding("cache folder", WARNING, unknown, "install platformdirs"), {}
+    folder = cache_folder().absolute()
+    known: dict[str, Any] = {"folder": str(folder), "free_bytes": None}
+    remedy = "fix its permissions, or set BERTACCUM_CACHE to another folder"
+    try:
+        # The check must leave nothing behind, so it does not create the cache folder.
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            known["free_bytes"] = shutil.disk_usage(existing).free
+    except OSError as error:
+        detail = f"{folder} cannot be written ({reason(error)})"
+        return Finding("cache folder", FAILED, detail, remedy), known
+    detail = f"{folder}, {format_size(known['free_bytes'])} free"
+    if known["free_bytes"] < _SCARCE_BYTES:
+        remedy = "free disk space, or set BERTACCUM_CACHE to a folder on another disk"
+        return Finding("cache folder", WARNING, detail, remedy), known
+    return Finding("cache folder", OK, detail), known
+
+
+def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that affect training, without secrets.
+
+    Args:
+      environment: All variables.
+
+    Returns:
+      The variables in alphabetical order. The values of those whose names suggest a secret, and
+        user names, passwords and queries in addresses, are replaced by `…`.
+    """
+    named = (n for n in environment if n in _NAMES or n.startswith(_PREFIXES))
+    names = sorted(n for n in named if not n.startswith(_OTHERS))
+    return {n: "…" if _SECRET.search(n) else _without_secrets(environment[n]) for n in names}
+
+
+def _without_secrets(value: str) -> str:
+    value = re.sub(r"(://)[^/@\s]*@", r"\1…@", value)
+    return re.sub(r"(://[^?\s]*)\?\S*", r"\1?…", value)
