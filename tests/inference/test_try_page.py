@@ -28,8 +28,8 @@ SCORES = Labels([], [], task=REGRESSION, pairs=True)
 class Fixed(Model):
     """A model that gives every text the same prediction."""
 
-    def __init__(self, labels: Labels, **fields: Any) -> None:
-        super().__init__(labels)
+    def __init__(self, served: Labels, **fields: Any) -> None:
+        super().__init__(served)
         self._fields = fields
 
     def __call__(self, texts: Sequence[TextAndPair]) -> list[Prediction]:
