@@ -40,8 +40,10 @@ class Model:
         self.started.clear()
         first = batcher.submit(["first"])
         assert self.started.wait(LONG)
-        yield first
-        self._free.set()
+        try:
+            yield first
+        finally:
+            self._free.set()
 
 
 def batcher_of(model: Callable[[list[str]], list[str]], **limits: float) -> Batcher[str, str]:
