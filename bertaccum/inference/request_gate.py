@@ -63,32 +63,34 @@ class RequestGate:
             await send(message)
 
         try:
-            body = await asyncio.wait_for(self._body(scope, receive), self._seconds)
+            body = await self._arrived(scope, receive)
             await self._app(scope, _replayed(body, receive), counted)
-        except (asyncio.TimeoutError, RefusedError) as error:
-            refused = error if isinstance(error, RefusedError) else self._too_slow()
-            await answer(counted, refused.status, refused.message)
+        except RefusedError as error:
+            await _answer(counted, error.status, error.message)
         except _GoneError:
             pass
         except Exception as error:
             self._note(f"a request failed: {type(error).__name__}: {reason(error)}")
             if not status:
-                await answer(counted, _FAILED, FAILED)
+                await _answer(counted, _FAILED, FAILED)
         finally:
             path = scope["path"] if scope["path"] in PATHS else _OTHER_PATH
             self._metrics.request(path, status or GONE, time.perf_counter() - start)
 
-    def _too_slow(self) -> RefusedError:
-        message = f"the request did not arrive within {self._seconds:g} seconds"
-        return RefusedError(_TIMED_OUT, message)
-
-    async def _body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+    async def _arrived(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
         """Read the body of a request.
 
         Raises:
-          RefusedError: The body is too large, or of another type than JSON.
+          RefusedError: The body is too large, too late, or of another type than JSON.
           _GoneError: The client closes the connection.
         """
+        try:
+            return await asyncio.wait_for(self._body(scope, receive), self._seconds)
+        except asyncio.TimeoutError:
+            message = f"the request did not arrive within {self._seconds:g} seconds"
+            raise RefusedError(_TIMED_OUT, message) from None
+
+    async def _body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
         headers = {name.lower(): value for name, value in scope["headers"]}
         declared = headers.get(b"content-length", b"")
         sent = int(declared) if declared.isdigit() and len(declared) < 20 else 0
@@ -124,7 +126,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-async def answer(send: Send, status: int, message: str) -> None:
+async def _answer(send: Send, status: int, message: str) -> None:
     """Send an error in the form of all errors of the service, `{"detail": "the message"}`."""
     body = json.dumps({"detail": message}).encode()
     headers = [

@@ -81,7 +81,9 @@ def make_service(
       metrics: Metrics that `/metrics` returns.
       note: Called with a sentence about each unexpected error.
     """
-    app = FastAPI(title="bertaccum", description=_description(classifier), version=__version__)
+    app = FastAPI(
+        title="bertaccum", description=_description(classifier), version=__version__, redoc_url=None
+    )
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(Exception, _failed)
     _add_prediction(app, classifier.labels.pairs, batcher, config)
