@@ -58,6 +58,8 @@ def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterato
             lifespan="off",
             ws="none",
             log_config=None,
+            # Else, each request that is not HTTP adds a line to stderr.
+            log_level="critical",
             access_log=False,
             server_header=False,
             # A request may take `timeout_seconds` to arrive, and again to be answered.
