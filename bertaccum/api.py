@@ -21,6 +21,7 @@ from bertaccum.config import (
     PlanConfig,
     PredictConfig,
     ReportConfig,
+    ServeConfig,
     TrainConfig,
 )
 from bertaccum.errors import ConfigError
@@ -451,3 +452,44 @@ def predict(
         reading = Reading(config.text_column, None, delimiter, config.encoding, pair)
         texts = read_texts(Path(config.file), reading, note)
     return run(config, texts)
+
+
+@_takes(ServeConfig)
+def serve(
+    config: ServeConfig | None = None,
+    *,
+    ready: Note = unheard,
+    note: Note = unheard,
+    **options: Unpack[keywords.ServeOptions],
+) -> None:
+    """Serve the best model of a run over HTTP, as `bertaccum serve` does.
+
+    The function returns only by an exception: after SIGINT or SIGTERM, requests in progress finish,
+    and then the signal takes its usual effect, such as KeyboardInterrupt. Call it in the main
+    thread.
+
+    Args:
+      config: The options; `options` override it. If it is None, the defaults apply.
+      ready: Called with the address, such as http://127.0.0.1:8000, when the service accepts
+        requests.
+      note: Called with messages about failures of the service.
+      options: Fields of `ServeConfig`.
+
+    Raises:
+      ConfigError: The service cannot listen at the address, or a package of the extra `serve` is
+        not installed.
+      InputError: The run or its best checkpoint is missing or damaged.
+    """
+    config = _configured(ServeConfig, config, options)
+    from bertaccum.inference.inputs import check_serve
+
+    check_serve(config)
+    from bertaccum.inference.listening import bound
+
+    # TensorFlow and the model take seconds to load, so a wrong address is reported before.
+    with bound(config) as listener:
+        from bertaccum.inference.http_server import serve as run
+        from bertaccum.inference.predict import TextClassifier
+
+        classifier = TextClassifier(config.run, config.batch, config.memory_limit)
+        run(classifier, config, listener, ready, note)

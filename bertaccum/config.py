@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 from bertaccum.errors import ConfigError
 from bertaccum.metrics import METRICS
@@ -90,6 +91,11 @@ def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
         raise ConfigError(
             f"`{one}` {first} and `{other}` {second} both define {what}", "omit one of the two"
         )
+
+
+def _batch_setting() -> Any:
+    """Return the dataclass field that defines the option `batch`."""
+    return setting(32, "Number of examples per forward pass.", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -508,7 +514,7 @@ class PredictConfig(ShowConfig):
     )
     delimiter: str | None = delimiter_setting()
     encoding: str | None = encoding_setting()
-    batch: int = setting(32, "Number of examples per forward pass.", minimum=1)
+    batch: int = _batch_setting()
     memory_limit: str | None = memory_limit_setting()
 
 
@@ -589,6 +595,54 @@ class ExportConfig(ShowConfig):
     def folder(self) -> str:
         """The folder to write: `out`, or the default folder of the format."""
         return self.out or f"{self.run.rstrip('/')}/export-{self.format}"
+
+
+@dataclass(frozen=True)
+class ServeConfig(ShowConfig):
+    """Options of `bertaccum serve`: the run, the address, and the limits of the service."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "Address to listen on. The default accepts connections from this machine only; 0.0.0.0"
+        " accepts connections from the network.",
+    )
+    port: int = setting(8000, "Port to listen on. 0: any free port.", minimum=0, maximum=65535)
+    batch: int = _batch_setting()
+    batch_tokens: int = setting(
+        16384,
+        "Maximum number of tokens that are predicted together. Further texts wait for the next"
+        " batch. A text counts one token per character, up to the length at which it is truncated.",
+        minimum=1,
+    )
+    batch_delay_ms: float = setting(
+        5.0,
+        "Maximum time in milliseconds for which a request waits for others to share its batch;"
+        " it does not wait if no others are expected.",
+        minimum=0,
+        maximum=10_000,
+    )
+    max_texts: int = setting(256, "Maximum number of texts in a request.", minimum=1)
+    max_body: str = setting(
+        "1MiB", "Maximum size of a request.", check=partial(size_in_bytes, "max_body")
+    )
+    max_queue: int = setting(
+        1024,
+        "Maximum number of texts that wait for the model. A request that exceeds it is refused with"
+        " status 503.",
+        minimum=1,
+    )
+    timeout_seconds: float = setting(
+        30.0,
+        "Maximum time in seconds for a request to arrive, and again to be answered.",
+        minimum=0,
+        maximum=86_400,
+        exclusive=True,
+    )
+    memory_limit: str | None = memory_limit_setting()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_above(self, "max_texts", "max_queue")
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,22 @@ class ExportOptions(TypedDict, total=False):
     out: str | None
 
 
+class ServeOptions(TypedDict, total=False):
+    """Fields of `ServeConfig`."""
+
+    run: str
+    host: str
+    port: int
+    batch: int
+    batch_tokens: int
+    batch_delay_ms: float
+    max_texts: int
+    max_body: str
+    max_queue: int
+    timeout_seconds: float
+    memory_limit: str | None
+
+
 class ReportOptions(TypedDict, total=False):
     """Fields of `ReportConfig`, except `run`, which is a separate argument."""
 

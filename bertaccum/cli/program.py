@@ -25,6 +25,7 @@ from bertaccum.cli.commands.predict import predict
 from bertaccum.cli.commands.prepare import prepare
 from bertaccum.cli.commands.report import make_page
 from bertaccum.cli.commands.runs import runs, show
+from bertaccum.cli.commands.serve import serve
 from bertaccum.cli.commands.train import train
 from bertaccum.cli.display import sentences
 from bertaccum.cli.shared import fail
@@ -102,7 +103,7 @@ def cli(ctx: click.Context) -> None:
 
 for _command in (
     *(prepare, plan, train, launch, evaluate, predict),
-    *(models, runs, show, compare, make_page, export, doctor),
+    *(models, runs, show, compare, make_page, export, serve, doctor),
 ):
     cli.add_command(_command)
 

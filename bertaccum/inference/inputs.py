@@ -1,12 +1,13 @@
-"""Checks for evaluation, prediction and export that run before TensorFlow is imported."""
+"""Checks for the use of a trained model that run before TensorFlow is imported."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 from bertaccum.atomic import beside
 from bertaccum.bert.tensor_files import safetensors
-from bertaccum.config import EvalConfig, ExportConfig, PredictConfig
+from bertaccum.config import EvalConfig, ExportConfig, PredictConfig, ServeConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
@@ -40,6 +41,23 @@ def check_predict(config: PredictConfig) -> None:
     run.best_checkpoint()
     if config.file not in (None, "-") and not Path(config.file).exists():
         raise InputError("there is no such file", "check the path", path=config.file)
+
+
+def check_serve(config: ServeConfig) -> None:
+    """Check that the packages of the service are installed and a run has a best checkpoint.
+
+    Raises:
+      ConfigError: A package is not installed.
+      InputError: The run or its best checkpoint is missing.
+    """
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"the service needs the package {package}", "run pip install 'bertaccum[serve]'"
+            )
+    run = RunPaths(Path(config.run))
+    read_run_config(run.path)
+    run.best_checkpoint()
 
 
 def check_export(config: ExportConfig) -> None:

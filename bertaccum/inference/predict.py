@@ -1,4 +1,4 @@
-"""Prediction for texts as they arrive."""
+"""A loaded classifier, and prediction for texts as they arrive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,75 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.tokenizing import store_of
 from bertaccum.errors import InputError
+from bertaccum.files import read_mapping
 from bertaccum.inference.predictor import Predictor, deciding_windows
-from bertaccum.inference.results import Prediction
+from bertaccum.inference.results import Prediction, TextAndPair
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import silent
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import size_in_bytes
+from bertaccum.tasks.model_files import EVALUATION
 from bertaccum.tasks.saved_classifier import load_best
 from data_prep.table import PAIR, TEXT
 
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
 # for more.
 _TOGETHER = 2048
+
+
+class TextClassifier:
+    """The best model of a run, loaded to predict lists of texts.
+
+    Calls must not overlap.
+
+    Args:
+      run: Run folder.
+      batch: Number of examples per forward pass.
+      memory_limit: Maximum device memory, such as 4GiB; None for no limit.
+
+    Attributes:
+      run: Name of the run.
+      update: Update at which the best checkpoint was saved, or None if unknown.
+      labels: Labels of the run, with its kind of task and whether it takes pairs.
+      longest_text: Maximum number of tokens that the model reads of a text or a pair.
+
+    Raises:
+      ConfigError: The memory limit cannot be applied.
+      InputError: The run does not exist or has no best checkpoint.
+    """
+
+    def __init__(self, run: str, batch: int, memory_limit: str | None) -> None:
+        limit_memory(size_in_bytes("memory_limit", memory_limit))
+        folder = RunPaths(Path(run))
+        trained = read_run_config(folder.path)
+        best = folder.best_checkpoint()
+        model, files, self._task = load_best(best, trained)
+        tokenization = tokenization_of(files.vocabulary, trained)
+        self._tokenizer = Tokenizer(tokenization)
+        self._predictor = Predictor(model, batch)
+        self.run = folder.path.resolve().name
+        self.update = (read_mapping(best / EVALUATION) or {}).get("update")
+        self.labels, self.longest_text = files.labels, tokenization.longest_text
+
+    def __call__(self, texts: Sequence[TextAndPair]) -> list[Prediction]:
+        """Return a prediction for each text, in the order of the texts.
+
+        Args:
+          texts: At least one text; second texts must be present for a model of pairs, else None.
+
+        Raises:
+          RunError: A single example does not fit in memory.
+        """
+        columns = [list(column) for column in zip(*texts, strict=True)][: 1 + self.labels.pairs]
+        store = store_of(columns, self._tokenizer)
+        logits = self._predictor.with_passages(store, silent)
+        windows = deciding_windows(self._task, store, logits)
+        results = zip(texts, self._task.predictions(logits[:, 0]), windows, strict=True)
+        return [
+            Prediction(text, text_pair=pair, **found, **decided)
+            for (text, pair), found, decided in results
+        ]
 
 
 def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> Iterator[Prediction]:
@@ -46,24 +102,13 @@ def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> It
       InputError: The run does not exist or has no best checkpoint. Errors that `texts` raises are
         raised again.
     """
-    limit_memory(size_in_bytes("memory_limit", config.memory_limit))
-    folder = RunPaths(Path(config.run))
-    trained = read_run_config(folder.path)
-    model, files, task = load_best(folder.best_checkpoint(), trained)
-    tokenizer = Tokenizer(tokenization_of(files.vocabulary, trained))
-    pairs = files.labels.pairs
-    predictor = Predictor(model, config.batch)
+    classifier = TextClassifier(config.run, config.batch, config.memory_limit)
+    pairs = classifier.labels.pairs
     for some in _as_they_come(_given(text, pairs) for text in texts):
-        columns = [list(column) for column in zip(*some, strict=True)][: 1 + pairs]
-        store = store_of(columns, tokenizer)
-        logits = predictor.with_passages(store, silent)
-        windows = deciding_windows(task, store, logits)
-        results = zip(some, task.predictions(logits[:, 0]), windows, strict=True)
-        for (text, pair), found, decided in results:
-            yield Prediction(text, text_pair=pair, **found, **decided)
+        yield from classifier(some)
 
 
-def _given(text: str | tuple[str, str], pairs: bool) -> tuple[str, str | None]:
+def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
     """Return a text and, for a model of pairs, its second text.
 
     A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab.

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# A text and its second text, which is None for a single text.
+TextAndPair = tuple[str, str | None]
+
 
 @dataclass(frozen=True)
 class Prediction:

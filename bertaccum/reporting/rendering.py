@@ -1,4 +1,4 @@
-"""Rendering of the templates of report pages and model cards with Jinja.
+"""Rendering of the templates of HTML pages and model cards with Jinja.
 
 In HTML, inserted values are escaped automatically. In Markdown, the filter `text` escapes special
 characters.

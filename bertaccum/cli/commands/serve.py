@@ -1,0 +1,44 @@
+"""`bertaccum serve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bertaccum.cli.options import command, options, shown
+from bertaccum.cli.shared import name_run
+from bertaccum.config import ServeConfig
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command()
+@options(ServeConfig)
+@shown
+def serve(view: View, **values: Any) -> None:
+    """Serve the best model of a run over HTTP.
+
+    POST /predict takes {"texts": ["a text"]} or, for pairs, {"texts": [{"text": "a text",
+    "text_pair": "another text"}]}. Texts of requests that arrive together are predicted together.
+    GET / is a page to try texts in a browser, /docs describes the interface, /healthz the run, and
+    /metrics has the metrics for Prometheus. The command needs pip install 'bertaccum[serve]'.
+
+    \b
+    Examples:
+      bertaccum serve
+      bertaccum serve --run runs/20260102-030405 --port 0
+      bertaccum serve --host 0.0.0.0 --max-queue 4096
+
+    SIGINT (Ctrl-C) and SIGTERM stop the service after the requests in progress; a second SIGINT
+    stops it immediately.
+    """
+    from bertaccum import api
+
+    with view:
+        name_run(view, values["run"])
+        view.note("loading the model")
+        api.serve(
+            ready=lambda address: view.note(f"serving at {address} (stop with Ctrl-C)"),
+            note=view.note,
+            **values,
+        )

@@ -1,0 +1,95 @@
+"""The process of the service: its model, its queue and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from bertaccum.config import ServeConfig
+from bertaccum.inference.listening import address_of
+from bertaccum.inference.request_batching import Batcher, BatchLimits
+from bertaccum.inference.results import Prediction, TextAndPair
+from bertaccum.inference.service import Classifier, make_service
+from bertaccum.inference.service_metrics import ServiceMetrics
+from bertaccum.progress import Note
+
+# Tokens that the tokenizer adds to a text or pair.
+_ADDED_TOKENS = 3
+
+
+def serve(
+    classifier: Classifier, config: ServeConfig, listener: socket.socket, ready: Note, note: Note
+) -> None:
+    """Serve a classifier until a signal arrives.
+
+    Requests in progress then finish, and the signal takes its usual effect.
+
+    Args:
+      classifier: The model.
+      config: Limits of the service.
+      listener: Socket that `bound` yielded.
+      ready: Called with the address when the service accepts requests.
+      note: Called with messages about failures and the end of the service.
+    """
+    with prepared(classifier, config, note) as settings:
+        _Server(settings, address_of(listener), ready, note).run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterator[uvicorn.Config]:
+    """Yield the settings of a server for a classifier, whose queue works inside the context.
+
+    Args:
+      classifier: The model.
+      config: Limits of the service.
+      note: Called with messages about failures of the service.
+    """
+    # The first prediction traces the model.
+    classifier([("", "" if classifier.labels.pairs else None)])
+    metrics = ServiceMetrics()
+    with _batcher(classifier, config, metrics) as batcher:
+        metrics.watch_queue(lambda: batcher.queued)
+        yield uvicorn.Config(
+            make_service(classifier, batcher, config, metrics, note),
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            # Else, each request that is not HTTP adds a line to stderr.
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            # A request may take `timeout_seconds` to arrive, and again to be answered.
+            timeout_graceful_shutdown=math.ceil(2 * config.timeout_seconds),
+        )
+
+
+def _batcher(
+    classifier: Classifier, config: ServeConfig, metrics: ServiceMetrics
+) -> Batcher[TextAndPair, Prediction]:
+    """Return the queue before a classifier."""
+
+    def tokens(text: TextAndPair) -> int:
+        return min(len(text[0]) + len(text[1] or "") + _ADDED_TOKENS, classifier.longest_text)
+
+    limits = BatchLimits(config.batch_tokens, config.batch_delay_ms / 1000, config.max_queue)
+    return Batcher(classifier, tokens, limits, metrics.batch)
+
+
+class _Server(uvicorn.Server):
+    """A server that reports when it is ready and when it stops."""
+
+    def __init__(self, config: uvicorn.Config, address: str, ready: Note, note: Note) -> None:
+        super().__init__(config)
+        self._address, self._ready, self._note = address, ready, note
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready(self._address)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._note("stopping; requests in progress finish first")
+        await super().shutdown(sockets)

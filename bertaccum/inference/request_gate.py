@@ -1,0 +1,137 @@
+"""The outermost layer of the service: it reads requests within limits, and counts all requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from bertaccum.errors import reason
+from bertaccum.inference.request_body import TOO_LARGE, RefusedError
+from bertaccum.inference.service_metrics import ServiceMetrics
+from bertaccum.progress import Note
+
+# The types of ASGI, https://asgi.readthedocs.io.
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+PATHS = frozenset({"/", "/predict", "/healthz", "/metrics", "/docs", "/openapi.json"})
+_OTHER_PATH = "other"
+# A client may not read the answer before it has sent its whole request. This many more bytes of a
+# request that is too large are read and dropped, so that such a client sees why it was refused.
+_DROPPED_BYTES = 2**24
+_TIMED_OUT, _UNSUPPORTED, _FAILED = 408, 415, 500
+# The message of errors for which the client is not responsible.
+FAILED = "the service failed; its log says why"
+# As in nginx: the client closed the connection before it had an answer.
+GONE = 499
+
+
+class _GoneError(Exception):
+    """Raised if the client closes the connection before its request is complete."""
+
+
+class RequestGate:
+    """An ASGI application that passes requests on to another one when they have arrived completely.
+
+    Args:
+      app: The other application.
+      most_bytes: Maximum size of a request's body.
+      seconds: Maximum time for a body to arrive.
+      metrics: Counts the requests.
+      note: Called with a sentence about each unexpected error.
+    """
+
+    def __init__(
+        self, app: App, most_bytes: int, seconds: float, metrics: ServiceMetrics, note: Note
+    ) -> None:
+        self._app, self._most, self._seconds = app, most_bytes, seconds
+        self._metrics, self._note = metrics, note
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        start, status = time.perf_counter(), 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            body = await self._arrived(scope, receive)
+            await self._app(scope, _replayed(body, receive), counted)
+        except RefusedError as error:
+            await _answer(counted, error.status, error.message)
+        except _GoneError:
+            pass
+        except Exception as error:
+            self._note(f"a request failed: {type(error).__name__}: {reason(error)}")
+            if not status:
+                await _answer(counted, _FAILED, FAILED)
+        finally:
+            path = scope["path"] if scope["path"] in PATHS else _OTHER_PATH
+            self._metrics.request(path, status or GONE, time.perf_counter() - start)
+
+    async def _arrived(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+        """Read the body of a request.
+
+        Raises:
+          RefusedError: The body is too large, too late, or of another type than JSON.
+          _GoneError: The client closes the connection.
+        """
+        try:
+            return await asyncio.wait_for(self._body(scope, receive), self._seconds)
+        except asyncio.TimeoutError:
+            message = f"the request did not arrive within {self._seconds:g} seconds"
+            raise RefusedError(_TIMED_OUT, message) from None
+
+    async def _body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        declared = headers.get(b"content-length", b"")
+        sent = int(declared) if declared.isdigit() and len(declared) < 20 else 0
+        if sent <= self._most + _DROPPED_BYTES:
+            parts, sent, more = [], 0, True
+            while more and sent <= self._most + _DROPPED_BYTES:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _GoneError
+                part = message.get("body", b"")
+                sent += len(part)
+                if sent <= self._most:
+                    parts.append(part)
+                else:
+                    parts.clear()
+                more = message.get("more_body", False)
+        if sent > self._most:
+            raise RefusedError(TOO_LARGE, f"the request is larger than {self._most:,} bytes")
+        media_type = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+        if scope["method"] == "POST" and media_type != b"application/json":
+            # Browsers send other types without asking, from any page.
+            raise RefusedError(_UNSUPPORTED, "the content type must be application/json")
+        return b"".join(parts)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a function that returns the body once, and then what `receive` returns."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return next_message
+
+
+async def _answer(send: Send, status: int, message: str) -> None:
+    """Send an error in the form of all errors of the service, `{"detail": "the message"}`."""
+    body = json.dumps({"detail": message}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

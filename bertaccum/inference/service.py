@@ -1,0 +1,211 @@
+"""The HTTP service of a classifier, as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel
+
+from bertaccum.config import ServeConfig
+from bertaccum.files import json_text
+from bertaccum.inference.request_batching import Batcher, QueueFullError
+from bertaccum.inference.request_body import RefusedError, schema, texts_of
+from bertaccum.inference.request_gate import FAILED, GONE, App, RequestGate
+from bertaccum.inference.results import Prediction, TextAndPair
+from bertaccum.inference.service_metrics import ServiceMetrics
+from bertaccum.inference.try_page import page_headers, try_page
+from bertaccum.progress import Note
+from bertaccum.settings import size_in_bytes
+from bertaccum.tasks.labels import Labels
+from bertaccum.version import __version__
+
+_BUSY, _TOO_SLOW = 503, 504
+_RETRY_SECONDS = 1
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Predictions(BaseModel):
+    """The predictions of a request, in the order of its texts, without fields that are null."""
+
+    predictions: list[Prediction]
+
+
+class Problem(BaseModel):
+    """The reason why a request was refused, in one line."""
+
+    detail: str
+
+
+class Health(BaseModel):
+    """The run that the service has loaded."""
+
+    status: str
+    run: str
+    update: int | None
+    task: str
+    pairs: bool
+    labels: list[str]
+    version: str
+
+
+class Classifier(Protocol):
+    """What the service needs of a model; see `TextClassifier`."""
+
+    run: str
+    update: int | None
+    labels: Labels
+    longest_text: int
+
+    def __call__(self, texts: Sequence[TextAndPair]) -> list[Prediction]:
+        """Return a prediction for each text, in the order of the texts."""
+
+
+def make_service(
+    classifier: Classifier,
+    batcher: Batcher[TextAndPair, Prediction],
+    config: ServeConfig,
+    metrics: ServiceMetrics,
+    note: Note,
+) -> App:
+    """Build the ASGI application of the service.
+
+    Args:
+      classifier: The model, which only `batcher` calls.
+      batcher: Predicts the texts of requests.
+      config: Limits of requests.
+      metrics: Metrics that `/metrics` returns.
+      note: Called with a sentence about each unexpected error.
+    """
+    app = FastAPI(
+        title="bertaccum", description=_description(classifier), version=__version__, redoc_url=None
+    )
+    app.add_exception_handler(RefusedError, _refused)
+    app.add_exception_handler(Exception, _failed)
+    _add_prediction(app, classifier.labels.pairs, batcher, config)
+
+    @app.get("/healthz", summary="The run that is served")
+    async def healthz() -> Health:
+        return _health(classifier)
+
+    @app.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+    async def show_metrics() -> Response:
+        return Response(metrics.text(), media_type=_PROMETHEUS)
+
+    page = try_page(classifier.run, classifier.update, classifier.labels)
+
+    @app.get("/", summary="A page to try texts", response_class=HTMLResponse)
+    async def show_page() -> HTMLResponse:
+        return HTMLResponse(page, headers=page_headers(page))
+
+    most_bytes = size_in_bytes("max_body", config.max_body)
+    assert most_bytes is not None
+    return RequestGate(app, most_bytes, config.timeout_seconds, metrics, note)
+
+
+def _description(classifier: Classifier) -> str:
+    texts = "pairs of texts" if classifier.labels.pairs else "texts"
+    return f"Predictions for {texts} by the best model of the run {classifier.run}."
+
+
+def _health(classifier: Classifier) -> Health:
+    return Health(
+        status="ok",
+        run=classifier.run,
+        update=classifier.update,
+        task=classifier.labels.task,
+        pairs=classifier.labels.pairs,
+        labels=classifier.labels.names,
+        version=__version__,
+    )
+
+
+def _add_prediction(
+    app: FastAPI, pairs: bool, batcher: Batcher[TextAndPair, Prediction], config: ServeConfig
+) -> None:
+    most = config.max_texts
+    body = {"required": True, "content": {"application/json": {"schema": schema(pairs, most)}}}
+    reasons = {
+        400: "The body is not JSON in UTF-8.",
+        408: "The request did not arrive in time.",
+        413: "The request is too large or has too many texts.",
+        415: "The content type is not application/json.",
+        422: "The body has the wrong form.",
+        500: "The service failed.",
+        503: "Too many texts are waiting; try again after the time in Retry-After.",
+        504: "The model did not answer in time.",
+    }
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem, "description": text} for status, text in reasons.items()
+    }
+
+    @app.post(
+        "/predict",
+        summary="Predict the labels of texts",
+        response_model=Predictions,
+        responses=responses,
+        openapi_extra={"requestBody": body},
+    )
+    async def predict(request: Request) -> Response:
+        texts = texts_of(await request.body(), pairs, most)
+        try:
+            predicted = batcher.submit(texts)
+        except QueueFullError:
+            waiting = f"{batcher.queued:,} texts are waiting for the model; try again later"
+            raise RefusedError(_BUSY, waiting) from None
+        found = await _unless_gone(request, predicted, config.timeout_seconds)
+        if found is None:
+            return Response(status_code=GONE)
+        return Response(_json(found), media_type="application/json")
+
+
+async def _unless_gone(
+    request: Request, predicted: Future[list[Prediction]], seconds: float
+) -> list[Prediction] | None:
+    """Wait for predictions and return them, or None if the client closes the connection.
+
+    If this function ends without predictions, their texts are dropped from the queue.
+
+    Raises:
+      RefusedError: The predictions were not ready in time.
+    """
+    gone = asyncio.ensure_future(_disconnected(request))
+    found = asyncio.wrap_future(predicted)
+    either: set[asyncio.Future[Any]] = {found, gone}
+    try:
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if found.done():
+            return found.result()
+        if gone.done():
+            return None
+        message = f"the model did not answer within {seconds:g} seconds; send fewer texts at once"
+        raise RefusedError(_TOO_SLOW, message)
+    finally:
+        predicted.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(found: list[Prediction]) -> str:
+    """Return predictions as JSON, each as `bertaccum predict --json` prints it."""
+    records = [{k: v for k, v in vars(one).items() if v is not None} for one in found]
+    return json_text({"predictions": records}, indent=None)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    headers = {"Retry-After": str(_RETRY_SECONDS)} if error.status == _BUSY else None
+    return JSONResponse({"detail": error.message}, error.status, headers)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    # FastAPI raises the error again after this answer, and the gate reports it.
+    return JSONResponse({"detail": FAILED}, 500)
