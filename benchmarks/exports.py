@@ -84,7 +84,7 @@ def trained_reviews(shared: Path, out: Path) -> Reviews:
     if not (run / "best").exists():
         options = ["--data", data, "--out", run, "--max-seq-length", LENGTH]
         options += ["--init-checkpoint", shared / "pretrained/bert_tiny_reviews"]
-        options += ["--epochs", 2, "--learning-rate", 3e-4, "--calibrate"]
+        options += ["--epochs", 2, "--learning-rate", 3e-4]
         command = [sys.executable, "-m", "bertaccum", "train", *map(str, options)]
         subprocess.run(command, check=True)
     rows = read_tsv(data / "test.tsv")[:TEXTS]

@@ -52,11 +52,12 @@ def export(model, path):
     from transformers import BertForSequenceClassification
 
     found = BertForSequenceClassification.from_pretrained(model).eval()
-    example = torch.ones((2, 8), dtype=torch.int64)
+    # torch.export takes one tensor for two inputs as a single input.
+    examples = {name: torch.ones((2, 8), dtype=torch.int64) for name in INPUTS}
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=512)}
     torch.onnx.export(
         found,
-        kwargs=dict.fromkeys(INPUTS, example),
+        kwargs=examples,
         f=path,
         dynamo=True,
         dynamic_shapes={name: axes for name in INPUTS},

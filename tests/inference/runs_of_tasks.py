@@ -134,7 +134,9 @@ def write_table(path: Path, labels: list[str], columns: list[list[str]], separat
     return path
 
 
-def make_run(folder: Path, kind: Kind, encoder: EncoderConfig = ENCODER) -> Run:
+def make_run(
+    folder: Path, kind: Kind, encoder: EncoderConfig = ENCODER, vocabulary: Vocabulary = VOCABULARY
+) -> Run:
     """Create a run with a best checkpoint of random weights."""
     (folder / "data").mkdir(parents=True)
     columns = [TEXTS, OTHERS] if kind.labels.pairs else [TEXTS]
@@ -149,11 +151,11 @@ def make_run(folder: Path, kind: Kind, encoder: EncoderConfig = ENCODER) -> Run:
         best_by="loss",
     )
     outputs = make_task(kind.labels).outputs
-    model = scatter(build_model(config, ModelSource("small", encoder, VOCABULARY, None), outputs))
+    model = scatter(build_model(config, ModelSource("small", encoder, vocabulary, None), outputs))
     run = RunFolder(folder / "run")
     run.create(config, {})
     evaluated = Evaluated(7, True, {"loss": 0.5, "examples": 6})
-    save_best(model, ModelFiles(encoder, VOCABULARY, kind.labels, kind.decoding), evaluated, run)
+    save_best(model, ModelFiles(encoder, vocabulary, kind.labels, kind.decoding), evaluated, run)
     run.append(run.eval, evaluated.record())
     table = write_table(folder / "own.csv", kind.names, columns, ";")
     return Run(kind, run, table)
