@@ -1,7 +1,7 @@
 """Compares exported models with `bertaccum predict`: probabilities, accuracy, size and latency.
 
-    python benchmarks/exports.py agreement   # 10 minutes on 2 cores
-    python benchmarks/exports.py onnx        # 10 minutes; make build/peers/environments/huggingface
+    python benchmarks/exports.py agreement   # 5 minutes on 2 cores
+    python benchmarks/exports.py onnx        # 4 minutes; make build/peers/environments/huggingface
 
 Both parts train BERT-Tiny from a pretrained checkpoint on real Yelp reviews for 290 updates, and
 predict 2,000 reviews of the test set with the run and with its exports. Size and latency are those
@@ -204,9 +204,7 @@ def shown(results: Results, more: dict[str, str]) -> str:
 def onnx(shared: Path, out: Path) -> tuple[Results, str]:
     """Compare ONNX Runtime with the run, and time the prediction of all texts."""
     reviews = trained_reviews(shared, out)
-    start = time.perf_counter()
     results = [reviews.row("bertaccum predict", reviews.predicted)]
-    results[0]["seconds"] = time.perf_counter() - start
     folder = exported(reviews.run, "huggingface")
     for quantize in ("none", "int8"):
         name = "ONNX Runtime" + (", int8" if quantize == "int8" else "")
