@@ -32,7 +32,12 @@ from bertaccum.task_names import TASKS
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
-FORMATS = ("savedmodel", "huggingface")
+SAVEDMODEL, HUGGINGFACE, TFLITE = "savedmodel", "huggingface", "tflite"
+FORMATS = (SAVEDMODEL, HUGGINGFACE, TFLITE)
+TEXTS, TOKENS = "text", "tokens"
+INPUTS = (TEXTS, TOKENS)
+NOT_QUANTIZED, INT8 = "none", "int8"
+QUANTIZE = (NOT_QUANTIZED, INT8)
 STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
 RECOMPUTE = ("none", "layer", AUTO)
 FREEZE = ("none", "embeddings")
@@ -582,19 +587,38 @@ class ExportConfig(ShowConfig):
     """Options of `bertaccum export`: the run, the format and the output folder."""
 
     format: str = setting(
-        "savedmodel",
+        SAVEDMODEL,
         "Format of the export. savedmodel: a TensorFlow SavedModel that includes the tokenizer and"
-        " maps texts to probabilities; huggingface: a folder that the transformers library loads.",
+        " maps texts to probabilities; huggingface: a folder that the transformers library loads;"
+        " tflite: a TensorFlow Lite (LiteRT) model that maps token IDs to probabilities.",
         choices=FORMATS,
     )
     out: str | None = setting(
-        None, "Folder to write. [default: export-FORMAT in the run folder]", path=True
+        None,
+        "Folder to write. [default: export-FORMAT in the run folder; export-savedmodel-tokens and"
+        " export-tflite-int8 for these variants]",
+        path=True,
+    )
+    inputs: str = setting(
+        TEXTS,
+        "Inputs of a SavedModel. text: texts, and token IDs in a second signature; loading it needs"
+        " the operations of tensorflow-text. tokens: only token IDs; loading it needs only"
+        " TensorFlow.",
+        choices=INPUTS,
+    )
+    quantize: str = setting(
+        NOT_QUANTIZED,
+        "Quantization of a tflite model. none: weights in float32; int8: weights in int8, a quarter"
+        " of the size (dynamic range quantization).",
+        choices=QUANTIZE,
     )
 
     @property
     def folder(self) -> str:
         """The folder to write: `out`, or the default folder of the format."""
-        return self.out or f"{self.run.rstrip('/')}/export-{self.format}"
+        tokens = f"-{TOKENS}" if (self.format, self.inputs) == (SAVEDMODEL, TOKENS) else ""
+        int8 = f"-{INT8}" if self.quantize == INT8 else ""
+        return self.out or f"{self.run.rstrip('/')}/export-{self.format}{tokens}{int8}"
 
 
 @dataclass(frozen=True)

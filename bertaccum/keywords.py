@@ -129,6 +129,8 @@ class ExportOptions(TypedDict, total=False):
     run: str
     format: str
     out: str | None
+    inputs: str
+    quantize: str
 
 
 class ServeOptions(TypedDict, total=False):

@@ -103,6 +103,7 @@ def test_windows_find_what_truncation_loses(call: Any, data: Path) -> None:
     assert answer["window"].numpy().tolist() == [one["window"] for one in found]
     expected = [list(one["probabilities"].values()) for one in found]
     np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-6)
+    assert serve(text=tf.constant([], tf.string))["window"].shape == [0]
     code, _, err = call("export", "--run", "whole", "--format", "huggingface")
     assert code == 2 and "up to 4 windows of a text" in err and "--format savedmodel" in err
 

@@ -12,35 +12,19 @@ import tf_keras
 from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
-from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenization_options import tokenization_of
-from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import HEAD_TAIL, ExportConfig, TrainConfig
+from bertaccum.config import HEAD_TAIL, HUGGINGFACE, TEXTS, TFLITE, ExportConfig, TrainConfig
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.results import ExportResult
+from bertaccum.inference.savedmodel import savedmodel_usage, write_savedmodel
+from bertaccum.inference.tflite import tflite_usage, write_tflite
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_record, read_run_config
-from bertaccum.tasks.forward import (
-    deciding_passages,
-    logits_of_texts_and_passages,
-    reads_passages,
-)
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.tasks.task import Task
-from data_prep.table import PAIR, TEXT
 
-# Folder in a SavedModel for additional files.
-_BESIDE = "assets.extra"
-_TENSORFLOW = """\
-```python
-import tensorflow as tf
-import tensorflow_text  # the tokenizer's ops
-
-serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
-serve(ARGUMENTS)
-```"""
 _TRANSFORMERS = """\
 ```python
 from transformers import pipeline
@@ -48,11 +32,6 @@ from transformers import pipeline
 classifier = pipeline("text-classification", "FOLDER")
 classifier(ARGUMENTS, truncation=True)
 ```"""
-
-
-def _tensorflow(task: Task) -> str:
-    pair = ', text_pair=tf.constant(["another text"])' if task.labels.pairs else ""
-    return _TENSORFLOW.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
 
 
 def _transformers(task: Task, trained: TrainConfig) -> str:
@@ -91,32 +70,21 @@ def export(config: ExportConfig) -> ExportResult:
     trained = read_run_config(run.path)
     model, files, task = load_best(run.best_checkpoint(), trained)
     record = read_record(run.path)
+    tokenization = tokenization_of(files.vocabulary, trained)
     with _written(path) as folder:
-        if config.format == "huggingface":
+        if config.format == HUGGINGFACE:
             card = model_card(record, library="transformers", usage=_transformers(task, trained))
             write_huggingface(folder, model, files, task, trained, card)
+        elif config.format == TFLITE:
+            card = model_card(record, library="tflite", usage=tflite_usage(task, tokenization))
+            write_tflite(folder, model, files, task, tokenization, card, config.quantize)
         else:
-            card = model_card(record, library="tensorflow", usage=_tensorflow(task))
-            write_savedmodel(
-                folder, model, files, task, tokenization_of(files.vocabulary, trained), card
-            )
+            texts = config.inputs == TEXTS
+            usage = savedmodel_usage(task, tokenization, texts)
+            card = model_card(record, library="tensorflow", usage=usage)
+            write_savedmodel(folder, model, files, task, tokenization, card, texts)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return ExportResult(run.path.resolve().name, config.format, path, size)
-
-
-def write_savedmodel(
-    folder: Path,
-    model: tf_keras.Model,
-    files: ModelFiles,
-    task: Task,
-    tokenization: Tokenization,
-    card: str,
-) -> None:
-    """Write a SavedModel with its model card, vocabulary, labels and dimensions."""
-    save_serving(model, Tokenizer(tokenization), task, folder)
-    (folder / _BESIDE).mkdir()
-    files.write(folder / _BESIDE)
-    write_text(folder / _BESIDE / "README.md", card)
 
 
 def write_huggingface(
@@ -157,36 +125,3 @@ def _written(path: Path) -> Iterator[Path]:
             "free disk space, or choose another `out`",
             path=path,
         ) from None
-
-
-def save_serving(model: tf_keras.Model, tokenizer: Tokenizer, task: Task, folder: Path) -> None:
-    """Write a SavedModel that needs only TensorFlow and the ops of tensorflow-text.
-
-    Its signature `serving_default` maps `text` and, for pairs, `text_pair`, strings [batch], to the
-    outputs of `Task.serve` and, if the model reads texts in several windows, `window` [batch]
-    int32, the number of the window that decided, counted from 1.
-
-    Args:
-      model: Classifier that `build_classifier` returned.
-      tokenizer: Tokenizer that the model was trained with.
-      task: Task of the model.
-      folder: Folder to write to.
-    """
-    # Save only the weights of the model: Keras would also save functions of each layer.
-    module = tf.Module()
-    module.weights = list(model.weights)
-
-    pools = reads_passages(model)
-    inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]
-
-    @tf.function(input_signature=inputs[: 1 + task.labels.pairs])
-    def serve(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        logits = logits_of_texts_and_passages(model, tokenizer(*texts))
-        outputs = task.serve(logits[:, 0])
-        return outputs | ({"window": deciding_passages(task, logits)} if pools else {})
-
-    module.serve = serve
-    # Serving does not need the layers' custom gradients.
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    signatures = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: serve}
-    tf.saved_model.save(module, str(folder), signatures=signatures, options=options)

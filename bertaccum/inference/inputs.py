@@ -7,7 +7,18 @@ from pathlib import Path
 
 from bertaccum.atomic import beside
 from bertaccum.bert.tensor_files import safetensors
-from bertaccum.config import EvalConfig, ExportConfig, PredictConfig, ServeConfig
+from bertaccum.config import (
+    HUGGINGFACE,
+    NOT_QUANTIZED,
+    SAVEDMODEL,
+    TEXTS,
+    TFLITE,
+    TOKENS,
+    EvalConfig,
+    ExportConfig,
+    PredictConfig,
+    ServeConfig,
+)
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
@@ -65,21 +76,44 @@ def check_export(config: ExportConfig) -> None:
 
     Raises:
       ConfigError: `out` is a file or a folder that is not empty, `out` cannot be created, the
-        format cannot hold the model, or safetensors is not installed.
+        format cannot hold the model or has no such option, or safetensors is not installed.
       InputError: The run or its best checkpoint is missing.
     """
+    if config.quantize != NOT_QUANTIZED and config.format != TFLITE:
+        raise ConfigError(
+            f"`quantize` {config.quantize} does not apply to `format` {config.format}",
+            f"omit it, or use `format` {TFLITE}",
+        )
+    if config.inputs == TOKENS and config.format == HUGGINGFACE:
+        raise ConfigError(
+            f"`inputs` {TOKENS} does not apply to `format` {HUGGINGFACE}",
+            f"omit it, or use `format` {SAVEDMODEL}",
+        )
     run = RunPaths(Path(config.run))
     windows = read_run_config(run.path).windows
     _check_new_folder(Path(config.folder))
-    if config.format == "huggingface":
-        if windows > 1:
-            raise ConfigError(
-                f"`format` huggingface cannot hold a model that reads up to {windows} windows of a"
-                " text, because transformers has no such classifier",
-                "use `format` savedmodel",
-            )
+    if windows > 1:
+        _check_windows(config, windows)
+    if config.format == HUGGINGFACE:
         safetensors()
     run.best_checkpoint()
+
+
+def _check_windows(config: ExportConfig, windows: int) -> None:
+    """Raise ConfigError if the export cannot hold a model that reads texts in windows."""
+    if config.format == SAVEDMODEL and config.inputs == TEXTS:
+        return
+    model = f"a model that reads up to {windows} windows of a text"
+    if config.format == HUGGINGFACE:
+        raise ConfigError(
+            f"`format` {HUGGINGFACE} cannot hold {model}, because transformers has no such"
+            " classifier",
+            f"use `format` {SAVEDMODEL}",
+        )
+    raise ConfigError(
+        f"a model of token IDs cannot hold {model}, because windows are cut from the text",
+        f"use `format` {SAVEDMODEL} with `inputs` {TEXTS}",
+    )
 
 
 def _check_new_folder(path: Path) -> None:

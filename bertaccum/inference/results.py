@@ -79,7 +79,7 @@ class ExportResult:
 
     Args:
       run: Name of the run.
-      format: "savedmodel" or "huggingface".
+      format: "savedmodel", "huggingface" or "tflite".
       folder: Folder of the model.
       bytes: Total size of the files.
     """

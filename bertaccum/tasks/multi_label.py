@@ -170,8 +170,7 @@ class MultiLabel:
         import tensorflow as tf
 
         probabilities = tf.sigmoid(logits / self.decoding.temperature)
-        # As in `_predicted`: a threshold lies between two float32 numbers, which may be neighbors.
-        predicted = tf.cast(probabilities, tf.float64) >= tf.constant(self._thresholds())
+        predicted = probabilities >= tf.constant(_rounded_up(self._thresholds()))
         return {"logits": logits, "probabilities": probabilities, "predicted": predicted}
 
     def _names(self, applies: np.ndarray) -> list[str]:
@@ -215,6 +214,16 @@ class MultiLabel:
         if not np.isfinite(logits).all() or not occurring.any():
             return float("nan")
         return float(metrics.average_precision_score(wanted[:, occurring], logits[:, occurring]))
+
+
+def _rounded_up(thresholds: np.ndarray) -> np.ndarray:
+    """Return the lowest float32 numbers that reach float64 thresholds.
+
+    A threshold lies between two float32 probabilities, which may be neighbors. The same
+    probabilities reach the result, without float64, which TensorFlow Lite cannot compare.
+    """
+    nearest = thresholds.astype(np.float32)
+    return np.where(nearest < thresholds, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
 def _best_threshold(probabilities: np.ndarray, wanted: np.ndarray) -> float:

@@ -152,4 +152,4 @@ class Task(Protocol):
         """
 
     def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the outputs of the SavedModel for `logits` [batch, outputs]."""
+        """Return the outputs of exported models for `logits` [batch, outputs]."""

@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,162 +14,20 @@ import numpy as np
 import numpy_bert
 import pytest
 import tensorflow as tf
-from small import scatter
+from runs_of_tasks import KINDS, OTHERS, TEXTS, Kind, Run, make_run, values
 
 from bertaccum import api
-from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.packed_tokens import unpack
-from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import main
-from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
-from bertaccum.inference.results import Prediction
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from bertaccum.tasks.kinds import make_task
-from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
-from bertaccum.training.checkpoints import save_best
-from bertaccum.training.events import Evaluated
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.run_folder import RunFolder
-
-WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "food", "!"]
-VOCABULARY = Vocabulary(WORDS)
-# With an even number of tokens for both texts, transformers cuts long pairs as bertaccum does.
-LENGTH = 13
-TEXTS = ["good", "bad food", "badly good food!", "food food food", "bad bad bad good", "!"]
-OTHERS = ["bad", "good", "food " * 9, "badly!", "good good", "food bad"]
-ENCODER = EncoderConfig(
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    vocab_size=len(WORDS),
-    max_position_embeddings=16,
-)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of task, with what was fitted to it.
-
-    Args:
-      labels: Labels of the dataset.
-      decoding: The saved decoding.
-      cells: Label of each text in test.tsv.
-      names: The same labels in a table of the user.
-    """
-
-    labels: Labels
-    decoding: Decoding
-    cells: list[str]
-    names: list[str]
-
-
-KINDS = {
-    "calibrated": Kind(
-        Labels(["0", "1", "2"], ["no", "some", "all"]),
-        Decoding(temperature=2.5),
-        ["0", "1", "2", "0", "1", "2"],
-        ["no", "some", "all", "no", "some", "all"],
-    ),
-    "pairs": Kind(
-        Labels(["0", "1"], ["no", "yes"], pairs=True),
-        Decoding(),
-        ["0", "1", "1", "0", "1", "0"],
-        ["no", "yes", "yes", "no", "yes", "no"],
-    ),
-    "multi-label": Kind(
-        Labels(["0", "1", "2"], ["cold", "rude", "dear"], task=MULTI_LABEL),
-        Decoding(temperature=4.0, thresholds=[0.2, 0.5, 0.8]),
-        ["0|2", "|", "1", "0|1|2", "2", "0"],
-        ["dear, cold", ",", "rude", "cold,rude,dear", "dear", "cold"],
-    ),
-    "regression of pairs": Kind(
-        Labels([], [], pairs=True, task=REGRESSION, mean=3.2, std=0.7),
-        Decoding(),
-        ["1.5", "2.0", "4.5", "3.0", "5.0", "0.5"],
-        ["1.5", "2", "4.5", "3", "5", "0.5"],
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Run:
-    kind: Kind
-    folder: RunFolder
-    table: Path
-
-    @property
-    def columns(self) -> list[list[str]]:
-        return [TEXTS, OTHERS] if self.kind.labels.pairs else [TEXTS]
-
-    @property
-    def given(self) -> list[Any]:
-        return list(zip(TEXTS, OTHERS, strict=True)) if self.kind.labels.pairs else TEXTS
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The options for `table`."""
-        pair = {"text_pair_column": "text_pair"} if self.kind.labels.pairs else {}
-        separator = {"label_separator": ","} if self.kind.labels.task == MULTI_LABEL else {}
-        return {"run": str(self.folder.path), "file": str(self.table), **pair, **separator}
-
-    @cached_property
-    def predictions(self) -> list[Prediction]:
-        return list(api.predict(self.given, run=str(self.folder.path)))
-
-
-def write_table(path: Path, labels: list[str], columns: list[list[str]], separator: str) -> Path:
-    head = ["label", "text", "text_pair"][: 1 + len(columns)]
-    rows = zip(labels, *columns, strict=True)
-    path.write_text("".join(separator.join(row) + "\n" for row in [head, *rows]))
-    return path
-
-
-def make_run(folder: Path, kind: Kind) -> Run:
-    """Create a run with a best checkpoint of random weights."""
-    (folder / "data").mkdir(parents=True)
-    columns = [TEXTS, OTHERS] if kind.labels.pairs else [TEXTS]
-    for split in ("dev", "test"):
-        write_table(folder / f"data/{split}.tsv", kind.cells, columns, "\t")
-    (folder / "data/train.tsv").touch()
-    config = TrainConfig(
-        data=str(folder / "data"),
-        init_checkpoint="none",
-        max_seq_length=LENGTH,
-        task=kind.labels.task,
-        best_by="loss",
-    )
-    outputs = make_task(kind.labels).outputs
-    model = scatter(build_model(config, ModelSource("small", ENCODER, VOCABULARY, None), outputs))
-    run = RunFolder(folder / "run")
-    run.create(config, {})
-    evaluated = Evaluated(7, True, {"loss": 0.5, "examples": 6})
-    save_best(model, ModelFiles(ENCODER, VOCABULARY, kind.labels, kind.decoding), evaluated, run)
-    run.append(run.eval, evaluated.record())
-    table = write_table(folder / "own.csv", kind.names, columns, ";")
-    return Run(kind, run, table)
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a run of each kind, whose files tests must not change."""
     return make_run(tmp_path_factory.mktemp("run"), KINDS[request.param])
-
-
-def values(found: list[Prediction]) -> np.ndarray:
-    """Return the probabilities or scores of predictions, [texts, outputs]."""
-    return np.array(
-        [
-            [one.score] if one.probabilities is None else [*one.probabilities.values()]
-            for one in found
-        ]
-    )
 
 
 def test_predictions_differ_and_have_the_fields_of_the_task(run: Run) -> None:
@@ -231,10 +87,23 @@ def test_table_of_the_user_has_the_same_scores(run: Run) -> None:
 
 
 def test_savedmodel_gives_the_predictions(run: Run, tmp_path: Path) -> None:
+    """Its second signature gives the same for token IDs, and both accept an empty batch."""
     api.export(run=str(run.folder.path), out=str(tmp_path / "exported"))
-    serve = tf.saved_model.load(str(tmp_path / "exported")).signatures["serving_default"]
+    signatures = tf.saved_model.load(str(tmp_path / "exported")).signatures
     names = ["text", "text_pair"]
-    served = serve(**{n: tf.constant(c) for n, c in zip(names, run.columns, strict=False)})
+    texts = {n: tf.constant(c) for n, c in zip(names, run.columns, strict=False)}
+    tokens = {n: tf.constant(own) for n, own in run.tokens.items()}
+    served = signatures["serving_default"](**texts)
+    for name, inputs in (("serving_default", texts), ("tokens", tokens)):
+        empty = signatures[name](**{n: own[:0] for n, own in inputs.items()})
+        assert {n: [0, *own.shape[1:]] for n, own in served.items()} == {
+            n: own.shape.as_list() for n, own in empty.items()
+        }
+    for name, own in signatures["tokens"](**tokens).items():
+        if own.dtype == tf.float32:
+            np.testing.assert_allclose(own, served[name], rtol=2e-6, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(own, served[name])
     found = run.predictions
     if run.kind.labels.task == REGRESSION:
         np.testing.assert_allclose(served["score"], values(found)[:, 0], rtol=1e-5)
@@ -261,11 +130,10 @@ def test_huggingface_folder_gives_the_predictions(run: Run, tmp_path: Path) -> N
     """Its weights contain the temperature, or the unit of the scores."""
     folder = tmp_path / "exported"
     api.export(run=str(run.folder.path), format="huggingface", out=str(folder))
-    tokens = Tokenizer(Tokenization(VOCABULARY, LENGTH))(
-        *(tf.constant(column) for column in run.columns)
-    ).to_tensor()
-    ids, segments = unpack(tokens)
-    logits = numpy_bert.logits(folder, ids.numpy(), (ids != 0).numpy(), segments.numpy())
+    tokens = run.tokens
+    logits = numpy_bert.logits(
+        folder, tokens["token_ids"], tokens["padding_mask"] > 0, tokens["segment_ids"]
+    )
     np.testing.assert_allclose(as_predictions(run.kind, logits), values(run.predictions), atol=1e-5)
     config = json.loads((folder / "config.json").read_text())
     assert (

@@ -24,6 +24,7 @@ def export(view: View, as_json: bool, **values: Any) -> None:
     Examples:
       bertaccum export
       bertaccum export --format huggingface
+      bertaccum export --format tflite --quantize int8
       bertaccum export --run runs/20260102-030405 --out model
     """
     from bertaccum import api

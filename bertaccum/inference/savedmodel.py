@@ -1,0 +1,149 @@
+"""Export as a TensorFlow SavedModel, which takes texts or token IDs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.atomic import write_text
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.inference.token_signature import (
+    function_of_tokens,
+    tokenization_notes,
+    write_description,
+)
+from bertaccum.tasks.forward import (
+    deciding_passages,
+    logits_of_texts_and_passages,
+    reads_passages,
+)
+from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.task import Task
+from data_prep.table import PAIR, TEXT
+
+# Signature that takes token IDs.
+TOKENS = "tokens"
+# Folder in a SavedModel for additional files.
+_BESIDE = "assets.extra"
+_OF_TEXTS = """\
+```python
+import tensorflow as tf
+import tensorflow_text  # the tokenizer's ops
+
+serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
+serve(ARGUMENTS)
+```"""
+_OF_TOKENS = """\
+```python
+import tensorflow as tf
+
+serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
+ids = tf.constant([[CLS, 100, SEP]])
+serve(token_ids=ids, segment_ids=0 * ids, padding_mask=tf.ones_like(ids))
+```"""
+
+
+def savedmodel_usage(task: Task, tokenization: Tokenization, texts: bool) -> str:
+    """Return Markdown text on how to use a SavedModel, for its model card.
+
+    Args:
+      task: Task of the model.
+      tokenization: How the model's texts become tokens.
+      texts: Whether the SavedModel takes texts.
+    """
+    if texts:
+        pair = ', text_pair=tf.constant(["another text"])' if task.labels.pairs else ""
+        return _OF_TEXTS.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
+    entries, code = tokenization.vocabulary.entries, _OF_TOKENS
+    for token in ("CLS", "SEP"):
+        code = code.replace(token, str(entries.index(f"[{token}]")))
+    return f"{code}\n\n{tokenization_notes(task, tokenization)}"
+
+
+def write_savedmodel(
+    folder: Path,
+    model: tf_keras.Model,
+    files: ModelFiles,
+    task: Task,
+    tokenization: Tokenization,
+    card: str,
+    texts: bool = True,
+) -> None:
+    """Write a SavedModel with its model card, vocabulary, labels and dimensions.
+
+    Args:
+      folder: Folder to write to.
+      model: Classifier that `build_classifier` returned.
+      files: Information that the model needs in addition to its weights.
+      task: Task of the model.
+      tokenization: How the model's texts become tokens.
+      card: The model card.
+      texts: Whether the SavedModel takes texts; otherwise only token IDs.
+    """
+    of_texts = _function_of_texts(model, Tokenizer(tokenization), task) if texts else None
+    of_tokens = None if reads_passages(model) else function_of_tokens(model, task, strings=True)
+    _save(model, of_texts, of_tokens, folder)
+    beside = folder / _BESIDE
+    beside.mkdir()
+    files.write(beside)
+    write_text(beside / "README.md", card)
+    if of_tokens is not None:
+        outputs = of_tokens.get_concrete_function().structured_outputs
+        write_description(beside, tokenization, task, outputs)
+
+
+def _save(
+    model: tf_keras.Model,
+    of_texts: tf.types.experimental.PolymorphicFunction | None,
+    of_tokens: tf.types.experimental.PolymorphicFunction | None,
+    folder: Path,
+) -> None:
+    """Write a SavedModel that needs only TensorFlow and, if it takes texts, tensorflow-text.
+
+    A program without the ops of tensorflow-text cannot load a graph that contains them, even if it
+    would call only the other signature.
+    """
+    # Save only the weights of the model: Keras would also save functions of each layer.
+    module = tf.Module()
+    module.weights = list(model.weights)
+    default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+    functions = {default: of_texts or of_tokens, TOKENS: of_tokens}
+    signatures = {name: function for name, function in functions.items() if function is not None}
+    module.serve = signatures[default]
+    # Serving does not need the layers' custom gradients.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, str(folder), signatures=signatures, options=options)
+
+
+def _function_of_texts(
+    model: tf_keras.Model, tokenizer: Tokenizer, task: Task
+) -> tf.types.experimental.PolymorphicFunction:
+    """Return a `tf.function` of strings that maps texts to the outputs of `Task.serve`.
+
+    Its inputs are `text` and, for pairs, `text_pair`, strings [batch]. If the model reads texts in
+    several windows, it also returns `window` [batch] int32, the number of the window that decided,
+    counted from 1.
+
+    Args:
+      model: Classifier that `build_classifier` returned.
+      tokenizer: Tokenizer that the model was trained with.
+      task: Task of the model.
+    """
+    pools = reads_passages(model)
+    inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]
+
+    @tf.function(input_signature=inputs[: 1 + task.labels.pairs])
+    def serve(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        count = tf.shape(texts[0])[0]
+        # The encoder cannot read a batch of no tokens, so an empty batch gets an empty text.
+        spare = tf.fill([tf.cast(count == 0, tf.int32)], "")
+        given = [tf.concat([column, spare], axis=0) for column in texts]
+        logits = logits_of_texts_and_passages(model, tokenizer(*given))
+        outputs = task.serve(logits[:, 0])
+        outputs |= {"window": deciding_passages(task, logits)} if pools else {}
+        return {name: value[:count] for name, value in outputs.items()}
+
+    return serve

@@ -1,0 +1,89 @@
+"""Export for TensorFlow Lite (LiteRT), which runs models on phones and other small devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.atomic import write_text
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.inference.token_signature import (
+    function_of_tokens,
+    tokenization_notes,
+    write_description,
+)
+from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.task import Task
+
+_MODEL = "model.tflite"
+_USAGE = """\
+```python
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+run = Interpreter("FOLDER/model.tflite").get_signature_runner()
+ids = np.array([[CLS, 100, SEP]], np.int32)
+run(token_ids=ids, segment_ids=0 * ids, padding_mask=np.ones_like(ids))
+```"""
+
+
+def tflite_usage(task: Task, tokenization: Tokenization) -> str:
+    """Return Markdown text on how to use the exported model, for its model card."""
+    entries, code = tokenization.vocabulary.entries, _USAGE
+    for token in ("CLS", "SEP"):
+        code = code.replace(token, str(entries.index(f"[{token}]")))
+    outputs = "The outputs are in the order of the names in `labels.json`."
+    if not task.labels.names:
+        outputs = "The output `score` is in the unit of the labels."
+    return f"{code}\n\n{tokenization_notes(task, tokenization)}\n\n{outputs}"
+
+
+def write_tflite(
+    folder: Path,
+    model: tf_keras.Model,
+    files: ModelFiles,
+    task: Task,
+    tokenization: Tokenization,
+    card: str,
+    quantize: str,
+) -> None:
+    """Write a TensorFlow Lite model with its model card, vocabulary and labels.
+
+    Args:
+      folder: Folder to write to.
+      model: Classifier that `build_classifier` returned, which reads each text in one passage.
+      files: Information that the model needs in addition to its weights.
+      task: Task of the model.
+      tokenization: How the model's texts become tokens.
+      card: The model card.
+      quantize: One of `config.QUANTIZE`.
+    """
+    # Strings need kernels that the interpreters for phones do not contain.
+    serve = function_of_tokens(model, task, strings=False).get_concrete_function()
+    (folder / _MODEL).write_bytes(converted(serve, model, int8=quantize == "int8"))
+    files.write(folder)
+    write_description(folder, tokenization, task, serve.structured_outputs, quantize=quantize)
+    write_text(folder / "README.md", card)
+
+
+def converted(
+    function: tf.types.experimental.ConcreteFunction, model: tf_keras.Model, int8: bool
+) -> bytes:
+    """Return a function as a TensorFlow Lite model that contains only built-in operations.
+
+    Args:
+      function: Function of the model.
+      model: Owner of the weights.
+      int8: Whether to store matrices of weights as int8, with a scale for each output.
+        Activations are quantized when the model runs (dynamic range quantization).
+    """
+    module = tf.Module()
+    module.weights = list(model.weights)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    if int8:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    model_bytes: bytes = converter.convert()
+    return model_bytes

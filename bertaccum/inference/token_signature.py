@@ -1,0 +1,101 @@
+"""A model as a function of token IDs, for programs that tokenize texts themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.atomic import write_text
+from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.files import json_text
+from bertaccum.tasks.task import Task
+
+INPUTS = ("token_ids", "segment_ids", "padding_mask")
+_DESCRIPTION = "model.json"
+_SHAPE = ["batch", "length"]
+
+
+def function_of_tokens(
+    model: tf_keras.Model, task: Task, strings: bool
+) -> tf.types.experimental.PolymorphicFunction:
+    """Return a `tf.function` that maps tokens to the outputs of `Task.serve`.
+
+    Its inputs are those of `INPUTS`, [batch, length] int32. Batch and length may differ between
+    calls; the length must be at least 1. `segment_ids` are 1 for the second text of a pair and its
+    [SEP], otherwise 0. `padding_mask` is 1 for tokens and 0 for padding.
+
+    Args:
+      model: Classifier that `build_classifier` returned, which reads each text in one passage.
+      task: Task of the model.
+      strings: Whether to return outputs that are strings.
+    """
+    specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS]
+
+    @tf.function(input_signature=specs)
+    def serve(
+        token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        logits = model(encoder_inputs(token_ids, padding_mask, segment_ids), training=False)
+        outputs = task.serve(tf.cast(logits, tf.float32))
+        return {n: value for n, value in outputs.items() if strings or value.dtype != tf.string}
+
+    return serve
+
+
+def write_description(
+    folder: Path, tokenization: Tokenization, task: Task, outputs: dict[str, Any], **more: str
+) -> None:
+    """Write `model.json`: inputs and outputs, and how texts become tokens.
+
+    Args:
+      folder: Existing folder to write to.
+      tokenization: How the model's texts become tokens.
+      task: Task of the model.
+      outputs: The tensors that the function of `function_of_tokens` returns.
+      **more: Further entries.
+    """
+    entries = tokenization.vocabulary.entries
+    description = {
+        "inputs": {name: {"dtype": "int32", "shape": _SHAPE} for name in INPUTS},
+        "outputs": {
+            name: {"dtype": value.dtype.name, "shape": ["batch", *value.shape[1:]]}
+            for name, value in sorted(outputs.items())
+        },
+        "pairs": task.labels.pairs,
+        "max_seq_length": tokenization.max_seq_length,
+        "head_fraction": tokenization.head_fraction,
+        "special_tokens": {t: entries.index(t) for t in SPECIAL_TOKENS if t in entries},
+        **more,
+    }
+    write_text(folder / _DESCRIPTION, json_text(description))
+
+
+def tokenization_notes(task: Task, tokenization: Tokenization) -> str:
+    """Return Markdown text about the inputs of the model, for its model card."""
+    room, kept = tokenization.max_seq_length, 100 * tokenization.head_fraction
+    row = "`[CLS] text [SEP]`"
+    if task.labels.pairs:
+        row = "`[CLS] text [SEP] second text [SEP]`"
+    lines = [
+        "The inputs have the shape [batch, length] and the type int32:",
+        "",
+        f"- `token_ids`: the IDs of {row} in `vocab.txt`, where the first line is 0, and 0 for"
+        f" padding. The length is at most {room}.",
+        "- `segment_ids`: 1 for the second text of a pair and the `[SEP]` after it, otherwise 0.",
+        "- `padding_mask`: 1 for tokens, 0 for padding.",
+        "",
+        "Tokenize texts with a WordPiece tokenizer for BERT, with the settings in"
+        " `tokenizer_config.json`. A text that is too long loses its end, and of a pair, the longer"
+        " text loses tokens first.",
+    ]
+    if kept != 100:
+        lines[-1] = lines[-1].replace(
+            "loses its end",
+            f"keeps {kept:g}% of its tokens from its beginning, the rest from its end",
+        )
+    return "\n".join(lines)

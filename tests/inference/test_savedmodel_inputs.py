@@ -1,0 +1,61 @@
+"""A SavedModel of token IDs loads where the operations of tensorflow-text are not registered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from runs_of_tasks import KINDS, make_run
+
+from bertaccum import api
+
+# Without tensorflow-text, as in a build of TensorFlow Serving without it.
+WITHOUT_TEXT_OPS = """
+import json, sys
+sys.modules["tensorflow_text"] = None
+import tensorflow as tf
+
+try:
+    tf.saved_model.load(sys.argv[1])
+except Exception as error:
+    refused = str(error)
+signatures = tf.saved_model.load(sys.argv[2]).signatures
+inputs = {name: tf.constant(value) for name, value in json.loads(sys.argv[3]).items()}
+found = [signatures[name](**inputs)["probabilities"].numpy().tolist() for name in signatures]
+print(json.dumps({"refused": refused, "names": list(signatures), "found": found}))
+"""
+
+
+def test_model_of_tokens_needs_only_tensorflow(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", KINDS["calibrated"])
+    folders = []
+    for inputs in ("text", "tokens"):
+        result = api.export(run=str(run.folder.path), inputs=inputs)
+        folders.append(result.folder)
+    assert [folder.name for folder in folders] == ["export-savedmodel", "export-savedmodel-tokens"]
+    tokens = json.dumps({name: value.tolist() for name, value in run.tokens.items()})
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", WITHOUT_TEXT_OPS, *folders, tokens],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TF_USE_LEGACY_KERAS": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    # TensorFlow checks all operations of a graph when it loads the graph.
+    assert "Op type not registered" in answer["refused"]
+    assert sorted(answer["names"]) == ["serving_default", "tokens"]
+    expected = [list((one.probabilities or {}).values()) for one in run.predictions]
+    for found in answer["found"]:
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    beside = folders[1] / "assets.extra"
+    card = (beside / "README.md").read_text()
+    assert "import tensorflow_text" not in card
+    assert "`token_ids`: the IDs of `[CLS] text [SEP]`" in card
+    description = json.loads((beside / "model.json").read_text())
+    assert description["outputs"]["label"] == {"dtype": "string", "shape": ["batch"]}
