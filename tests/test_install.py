@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,13 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return sdist, wheel
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a temporary folder that is removed, because an environment takes 3 GB."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
 def test_wheel_contains_the_packages_and_nothing_else(packages: tuple[Path, Path]) -> None:
     _, wheel = packages
     assert wheel.name == f"bertaccum-{__version__}-py3-none-any.whl"
@@ -114,39 +122,39 @@ def test_source_distribution_contains_what_the_build_needs(packages: tuple[Path,
 
 
 def test_oldest_python_resolves_the_requirements_and_starts(
-    packages: tuple[Path, Path], tmp_path: Path
+    packages: tuple[Path, Path], folder: Path
 ) -> None:
     _, wheel = packages
-    python = environment(tmp_path / "empty", OLDEST)
+    python = environment(folder / "empty", OLDEST)
     pip(python, "install", "--quiet", "--dry-run", *CONSTRAINTS, wheel)
     pip(python, "install", "--quiet", "--no-deps", wheel, "click")
     program = python.with_name("bertaccum")
     assert f"bertaccum {__version__} (tensorflow not installed" in run(program, "--version")
-    assert "First steps" in run(program, "--help", cwd=tmp_path)
+    assert "First steps" in run(program, "--help", cwd=folder)
     installed = python.parent.parent / "lib"
     run(python, "-W", "error", "-m", "compileall", "-q", "-f", installed)
 
 
 @pytest.mark.parametrize("version", TRAINED_WITH)
 def test_wheel_trains_in_an_empty_environment(
-    packages: tuple[Path, Path], tmp_path: Path, version: str
+    packages: tuple[Path, Path], folder: Path, version: str
 ) -> None:
     _, wheel = packages
-    python = environment(tmp_path / "empty", version)
+    python = environment(folder / "empty", version)
     # Only what the program imports is compiled; compiling everything takes longer than training.
     pip(python, "install", "--quiet", "--no-compile", *CONSTRAINTS, wheel)
     pip(python, "check")
     program = python.with_name("bertaccum")
-    cache = {"BERTACCUM_CACHE": str(tmp_path / "cache")}
-    shown = run(program, "--version", cwd=tmp_path)
+    cache = {"BERTACCUM_CACHE": str(folder / "cache")}
+    shown = run(program, "--version", cwd=folder)
     assert shown.startswith(f"bertaccum {__version__} (tensorflow 2.")
     assert f"Python {version}." in shown
-    run(program, "prepare", "--source", "sample", cwd=tmp_path, **cache)
+    run(program, "prepare", "--source", "sample", cwd=folder, **cache)
     options = ["--data", "data/sample", "--model", "bert-tiny", "--init-checkpoint", "none"]
     options += ["--max-seq-length", "32", "--micro-batch", "16", "--max-updates", "1"]
-    run(program, "train", *options, cwd=tmp_path, **cache)
-    assert "accuracy" in run(program, "eval", cwd=tmp_path, **cache)
-    _check_container(python, tmp_path / "image")
+    run(program, "train", *options, cwd=folder, **cache)
+    assert "accuracy" in run(program, "eval", cwd=folder, **cache)
+    _check_container(python, folder / "image")
 
 
 def _check_container(python: Path, image: Path) -> None:
@@ -165,11 +173,11 @@ def _check_container(python: Path, image: Path) -> None:
             for name in names:
                 _copy(ROOT / name, image / target)
         elif instruction.name == "RUN" and "pip install" in instruction.value:
-            run("/bin/sh", "-c", instruction.value, cwd=image, PATH=path, EXTRAS="parquet")
+            run("/bin/sh", "-c", instruction.value, cwd=image, PATH=path, EXTRAS="huggingface")
             ran += 1
     assert ran == 2
     assert "(tensorflow 2." in run(python.with_name("bertaccum"), "--version", cwd=image.parent)
-    assert "pyarrow" in pip(python, "list")  # The extra was installed.
+    assert "safetensors" in pip(python, "list")  # The extra was installed.
     run(python, "-c", "import bertaccum.reporting.rendering, data_prep.sample", cwd=image.parent)
 
 

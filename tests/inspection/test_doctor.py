@@ -8,10 +8,13 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
+from bertaccum import machine_memory
 from bertaccum.inspection import machine, packages, tensorflow_check
 from bertaccum.inspection.finding import FAILED, OK, WARNING
 
@@ -86,6 +89,30 @@ def test_missing_package_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> N
     assert "protobuf" not in found
     assert "safetensors" not in found  # Extras are not required.
     assert [f.subject for f in found.values() if f.status == FAILED] == ["rich"]
+
+
+def test_unsupported_python_is_a_failed_check() -> None:
+    found = packages._check_python(SpecifierSet(">=3.99"))
+    assert (found.status, found.remedy) == (FAILED, "use a Python version in >=3.99")
+    assert packages._check_python(SpecifierSet(">=3.10")).status == OK
+
+
+def test_source_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "metadata", absent)
+    found = packages.check_packages()
+    assert (found[0].subject, found[0].status) == ("bertaccum", WARNING)
+    assert "tensorflow" in {finding.subject for finding in found}
+
+
+def test_scarce_memory_and_disk_space_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for scarce, status in ((2**30, WARNING), (2**40, OK)):
+        usage = SimpleNamespace(free=scarce)
+        monkeypatch.setattr(machine_memory, "available_bytes", lambda free=scarce: free)
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda path, usage=usage: usage)
+        assert [machine.check_memory()[0].status, machine.check_cache()[0].status] == [status] * 2
 
 
 def test_unwritable_cache_is_a_failed_check(
