@@ -10,7 +10,9 @@ import tf_keras
 from bertaccum.atomic import write_text
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.config import TOKENS
 from bertaccum.inference.token_signature import (
+    example,
     function_of_tokens,
     tokenization_notes,
     write_description,
@@ -24,8 +26,6 @@ from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Task
 from data_prep.table import PAIR, TEXT
 
-# Signature that takes token IDs.
-TOKENS = "tokens"
 # Folder in a SavedModel for additional files.
 _BESIDE = "assets.extra"
 _OF_TEXTS = """\
@@ -57,10 +57,7 @@ def savedmodel_usage(task: Task, tokenization: Tokenization, texts: bool) -> str
     if texts:
         pair = ', text_pair=tf.constant(["another text"])' if task.labels.pairs else ""
         return _OF_TEXTS.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
-    entries, code = tokenization.vocabulary.entries, _OF_TOKENS
-    for token in ("CLS", "SEP"):
-        code = code.replace(token, str(entries.index(f"[{token}]")))
-    return f"{code}\n\n{tokenization_notes(task, tokenization)}"
+    return f"{example(_OF_TOKENS, tokenization)}\n\n{tokenization_notes(task, tokenization)}"
 
 
 def write_savedmodel(

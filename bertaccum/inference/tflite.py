@@ -10,6 +10,7 @@ import tf_keras
 from bertaccum.atomic import write_text
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.inference.token_signature import (
+    example,
     function_of_tokens,
     tokenization_notes,
     write_description,
@@ -31,13 +32,11 @@ run(token_ids=ids, segment_ids=0 * ids, padding_mask=np.ones_like(ids))
 
 def tflite_usage(task: Task, tokenization: Tokenization) -> str:
     """Return Markdown text on how to use the exported model, for its model card."""
-    entries, code = tokenization.vocabulary.entries, _USAGE
-    for token in ("CLS", "SEP"):
-        code = code.replace(token, str(entries.index(f"[{token}]")))
     outputs = "The outputs are in the order of the names in `labels.json`."
     if not task.labels.names:
         outputs = "The output `score` is in the unit of the labels."
-    return f"{code}\n\n{tokenization_notes(task, tokenization)}\n\n{outputs}"
+    notes = tokenization_notes(task, tokenization)
+    return f"{example(_USAGE, tokenization)}\n\n{notes}\n\n{outputs}"
 
 
 def write_tflite(

@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from runs_of_tasks import KINDS, make_run
+import pytest
+from runs_of_tasks import KINDS, VOCABULARY, make_run
 
 from bertaccum import api
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.inference.token_signature import tokenization_notes
+from bertaccum.tasks.kinds import make_task
 
 # Without tensorflow-text, as in a build of TensorFlow Serving without it.
 WITHOUT_TEXT_OPS = """
@@ -59,3 +63,20 @@ def test_model_of_tokens_needs_only_tensorflow(tmp_path: Path) -> None:
     assert "`token_ids`: the IDs of `[CLS] text [SEP]`" in card
     description = json.loads((beside / "model.json").read_text())
     assert description["outputs"]["label"] == {"dtype": "string", "shape": ["batch"]}
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [
+        (1.0, "A text that is too long loses its end."),
+        (0.25, "keeps 25% of its tokens from its beginning, the others from its end."),
+        (0.0, "keeps 0% of its tokens from its beginning, the others from its end."),
+    ],
+)
+def test_model_card_says_what_truncation_keeps(fraction: float, words: str) -> None:
+    notes = tokenization_notes(
+        make_task(KINDS["pairs"].labels), Tokenization(VOCABULARY, 9, fraction)
+    )
+    assert words in " ".join(notes.split())
+    assert "The length is at most 9." in notes
+    assert "`[CLS] text [SEP] second text [SEP]`" in notes
