@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +80,7 @@ def stop_during_a_request(run: Path, number: signal.Signals) -> tuple[bytes, str
             process.send_signal(number)
             assert process.stderr is not None
             assert process.stderr.readline().startswith("stopping; ")
+            time.sleep(0.5)  # A server that does not wait for requests cancels them after 0.1 s.
             connection.sendall(body)
             answer = b"".join(iter(lambda: connection.recv(4096), b""))
         rest = process.stderr.read()
