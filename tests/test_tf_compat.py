@@ -41,7 +41,7 @@ def own_names() -> set[str]:
     """Return the private names of functions, classes, variables and attributes in bertaccum."""
     found = set()
     for node in (node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)

@@ -18,7 +18,7 @@ from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder import (
     build_encoder,
     checkpoint_name,
-    initializer,
+    random_initializer,
     set_recompute,
 )
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -65,14 +65,16 @@ def build_theirs(first_token_only: bool = False) -> networks.BertEncoder:
         inner_activation=plain_gelu,
         output_dropout=0.0,
         attention_dropout=0.0,
-        initializer=initializer(CONFIG),
+        initializer=random_initializer(CONFIG),
         output_range=1 if first_token_only else None,
         dict_outputs=True,
     )
 
 
 def their_classifier(encoder: networks.BertEncoder) -> models.BertClassifier:
-    return models.BertClassifier(encoder, 2, initializer=initializer(CONFIG), dropout_rate=0.0)
+    return models.BertClassifier(
+        encoder, 2, initializer=random_initializer(CONFIG), dropout_rate=0.0
+    )
 
 
 def scattered(model: tf_keras.Model) -> tf_keras.Model:
@@ -155,7 +157,7 @@ def test_scaffold_builds_layers_from_the_class() -> None:
             "type_vocab_size": 2,
             "hidden_size": 16,
             "max_seq_length": 8,
-            "initializer": initializer(CONFIG),
+            "initializer": random_initializer(CONFIG),
             "dropout_rate": 0.0,
         },
         num_hidden_instances=3,
@@ -164,7 +166,7 @@ def test_scaffold_builds_layers_from_the_class() -> None:
             "hidden_size": 16,
             "num_attention_heads": 2,
             "intermediate_size": 32,
-            "kernel_initializer": partial(initializer, CONFIG),
+            "kernel_initializer": partial(random_initializer, CONFIG),
         },
         dict_outputs=True,
     )

@@ -101,7 +101,8 @@ def test_savedmodel_gives_the_predictions(run: Run, tmp_path: Path) -> None:
         }
     for name, own in signatures["tokens"](**tokens).items():
         if own.dtype == tf.float32:
-            np.testing.assert_allclose(own, served[name], rtol=2e-6, atol=1e-6)
+            # Other padding rounds differently; logits are larger than 5.
+            np.testing.assert_allclose(own, served[name], rtol=0, atol=1e-5)
         else:
             np.testing.assert_array_equal(own, served[name])
     found = run.predictions
