@@ -484,12 +484,12 @@ def serve(
     from bertaccum.inference.inputs import check_serve
 
     check_serve(config)
-    from bertaccum.inference.listening import bound
+    from bertaccum.serving.listening import bound
 
     # TensorFlow and the model take seconds to load, so a wrong address is reported before.
     with bound(config) as listener:
-        from bertaccum.inference.http_server import serve as run
         from bertaccum.inference.predict import TextClassifier
+        from bertaccum.serving.http_server import serve as run
 
         classifier = TextClassifier(config.run, config.batch, config.memory_limit)
         run(classifier, config, listener, ready, note)

@@ -52,6 +52,9 @@ MAY_IMPORT = {
         *("bertaccum.inference", "bertaccum.planning", "bertaccum.reporting", "bertaccum.tasks"),
         "data_prep",
     },
+    "bertaccum.serving": {
+        *("bertaccum.inference", "bertaccum.reporting", "bertaccum.tasks", "data_prep"),
+    },
     "bertaccum.keywords": set(),
     "bertaccum.inspection": {
         *("bertaccum.bert", "bertaccum.cache", "bertaccum.data", "bertaccum.tasks"),
@@ -59,7 +62,8 @@ MAY_IMPORT = {
     },
     "bertaccum.api": {
         *("bertaccum.bert", "bertaccum.inference", "bertaccum.inspection", "bertaccum.keywords"),
-        *("bertaccum.planning", "bertaccum.reporting", "bertaccum.training", "data_prep"),
+        *("bertaccum.planning", "bertaccum.reporting", "bertaccum.serving", "bertaccum.training"),
+        "data_prep",
     },
     "bertaccum.cli": {
         *("bertaccum.api", "bertaccum.distribution", "bertaccum.inference"),

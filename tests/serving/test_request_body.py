@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertaccum.inference.request_body import RefusedError, schema, texts_of
+from bertaccum.serving.request_body import RefusedError, schema, texts_of
 
 PAIR = {"text": "a", "text_pair": "b"}
 JSON_VALUES = st.recursive(

@@ -13,13 +13,13 @@ from pydantic import BaseModel
 
 from bertaccum.config import ServeConfig
 from bertaccum.files import json_text
-from bertaccum.inference.request_batching import Batcher, QueueFullError
-from bertaccum.inference.request_body import RefusedError, schema, texts_of
-from bertaccum.inference.request_gate import FAILED, GONE, App, RequestGate
 from bertaccum.inference.results import Prediction, TextAndPair
-from bertaccum.inference.service_metrics import ServiceMetrics
-from bertaccum.inference.try_page import page_headers, try_page
 from bertaccum.progress import Note
+from bertaccum.serving.request_batching import Batcher, QueueFullError
+from bertaccum.serving.request_body import RefusedError, schema, texts_of
+from bertaccum.serving.request_gate import FAILED, GONE, App, RequestGate
+from bertaccum.serving.service_metrics import ServiceMetrics
+from bertaccum.serving.try_page import page_headers, try_page
 from bertaccum.settings import size_in_bytes
 from bertaccum.tasks.labels import Labels
 from bertaccum.version import __version__
@@ -54,7 +54,7 @@ class Health(BaseModel):
 
 
 class Classifier(Protocol):
-    """What the service needs of a model; see `TextClassifier`."""
+    """The part of `TextClassifier` that the service uses."""
 
     run: str
     update: int | None

@@ -14,10 +14,10 @@ from typing import Any
 import uvicorn
 
 from bertaccum.config import ServeConfig
-from bertaccum.inference.http_server import prepared
-from bertaccum.inference.listening import bound
 from bertaccum.inference.results import Prediction, TextAndPair
-from bertaccum.inference.service import Classifier
+from bertaccum.serving.http_server import prepared
+from bertaccum.serving.listening import bound
+from bertaccum.serving.service import Classifier
 from bertaccum.tasks.labels import Labels
 
 # Seconds after which a test fails. No test waits that long if it passes.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bertaccum.inference.request_batching import Batcher, BatchLimits, QueueFullError
+from bertaccum.serving.request_batching import Batcher, BatchLimits, QueueFullError
 
 # Seconds after which a test fails. No test waits that long if it passes.
 LONG = 30.0

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from bertaccum.errors import reason
-from bertaccum.inference.request_body import TOO_LARGE, RefusedError
-from bertaccum.inference.service_metrics import ServiceMetrics
 from bertaccum.progress import Note
+from bertaccum.serving.request_body import TOO_LARGE, RefusedError
+from bertaccum.serving.service_metrics import ServiceMetrics
 
 # The types of ASGI, https://asgi.readthedocs.io.
 Message = MutableMapping[str, Any]

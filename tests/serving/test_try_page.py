@@ -14,7 +14,7 @@ import pytest
 from local_service import Model, Service, running
 
 from bertaccum.inference.results import Prediction, TextAndPair
-from bertaccum.inference.try_page import page_headers, try_page
+from bertaccum.serving.try_page import page_headers, try_page
 from bertaccum.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.tasks.labels import Labels
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import uvicorn
 
 from bertaccum.config import ServeConfig
-from bertaccum.inference.listening import address_of
-from bertaccum.inference.request_batching import Batcher, BatchLimits
 from bertaccum.inference.results import Prediction, TextAndPair
-from bertaccum.inference.service import Classifier, make_service
-from bertaccum.inference.service_metrics import ServiceMetrics
 from bertaccum.progress import Note
+from bertaccum.serving.listening import address_of
+from bertaccum.serving.request_batching import Batcher, BatchLimits
+from bertaccum.serving.service import Classifier, make_service
+from bertaccum.serving.service_metrics import ServiceMetrics
 
 # Tokens that the tokenizer adds to a text or pair.
 _ADDED_TOKENS = 3

@@ -1,0 +1,1 @@
+"""The HTTP service: its queue, requests, metrics and page."""
