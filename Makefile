@@ -63,6 +63,7 @@ PEERS := build/peers/environments
 bench-peers: $(INSTALLED) $(PEERS)/huggingface $(PEERS)/keras3
 	$(BIN)/python benchmarks/peers.py tokenizing
 	$(BIN)/python benchmarks/peers.py training
+	$(BIN)/python benchmarks/peers.py prediction
 
 $(PEERS)/%: benchmarks/peers/%.txt
 	$(PYTHON) -m venv $@

@@ -1,13 +1,14 @@
 """Compares the speed of bertaccum with that of other training programs on one machine.
 
-    make bench-peers       # creates the environments and runs both parts; 50 minutes on 2 cores
+    make bench-peers       # creates the environments and runs all parts; 60 minutes on 2 cores
 
 `training` trains BERT-Small on real Yelp reviews with target batch 32 as 4 x 8, dropout 0.1 and
 gradients clipped to norm 1. Each peer runs in its recommended configuration and in its own
 environment; tf-models-official runs in ours, which includes it. After some untimed updates the
 peers take turns of a few updates each, and ratios are medians over the rounds. `tokenizing` lets
-them take turns at tokenizing reviews. Each part writes peers-<part>.json and prints a Markdown
-table.
+them take turns at tokenizing reviews. `prediction` lets them take turns at predicting reviews, from
+texts to probabilities, in batches of 32 of similar length; all run the same models, with random
+weights. Each part writes peers-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools import prepared_yelp, say, table, vocabulary_file
+from tools import prepared_yelp, say, table, train_command, vocabulary_file
 
+from bertaccum import api
 from bertaccum.bert.presets import PRESET_CONFIGS
 
 SCRIPTS = Path(__file__).parent / "peers"
 MICRO_BATCH, STEPS = 8, 4
 ROWS = 4000
+# Models of the part `prediction`.
+PREDICTED = ("bert-tiny", "bert-small")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Peer:
     timed: int = 4
 
 
-LOOP = "torch_loop.py"
+LOOP, ONNX = "torch_loop.py", "onnx_predict.py"
 HF, RANDOM, GROUPED = "hf_trainer.py", {"sampling": "random"}, {"sampling": "group_by_length"}
 PEERS = {
     "training": [
@@ -73,6 +77,13 @@ PEERS = {
     "tokenizing": [
         Peer("bertaccum", "our_tokenizer.py", warm=1, timed=1),
         Peer("Hugging Face tokenizers", "hf_tokenizer.py", "huggingface", warm=1, timed=1),
+    ],
+    "prediction": [
+        Peer("bertaccum", "our_predict.py", warm=1, timed=1),
+        Peer("SavedModel", "our_savedmodel.py", warm=1, timed=1),
+        Peer("transformers pipeline", "hf_pipeline.py", "huggingface", warm=1, timed=1),
+        Peer("ONNX Runtime", ONNX, "huggingface", {"quantize": "none"}, warm=1, timed=1),
+        Peer("ONNX Runtime, int8", ONNX, "huggingface", {"quantize": "int8"}, warm=1, timed=1),
     ],
 }
 
@@ -123,15 +134,14 @@ def compared(
             process = stack.enter_context(started(command, arguments.out / f"{peer.name}.log"))
             taking_part.append((peer, process))
         for peer, process in taking_part:
-            say(f"{task['length']} {task['precision']}: {peer.name}")
+            say(f"{task['case']}: {peer.name}")
             turn(process, peer.warm)
         for _ in range(arguments.rounds):
             for peer, process in taking_part:
                 seconds[peer.name].append(turn(process, peer.timed))
     ours = seconds[peers[0].name]
     return {
-        "length": task["length"],
-        "precision": task["precision"],
+        "case": task["case"],
         "per_second": {n: task["examples"] / statistics.median(s) for n, s in seconds.items()},
         "faster_than": {
             name: statistics.median(theirs / mine for theirs, mine in zip(own, ours, strict=True))
@@ -149,8 +159,37 @@ def shown(results: list[dict[str, Any]]) -> str:
             f"{rate:.1f}" + (f" ({r['faster_than'][name]:.2f})" if name != names[0] else "")
             for name, rate in r["per_second"].items()
         ]
-        rows.append([r["length"], r["precision"], *cells])
-    return table(["length", "precision", *names], rows)
+        rows.append([r["case"], *cells])
+    return table(["", *names], rows)
+
+
+def cases(arguments: argparse.Namespace, shared: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries in which the tasks of a part differ."""
+    if arguments.part == "prediction":
+        for preset in PREDICTED:
+            folders = exports(preset, shared, arguments.out)
+            yield folders | {"case": preset, "length": 128, "batch": 32, "examples": ROWS}
+        return
+    one = arguments.part == "tokenizing"
+    for length in arguments.lengths:
+        for precision in ["-"] if one else arguments.precisions:
+            own = {"case": f"{length}, {precision}", "length": length, "precision": precision}
+            yield own | ({"examples": ROWS} if one else {})
+
+
+def exports(preset: str, shared: Path, out: Path) -> dict[str, str]:
+    """Return the folders of a run of a preset with random weights, and of its exports."""
+    run = out / preset
+    folders = {name: run / f"export-{name}" for name in ("savedmodel", "huggingface")}
+    if not (run / "best").exists():
+        data = prepared_yelp(shared, out)
+        options = ["--max-updates", "1", "--max-seq-length", "128", "--micro-batch", "8"]
+        subprocess.run([*train_command(shared, data, run, preset), *options], check=True)
+    for name, folder in folders.items():
+        if not folder.exists():
+            api.export(run=str(run), format=name)
+    named = folders | {"run": run, "onnx": run / "onnx"}
+    return {name: str(folder) for name, folder in named.items()}
 
 
 def main() -> None:
@@ -176,16 +215,11 @@ def main() -> None:
         "rows": ROWS,
         "dropout": 0.1,
     }
-    if arguments.part == "tokenizing":
-        arguments.precisions = ["-"]
-        task["examples"] = ROWS
     results = []
-    for length in arguments.lengths:
-        for precision in arguments.precisions:
-            own = task | {"length": length, "precision": precision}
-            results.append(compared(PEERS[arguments.part], own, arguments))
-            out = arguments.out / f"peers-{arguments.part}.json"
-            out.write_text(json.dumps(results, indent=2) + "\n")
+    for own in cases(arguments, shared):
+        results.append(compared(PEERS[arguments.part], task | own, arguments))
+        out = arguments.out / f"peers-{arguments.part}.json"
+        out.write_text(json.dumps(results, indent=2) + "\n")
     print("Examples per second; in parentheses, the speed-up of bertaccum over this peer.\n")
     print(shown(results))
 

@@ -69,14 +69,16 @@ def export(model, path):
 
 
 def tokenized(job):
-    """Return the IDs and the segments of each text."""
-    if job["texts"] is None:
+    """Return the IDs and the segments of each text; `texts` may also be the list itself."""
+    given = job["texts"]
+    if given is None:
         tokens = np.load(job["tokens"])
         cuts = tokens["offsets"][1:-1]
         return [np.split(tokens[name], cuts) for name in ("token_ids", "segment_ids")]
     from transformers import BertTokenizerFast
 
-    given = json.loads(Path(job["texts"]).read_text(encoding="utf-8"))
+    if isinstance(given, str):
+        given = json.loads(Path(given).read_text(encoding="utf-8"))
     columns = list(zip(*given, strict=True)) if isinstance(given[0], list) else [given]
     tokenizer = BertTokenizerFast.from_pretrained(job["model"])
     options = {"truncation": True, "max_length": job["length"], "split_special_tokens": True}
@@ -138,4 +140,5 @@ def main():
     print(json.dumps(measured))
 
 
-main()
+if __name__ == "__main__":
+    main()
