@@ -7,11 +7,12 @@
 
 `table` measures the peak memory and the time of an update with recomputation, one example at a
 time, for presets, lengths, precisions and what is offloaded, and the error of the planner's
-prediction for three examples at a time. Each value is the median of three updates. `price` compares the time of an update of BERT-Base
-(4 x 8, 128 tokens); the ways to offload take turns. `frozen` measures BERT-Base with 512 tokens,
-one example at a time, with frozen weights. `runs` trains on real reviews under a memory
-limit and without one, and compares the weights. `table` and `price` use the GPU if there is one;
-on a CPU, the allocator that TensorFlow uses on GPUs simulates its memory.
+prediction for three examples at a time. Each value is the median of three updates. `price`
+compares the time of an update of BERT-Base (4 x 8, 128 tokens); the ways to offload take turns.
+`frozen` measures BERT-Base with 512 tokens, one example at a time, with frozen weights. `runs`
+trains on real reviews under a memory limit and without one, and compares the weights. `table` and
+`price` use the GPU if there is one; on a CPU, the allocator that TensorFlow uses on GPUs simulates
+its memory.
 """
 
 from __future__ import annotations
