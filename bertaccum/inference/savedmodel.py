@@ -132,7 +132,8 @@ def _function_of_texts(
     pools = reads_passages(model)
     inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]
 
-    @tf.function(input_signature=inputs[: 1 + task.labels.pairs])
+    # AutoGraph would convert every layer and the tokenizer before the export.
+    @tf.function(input_signature=inputs[: 1 + task.labels.pairs], autograph=False)
     def serve(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
         count = tf.shape(texts[0])[0]
         # The encoder cannot read a batch of no tokens, so an empty batch gets an empty text.

@@ -36,7 +36,8 @@ def function_of_tokens(
     """
     specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS]
 
-    @tf.function(input_signature=specs)
+    # AutoGraph would convert every layer before the export.
+    @tf.function(input_signature=specs, autograph=False)
     def serve(
         token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
     ) -> dict[str, tf.Tensor]:
