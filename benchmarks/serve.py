@@ -101,7 +101,7 @@ def metric(port: int, name: str) -> float:
 
 
 def latencies(port: int, clients: int, texts: list[str], seconds: float) -> list[float]:
-    """Return the time of each answer in seconds, while so many clients send requests."""
+    """Return the time of each answer in seconds, while several clients send requests."""
     found: list[list[float]] = [[] for _ in range(clients)]
     end = time.perf_counter() + seconds
 

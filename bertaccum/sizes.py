@@ -1,4 +1,4 @@
-"""Conversion between numbers of bytes and texts such as 4GiB.
+"""Numbers of bytes: conversion from and to texts such as 4GiB, and cutting of arrays by size.
 
 This module imports only the standard library.
 """
@@ -35,3 +35,9 @@ def format_size(size_bytes: float) -> str:
 def known_size(size_bytes: float | None) -> str:
     """Return a number of bytes as `format_size` does, or an empty string for 0 and None."""
     return format_size(size_bytes) if size_bytes else ""
+
+
+def row_pieces(rows: int, row_bytes: int, most_bytes: int) -> list[slice]:
+    """Return slices of the rows of an array, each of at most `most_bytes` bytes or of one row."""
+    size = max(most_bytes // max(row_bytes, 1), 1)
+    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]

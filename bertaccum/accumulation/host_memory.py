@@ -25,6 +25,7 @@ import tensorflow as tf
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype
 from bertaccum.errors import RunError, reason
+from bertaccum.sizes import row_pieces
 
 HOST = "/CPU:0"
 # A step reaches the device in pieces of this size, so that it takes little of its memory.
@@ -212,8 +213,7 @@ def pieces(shape: tf.TensorShape, dtype: tf.DType) -> list[Piece]:
     """Return slices of rows, each of at most `_PIECE_BYTES` bytes; the whole of a small tensor."""
     if not shape.rank or shape.num_elements() * dtype.size <= _PIECE_BYTES:
         return [...]
-    size = max(_PIECE_BYTES // (dtype.size * math.prod(shape[1:])), 1)
-    return [slice(start, min(start + size, shape[0])) for start in range(0, shape[0], size)]
+    return [*row_pieces(shape[0], dtype.size * math.prod(shape[1:]), _PIECE_BYTES)]
 
 
 def in_parts(function: Callable[..., Any], *arrays: Array) -> list[Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum import _tf_compat
+from bertaccum.sizes import row_pieces
 
 _PIECE_BYTES = 4 * 2**20
 
@@ -43,11 +44,11 @@ def _assign(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> None:
     if not variable.shape.rank:
         variable.assign(value)
         return
-    rows = max(_PIECE_BYTES // (variable.dtype.size * math.prod(variable.shape[1:])), 1)
-    for first in range(0, variable.shape[0], rows):
+    row_bytes = variable.dtype.size * math.prod(variable.shape[1:])
+    for rows in row_pieces(variable.shape[0], row_bytes, _PIECE_BYTES):
         with tf.device("CPU"):
-            piece = tf.convert_to_tensor(value[first : first + rows])
-        indices = tf.range(first, first + piece.shape[0])
+            piece = tf.convert_to_tensor(value[rows])
+        indices = tf.range(rows.start, rows.stop)
         tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=piece)
     # After a scatter update, TensorFlow would otherwise copy the variable on every read.
     tf.raw_ops.DisableCopyOnRead(resource=variable.handle)

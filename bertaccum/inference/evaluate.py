@@ -17,7 +17,7 @@ from bertaccum.config import FITTED, HALF, EvalConfig, TrainConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
-from bertaccum.files import json_text, read_mapping
+from bertaccum.files import json_text
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import EvalResult
 from bertaccum.planning.device_memory import limit_memory
@@ -27,7 +27,7 @@ from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import column_names, delimiter_character, size_in_bytes
 from bertaccum.tasks.kinds import check_options, make_task
-from bertaccum.tasks.model_files import EVALUATION, ModelFiles
+from bertaccum.tasks.model_files import ModelFiles, saved_update
 from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.tasks.task import Task
 from data_prep.table import PAIR, TEXT, Reading
@@ -98,9 +98,8 @@ def predictions(
     windows = deciding_windows(task, store, logits)
     if task.decoding != files.decoding:
         dataclasses.replace(files, decoding=task.decoding).write_decoding(best)
-    update = (read_mapping(best / EVALUATION) or {}).get("update")
     name = folder.path.resolve().name
-    return Predictions(name, update, tsv, store, task, logits[:, 0], windows)
+    return Predictions(name, saved_update(best), tsv, store, task, logits[:, 0], windows)
 
 
 def _fitted(

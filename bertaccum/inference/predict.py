@@ -15,7 +15,6 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.tokenizing import store_of
 from bertaccum.errors import InputError
-from bertaccum.files import read_mapping
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import Prediction, TextAndPair
 from bertaccum.planning.device_memory import limit_memory
@@ -23,7 +22,7 @@ from bertaccum.progress import silent
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import size_in_bytes
-from bertaccum.tasks.model_files import EVALUATION
+from bertaccum.tasks.model_files import saved_update
 from bertaccum.tasks.saved_classifier import load_best
 from data_prep.table import PAIR, TEXT
 
@@ -63,7 +62,7 @@ class TextClassifier:
         self._tokenizer = Tokenizer(tokenization)
         self._predictor = Predictor(model, batch)
         self.run = folder.path.resolve().name
-        self.update = (read_mapping(best / EVALUATION) or {}).get("update")
+        self.update = saved_update(best)
         self.labels, self.longest_text = files.labels, tokenization.longest_text
 
     def __call__(self, texts: Sequence[TextAndPair]) -> list[Prediction]:

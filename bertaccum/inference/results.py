@@ -37,6 +37,10 @@ class Prediction:
     window: int | None = None
     windows: int | None = None
 
+    def record(self) -> dict[str, Any]:
+        """Return the fields that are not None, as `bertaccum predict --json` prints them."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
 
 @dataclass(frozen=True)
 class EvalResult:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Generic, TypeVar
 
 _Text = TypeVar("_Text")
@@ -122,12 +121,7 @@ class Batcher(Generic[_Text, _Result]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -160,7 +160,9 @@ def _add_prediction(
         found = await _unless_gone(request, predicted, config.timeout_seconds)
         if found is None:
             return Response(status_code=GONE)
-        return Response(_json(found), media_type="application/json")
+        records = [one.record() for one in found]
+        text = json_text({"predictions": records}, indent=None)
+        return Response(text, media_type="application/json")
 
 
 async def _unless_gone(
@@ -192,12 +194,6 @@ async def _unless_gone(
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _json(found: list[Prediction]) -> str:
-    """Return predictions as JSON, each as `bertaccum predict --json` prints it."""
-    records = [{k: v for k, v in vars(one).items() if v is not None} for one in found]
-    return json_text({"predictions": records}, indent=None)
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -13,7 +13,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer, write_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_text
+from bertaccum.files import json_text, read_mapping, read_text
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import PLAIN, Decoding
 
@@ -22,6 +22,11 @@ _Kind = TypeVar("_Kind", Labels, Decoding)
 EVALUATION = "evaluation.json"
 # Absent if nothing was fitted on dev.tsv.
 _DECODING = "decoding.json"
+
+
+def saved_update(best: Path) -> int | None:
+    """Return the update at which a best checkpoint was saved, or None if unknown."""
+    return (read_mapping(best / EVALUATION) or {}).get("update")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Service:
             return answer.status, json.loads(answer.read())
 
     def metric(self, name: str) -> float:
-        """Return a value of `/metrics`, or 0 if there is none."""
+        """Return the value of a metric; 0 if the service does not report it."""
         lines = self.get("/metrics")[1].splitlines()
         return next((float(one.split()[-1]) for one in lines if one.startswith(f"{name} ")), 0.0)
 

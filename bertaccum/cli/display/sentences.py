@@ -89,8 +89,7 @@ def result_json(values: Any, indent: int | None = 2) -> None:
 def prediction(found: Prediction, as_json: bool) -> None:
     """Print a prediction on one line: result, probability and text, or all fields as JSON."""
     if as_json:
-        known = {name: value for name, value in vars(found).items() if value is not None}
-        result_json(known, indent=None)
+        result_json(found.record(), indent=None)
     else:
         texts = [found.text] if found.text_pair is None else [found.text, found.text_pair]
         on_a_line = "\t".join(" ".join(text.split()) for text in texts)
