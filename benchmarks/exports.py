@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tools import Results, prepared_yelp, run_part, say, table, train_command, vocabulary_file
+from tools import Results, prepared_yelp, random_run, run_part, say, table, vocabulary_file
 
 from bertaccum import api
 from bertaccum.bert.packed_tokens import SEGMENT
@@ -153,16 +153,6 @@ def latency(serve: Served) -> float:
     return 1000 * statistics.median(seconds[5:])
 
 
-def small_run(shared: Path, out: Path) -> Path:
-    """Train BERT-Small from random weights for two updates, and return the run folder."""
-    run = out / "small"
-    if not (run / "best").exists():
-        command = train_command(shared, prepared_yelp(shared, out), run, "bert-small")
-        options = ["--max-seq-length", LENGTH, "--max-updates", 2, "--micro-batch", 4]
-        subprocess.run([*command, *map(str, options)], check=True)
-    return run
-
-
 FORMATS: dict[str, tuple[Callable[[Path], Served], str, dict[str, str]]] = {
     "SavedModel of token IDs": (savedmodel, "savedmodel", {"inputs": "tokens"}),
     "tflite": (tflite, "tflite", {}),
@@ -172,7 +162,7 @@ FORMATS: dict[str, tuple[Callable[[Path], Served], str, dict[str, str]]] = {
 
 def agreement(shared: Path, out: Path) -> tuple[Results, str]:
     """Compare exports for TensorFlow and TensorFlow Lite with the run."""
-    reviews, small = trained_reviews(shared, out), small_run(shared, out)
+    reviews, small = trained_reviews(shared, out), random_run(shared, out, "bert-small")
     results = [reviews.row("bertaccum predict", reviews.predicted)]
     for name, (load, format, options) in FORMATS.items():
         say(name)

@@ -28,7 +28,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import psutil
 from speed import MICRO_BATCH, TARGET, WINDOWS, build
-from tools import prepared_yelp, random_store, run_part, table, train_command, yelp_stores
+from tools import (
+    prepared_yelp,
+    random_run,
+    random_store,
+    run_part,
+    table,
+    train_command,
+    yelp_stores,
+)
 
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
@@ -76,10 +84,8 @@ def start(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     first = first_update(shared, data, run)
     rows = (data / "test.tsv").read_text().splitlines(keepends=True)[: 1 + TEXTS]
     (out / "some.tsv").write_text("".join(rows))
-    finished = Path(tempfile.mkdtemp(dir=out)) / "run"
-    command([*train_command(shared, data, finished, "bert-small"), "--max-updates", "1"])
     tool = [sys.executable, "-m", "bertaccum"]
-    of_run = ["--run", str(finished)]
+    of_run = ["--run", str(random_run(shared, out, "bert-small"))]
     ways: dict[str, Callable[[], float]] = {
         "import tensorflow": lambda: command([sys.executable, "-c", "import tensorflow"]),
         "predict, 1 text": lambda: command([*tool, "predict", *of_run, "The food was great."]),

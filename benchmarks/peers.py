@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools import prepared_yelp, say, table, train_command, vocabulary_file
+from tools import prepared_yelp, random_run, say, table, vocabulary_file
 
 from bertaccum import api
 from bertaccum.bert.presets import PRESET_CONFIGS
@@ -179,12 +179,8 @@ def cases(arguments: argparse.Namespace, shared: Path) -> Iterator[dict[str, Any
 
 def exports(preset: str, shared: Path, out: Path) -> dict[str, str]:
     """Return the folders of a run of a preset with random weights, and of its exports."""
-    run = out / preset
+    run = random_run(shared, out, preset)
     folders = {name: run / f"export-{name}" for name in ("savedmodel", "huggingface")}
-    if not (run / "best").exists():
-        data = prepared_yelp(shared, out)
-        options = ["--max-updates", "1", "--max-seq-length", "128", "--micro-batch", "8"]
-        subprocess.run([*train_command(shared, data, run, preset), *options], check=True)
     for name, folder in folders.items():
         if not folder.exists():
             api.export(run=str(run), format=name)

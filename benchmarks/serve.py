@@ -30,7 +30,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
-from tools import Results, run_part, say, table, train_command
+from tools import Results, random_run, run_part, say, table
 
 CLIENTS = (1, 16, 64)
 # Time for each number of clients, after a tenth of it that is not measured.
@@ -53,19 +53,6 @@ def reviews(shared: Path) -> list[str]:
         assert file is not None
         rows = csv.reader(line.decode() for line in file)
         return [row[1] for row in itertools.islice(rows, REVIEWS)]
-
-
-def made_run(shared: Path, out: Path) -> Path:
-    """Return a run of one update of BERT-Small on a few synthetic reviews."""
-    run = out / "run"
-    if not run.exists():
-        data = out / "sample"
-        prepare = [sys.executable, "-m", "bertaccum", "prepare", "--source", "sample"]
-        subprocess.run([*prepare, "--out", str(data)], check=True, stdout=subprocess.DEVNULL)
-        train = train_command(shared, data, run, "bert-small")
-        train += ["--max-updates", "1", "--micro-batch", "8"]
-        subprocess.run(train, check=True, stdout=subprocess.DEVNULL)
-    return run
 
 
 @contextmanager
@@ -125,7 +112,7 @@ def latencies(port: int, clients: int, texts: list[str], seconds: float) -> list
 
 
 def load(shared: Path, out: Path) -> tuple[Results, str]:
-    run, texts, results = made_run(shared, out), reviews(shared), []
+    run, texts, results = random_run(shared, out, "bert-small"), reviews(shared), []
     for mode, options in MODES.items():
         with served(run, options) as port:
             for clients in CLIENTS:
@@ -176,7 +163,7 @@ def damaged(rng: random.Random) -> bytes:
 def malformed(shared: Path, out: Path) -> tuple[Results, str]:
     rng, statuses, memory = random.Random(0), Counter[int](), []
     name = "process_resident_memory_bytes"
-    with served(made_run(shared, out), []) as port:
+    with served(random_run(shared, out, "bert-small"), []) as port:
         with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
             for number in range(MALFORMED):
                 if number % (MALFORMED // 2) == 0:

@@ -96,6 +96,16 @@ def train_command(shared: Path, data: Path, run: Path, preset: str) -> list[str]
     return [sys.executable, "-m", "bertaccum", "train", *map(str, options)]
 
 
+def random_run(shared: Path, out: Path, preset: str) -> Path:
+    """Return a run of one update of a preset on the real reviews; make it unless it exists."""
+    run = out / f"run-{preset}"
+    if not (run / "best").exists():
+        command = train_command(shared, prepared_yelp(shared, out), run, preset)
+        command += ["--max-updates", "1", "--micro-batch", "8"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return run
+
+
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:
     """Return the job of a measurement process: a preset with two classes and no data."""
     source = ModelSource(preset, PRESET_CONFIGS[preset], None, None)

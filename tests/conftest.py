@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,16 @@ def transformers_python() -> Path:
     if not python.exists():
         pytest.skip(f"no transformers (run make {python.parents[1].relative_to(root)})")
     return python
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+    """Return the path of a browser that can run headless; skip the test if there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no chromium or chrome on PATH")
+    return found
 
 
 @pytest.fixture(autouse=True, scope="session")

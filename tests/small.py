@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -66,6 +71,22 @@ def write_small_task(folder: Path, **rows: int) -> Path:
         ]
         (folder / f"{name}.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
     return write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+
+
+def run_isolated(code: str, *arguments: object) -> Any:
+    """Run a script that sees neither the tests nor the folder, and return the JSON it prints.
+
+    As for users of a library, `tf.keras` is Keras 3.
+    """
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TF_USE_LEGACY_KERAS": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def write_google_checkpoint(encoder: tf_keras.Model, prefix: Path) -> None:

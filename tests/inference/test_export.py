@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tf_keras
 from safetensors.numpy import load_file
-from small import scatter
+from small import run_isolated, scatter
 
 from bertaccum import api
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -107,15 +104,7 @@ def test_savedmodel_gives_the_same_answers_without_bertaccum(run: RunFolder) -> 
     folder = run.path / "export-savedmodel"
     assert (result.folder, result.run) == (folder, "run")
     assert result.bytes > 10_000
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", ELSEWHERE, folder, json.dumps(TEXTS)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_USE_LEGACY_KERAS": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = run_isolated(ELSEWHERE, folder, json.dumps(TEXTS))
     logits = predicted(run)
     np.testing.assert_allclose(answer["logits"], logits, rtol=0, atol=1e-5)
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from runs_of_tasks import KINDS, VOCABULARY, make_run
+from small import run_isolated
 
 from bertaccum import api
 from bertaccum.bert.tokenization import Tokenization
@@ -42,15 +40,7 @@ def test_model_of_tokens_needs_only_tensorflow(tmp_path: Path) -> None:
         folders.append(result.folder)
     assert [folder.name for folder in folders] == ["export-savedmodel", "export-savedmodel-tokens"]
     tokens = json.dumps({name: value.tolist() for name, value in run.tokens.items()})
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", WITHOUT_TEXT_OPS, *folders, tokens],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_USE_LEGACY_KERAS": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = run_isolated(WITHOUT_TEXT_OPS, *folders, tokens)
     # TensorFlow checks all operations of a graph when it loads the graph.
     assert "Op type not registered" in answer["refused"]
     assert sorted(answer["names"]) == ["serving_default", "tokens"]

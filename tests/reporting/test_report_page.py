@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsing import browse
 from writing import write_json, write_run
 
 from bertaccum.errors import InputError
@@ -182,29 +180,11 @@ def test_report_command_needs_no_best_checkpoint(
         assert [line for line in lines if line.startswith("error: ")] == [last]
 
 
-@pytest.fixture(scope="module")
-def browser() -> str:
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        pytest.skip("no chromium or chrome on PATH")
-    return found
-
-
-def browse(browser: str, path: Path, profile: Path, arguments: Sequence[str]) -> tuple[str, str]:
-    """Return the stdout of a headless browser for a page, and the messages of its console."""
-    command = [browser, "--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars"]
-    command += [f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0"]
-    command += ["--virtual-time-budget=2000", *arguments, path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-
-
 def test_browser_shows_the_page_without_errors(run: Path, tmp_path: Path, browser: str) -> None:
     write_page(read_record(run), EVALUATION, MISTAKES, run / "report.html")
     picture = tmp_path / "page.png"
     arguments = ["--dump-dom", f"--screenshot={picture}", "--window-size=500,900"]
-    dom, console = browse(browser, run / "report.html", tmp_path / "profile", arguments)
+    dom, console = browse(browser, (run / "report.html").as_uri(), tmp_path / "profile", *arguments)
     assert console == ""
     outline = Outline(dom)
     assert HOSTILE in outline.texts
@@ -218,5 +198,5 @@ def test_browser_blocks_external_pictures(run: Path, tmp_path: Path, browser: st
     text = page(read_record(run), None, [])
     other = tmp_path / "other.html"
     other.write_text(text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'))
-    _, console = browse(browser, other, tmp_path / "profile", ["--dump-dom"])
+    _, console = browse(browser, other.as_uri(), tmp_path / "profile", "--dump-dom")
     assert "Content Security Policy" in console

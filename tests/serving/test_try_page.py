@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from browsing import browse
 from local_service import Model, Service, running
 
 from bertaccum.inference.results import Prediction, TextAndPair
@@ -52,26 +50,14 @@ def test_policy_allows_only_the_script_and_the_styles_of_the_page() -> None:
     assert len(re.findall(r"(?:script|style)-src 'sha256-[\w+/]{43}='", policy)) == 2
 
 
-@pytest.fixture(scope="module")
-def browser() -> str:
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        pytest.skip("no chromium or chrome on PATH")
-    return found
-
-
-def browse(
+def shown(
     browser: str, service: Service, folder: Path, size: str = "500,900", **texts: str
 ) -> tuple[str, str]:
-    """Open the page with texts in its link; return its HTML and the messages of its console."""
-    command = [browser, "--headless", "--disable-gpu", "--no-sandbox", "--hide-scrollbars"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--v=0"]
-    command += ["--virtual-time-budget=5000", "--dump-dom", f"--window-size={size}"]
-    command += [f"--screenshot={folder / 'page.png'}"]
+    """Return the DOM of the page with texts, and the messages of its console; take a picture."""
     link = f"http://127.0.0.1:{service.port}/#{urllib.parse.urlencode(texts)}"
-    done = subprocess.run([*command, link], capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+    picture = f"--screenshot={folder / 'page.png'}"
+    arguments = ["--dump-dom", f"--window-size={size}", picture]
+    return browse(browser, link, folder / "profile", *arguments)
 
 
 def bars(dom: str) -> list[tuple[str, str, str, bool]]:
@@ -84,7 +70,7 @@ def bars(dom: str) -> list[tuple[str, str, str, bool]]:
 def test_browser_draws_the_probabilities_of_a_text(browser: str, tmp_path: Path) -> None:
     model = Fixed(CLASSES, label="<good>", probabilities={"bad": 0.25, "<good>": 0.75})
     with running(model) as service:
-        dom, console = browse(browser, service, tmp_path, text=HOSTILE)
+        dom, console = shown(browser, service, tmp_path, text=HOSTILE)
     assert console == ""
     assert bars(dom) == [
         ("&lt;good&gt;", "75%", "0.7500", True),
@@ -99,7 +85,7 @@ def test_browser_shows_several_labels_and_windows(browser: str, tmp_path: Path) 
     shares = {"cold": 0.5, "rude": 0.125, "dear": 1.0}
     model = Fixed(SEVERAL, labels=["cold", "dear"], probabilities=shares, window=2, windows=3)
     with running(model) as service:
-        dom, console = browse(browser, service, tmp_path, text="a")
+        dom, console = shown(browser, service, tmp_path, text="a")
     assert console == ""
     assert bars(dom) == [
         ("cold", "50%", "0.5000", True),
@@ -111,7 +97,7 @@ def test_browser_shows_several_labels_and_windows(browser: str, tmp_path: Path) 
 
 def test_browser_shows_the_score_of_a_pair(browser: str, tmp_path: Path) -> None:
     with running(Fixed(SCORES, score=3.5)) as service:
-        dom, console = browse(browser, service, tmp_path, text="a b", text_pair="c")
+        dom, console = shown(browser, service, tmp_path, text="a b", text_pair="c")
     assert console == ""
     assert "<h2>3.5000</h2><blockquote>a b</blockquote><blockquote>c</blockquote>" in dom
     assert bars(dom) == []
@@ -119,5 +105,5 @@ def test_browser_shows_the_score_of_a_pair(browser: str, tmp_path: Path) -> None
 
 def test_browser_shows_why_a_request_was_refused(browser: str, tmp_path: Path) -> None:
     with running(Model()) as service:
-        dom, _ = browse(browser, service, tmp_path, text="fail")
+        dom, _ = shown(browser, service, tmp_path, text="fail")
     assert '<p id="problem" role="alert">the service failed; its log says why</p>' in dom
