@@ -2,10 +2,7 @@
 
 from turns import Turns, job, reviews
 
-from bertaccum.inference.predict import TextClassifier
-
-# `predict` sorts this many texts together.
-TOGETHER = 2048
+from bertaccum.inference.predict import TextClassifier, stream
 
 
 def main() -> None:
@@ -14,8 +11,7 @@ def main() -> None:
     classifier = TextClassifier(task["run"], task["batch"], None)
     turns.wait()
     while True:
-        for start in range(0, len(texts), TOGETHER):
-            classifier([(text, None) for text in texts[start : start + TOGETHER]])
+        assert len(list(stream(classifier, texts))) == len(texts)
         turns.updated()
 
 

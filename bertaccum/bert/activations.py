@@ -1,4 +1,7 @@
-"""BERT's activation functions, with gradients that keep a single tensor in memory."""
+"""BERT's activation functions, with gradients that keep a single tensor in memory.
+
+`for_inference` returns functions that TensorFlow can compute together with a matrix product.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ _CUBIC = 0.044715 * _LINEAR
 # The normal distribution: the scale of x in erf, and the peak of the density.
 _ROOT_HALF, _PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
+Activation = Callable[[tf.Tensor], tf.Tensor]
 # A value and its gradient function; `tf.custom_gradient` returns only the value to callers.
 _WithGradient = tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]
 
@@ -67,6 +71,20 @@ def gelu_erf(given: tf.Tensor) -> _WithGradient:
     derivative = tf.cast(0.5 * twice + x * _PEAK * tf.exp(-0.5 * tf.square(x)), given.dtype)
     # TensorFlow Lite has no erf. Its converter recognizes these products as a GELU.
     return tf.cast(0.5 * x * twice, given.dtype), lambda upstream: upstream * derivative
+
+
+def for_inference(activation: Activation) -> Activation:
+    """Return a function with the same values, to apply directly to the result of a dense layer.
+
+    On CPUs, TensorFlow recognizes its own GELU after a product in float32, and computes both in one
+    kernel (`_FusedMatMul`). A gradient of the result would take more memory.
+    """
+    approximate = {gelu: True, gelu_erf: False}.get(activation)
+
+    def fused(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.gelu(x, approximate) if x.dtype == tf.float32 else activation(x)
+
+    return activation if approximate is None else fused
 
 
 def _precise(x: tf.Tensor) -> tf.Tensor:

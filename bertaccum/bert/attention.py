@@ -137,8 +137,8 @@ class SelfAttention(tf_keras.layers.Layer):
         Returns:
           Floats [batch, queries, hidden] of the same dtype.
         """
-        query = self._query_dense(queries)  # [batch, queries, heads, size]
-        key, value = self._key_dense(tokens), self._value_dense(tokens)
+        query = self._query_dense(queries, training)  # [batch, queries, heads, size]
+        key, value = self._key_dense(tokens, training), self._value_dense(tokens, training)
         keep, scale = None, 1.0
         if training:
             batch, length, heads, _ = tf.unstack(tf.shape(query))
@@ -147,4 +147,5 @@ class SelfAttention(tf_keras.layers.Layer):
         padding = 1 - tf.cast(mask[:, tf.newaxis, :1], query.dtype)
         # Adding a score to half of the lowest number cannot overflow, and gives a weight of 0.
         bias = padding * (float(query.dtype.min) / 2)
-        return self._output_dense(self._attention(query, key, value, bias, keep, scale))
+        attended = self._attention(query, key, value, bias, keep, scale)
+        return self._output_dense(attended, training)

@@ -41,6 +41,11 @@ def dense(
     return tf.nn.bias_add(tf.matmul(rows, kernel), bias), gradient
 
 
+def dense_for_inference(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Compute what `dense` does, in operations that TensorFlow can fuse with an activation."""
+    return tf.nn.bias_add(tf.matmul(rows, kernel), bias)
+
+
 class Projection(tf_keras.layers.Layer):
     """A dense layer that maps the last axes of its input to any number of axes.
 
@@ -51,7 +56,7 @@ class Projection(tf_keras.layers.Layer):
       output_shape: Sizes of the output axes.
       input_axes: Number of trailing axes of the input to sum over.
       kernel_initializer: Initializer of the kernel; the bias starts at zero.
-      dense: Function with the signature of `dense`, which computes the outputs.
+      dense: Function with the signature of `dense`, which computes the outputs in training.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
@@ -76,8 +81,18 @@ class Projection(tf_keras.layers.Layer):
         self.bias = self.add_weight("bias", self._outer, initializer="zeros")
         super().build(input_shape)
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Multiply `inputs` [batch, ..., *input axes] by the kernel and add the bias.
+    def call(
+        self,
+        inputs: tf.Tensor,
+        training: bool | None = None,
+        activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    ) -> tf.Tensor:
+        """Multiply by the kernel, add the bias and apply an activation.
+
+        Args:
+          inputs: Floats [batch, ..., *input axes].
+          training: Whether a gradient of the result will be computed.
+          activation: Function of the outputs, [rows, outputs].
 
         Returns:
           Floats [batch, ..., *output axes].
@@ -86,7 +101,8 @@ class Projection(tf_keras.layers.Layer):
         # Keras casts the variables to the compute dtype when they are read.
         kernel = tf.reshape(self.kernel, [-1, width])
         rows = tf.reshape(inputs, [-1, kernel.shape[0]])
-        outputs = self._dense(rows, kernel, tf.reshape(self.bias, [width]))
+        compute = self._dense if training else dense_for_inference
+        outputs = activation(compute(rows, kernel, tf.reshape(self.bias, [width])))
         outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:batch_axes], self._outer], 0))
         outputs.set_shape([*inputs.shape[:batch_axes], *self._outer])
         return outputs

@@ -10,14 +10,14 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, networks
 
-from bertaccum.bert.activations import gelu, gelu_erf
+from bertaccum.bert.activations import Activation, gelu, gelu_erf
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.layer_norm import LayerNorm
 from bertaccum.bert.transformer_layer import EPSILON, TransformerLayer
 from bertaccum.errors import ConfigError
 
-_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+_ACTIVATIONS: dict[str, Activation] = {
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": tf.nn.relu,

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.backward_gates import gate
-from bertaccum.bert.activations import gelu
+from bertaccum.bert.activations import Activation, for_inference, gelu
 from bertaccum.bert.attention import Attention, SelfAttention, attention
 from bertaccum.bert.dense import Dense, Projection, dense
 from bertaccum.bert.dropout import ExampleDropout, dropout_masks, present_masks
@@ -62,7 +62,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         kernel_initializer: Callable[[], tf_keras.initializers.Initializer] = (
             tf_keras.initializers.GlorotUniform
         ),
-        activation: Callable[[tf.Tensor], tf.Tensor] = gelu,
+        activation: Activation = gelu,
         attention: Attention = attention,
         dense: Dense = dense,
         normalize: Normalize = layer_norm,
@@ -135,6 +135,8 @@ class TransformerLayer(tf_keras.layers.Layer):
         attended = self._attention_layer(queries, hidden, mask, training=training)
         attended = self._attention_dropout(attended, training=training)
         attended = self._attention_layer_norm(queries + attended)  # [batch, queries, hidden]
-        inner = self._activation(self._intermediate_dense(attended))
-        output = self._output_dropout(self._output_dense(inner), training=training)
+        activation = self._activation if training else for_inference(self._activation)
+        inner = self._intermediate_dense(attended, training, activation)
+        output = self._output_dense(inner, training)
+        output = self._output_dropout(output, training=training)
         return self._output_layer_norm(tf.cast(output, tf.float32) + attended)

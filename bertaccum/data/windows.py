@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ import tensorflow as tf
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, cut_by_count
+
+# Maximum number of tokens in a batch for prediction. Larger batches are no faster.
+MOST_TOKENS = 2**14
 
 
 @dataclass(frozen=True)
@@ -163,16 +167,23 @@ def by_length(store: TokenStore, rows: np.ndarray) -> np.ndarray:
 
 
 def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
-    """Return the numbers of all rows, in batches of similar lengths with `batch` passages or less.
+    """Return the numbers of all rows, in batches of similar lengths for prediction.
 
-    A text with more passages than that is a batch by itself.
+    A batch has at most as many tokens, including padding, as `batch` of the longest passages, and
+    at most `MOST_TOKENS`. A text with more tokens than that is a batch by itself.
     """
     order = by_length(store, np.arange(len(store)))
-    passages = np.concatenate([[0], np.cumsum(store.shapes[order, 0])])
+    passages = np.concatenate([[0], np.cumsum(store.shapes[order, 0], dtype=np.int64)])
+    lengths = store.shapes[order, 1]
+    most_tokens = min(batch * int(lengths[-1]), MOST_TOKENS) if len(order) else 0
+
+    def tokens(end: int) -> int:
+        return int((passages[end] - passages[start]) * lengths[end - 1])
+
     batches, start = [], 0
     while start < len(order):
-        end = np.searchsorted(passages, passages[start] + batch, side="right") - 1
-        batches.append(order[start : max(end, start + 1)])
+        ends = range(start + 1, len(order) + 1)
+        batches.append(order[start : start + max(bisect_right(ends, most_tokens, key=tokens), 1)])
         start += len(batches[-1])
     return batches
 

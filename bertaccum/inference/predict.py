@@ -13,6 +13,7 @@ from typing import Any
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import store_of
 from bertaccum.errors import InputError
 from bertaccum.inference.predictor import Predictor, deciding_windows
@@ -74,8 +75,15 @@ class TextClassifier:
         Raises:
           RunError: A single example does not fit in memory.
         """
+        return self.of_tokens(texts, self.tokenize(texts))
+
+    def tokenize(self, texts: Sequence[TextAndPair]) -> TokenStore:
+        """Return the tokens of at least one text. Other threads may call this method meanwhile."""
         columns = [list(column) for column in zip(*texts, strict=True)][: 1 + self.labels.pairs]
-        store = store_of(columns, self._tokenizer)
+        return store_of(columns, self._tokenizer)
+
+    def of_tokens(self, texts: Sequence[TextAndPair], store: TokenStore) -> list[Prediction]:
+        """Return what a call for these texts returns, given their tokens."""
         logits = self._predictor.with_passages(store, silent)
         windows = deciding_windows(self._task, store, logits)
         results = zip(texts, self._task.predictions(logits[:, 0]), windows, strict=True)
@@ -88,8 +96,6 @@ class TextClassifier:
 def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> Iterator[Prediction]:
     """Predict the labels of texts with a run's best model.
 
-    The texts may come from a pipe: the model processes texts that have arrived while more are read.
-
     Args:
       config: Options, including the run.
       texts: Any number of texts; another thread iterates over them.
@@ -101,10 +107,24 @@ def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> It
       InputError: The run does not exist or has no best checkpoint. Errors that `texts` raises are
         raised again.
     """
-    classifier = TextClassifier(config.run, config.batch, config.memory_limit)
+    yield from stream(TextClassifier(config.run, config.batch, config.memory_limit), texts)
+
+
+def stream(
+    classifier: TextClassifier, texts: Iterable[str | tuple[str, str]]
+) -> Iterator[Prediction]:
+    """Yield a prediction for each text, in the order of the texts.
+
+    The texts may come from a pipe: while the model processes texts that have arrived, other threads
+    read and tokenize more.
+    """
     pairs = classifier.labels.pairs
-    for some in _as_they_come(_given(text, pairs) for text in texts):
-        yield from classifier(some)
+    arrived = _as_they_come(_given(text, pairs) for text in texts)
+    tokenized = _queue((some, classifier.tokenize(some)) for some in arrived)
+    while isinstance(found := tokenized.get(), tuple):
+        yield from classifier.of_tokens(*found)
+    if found is not None:
+        raise found
 
 
 def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
@@ -140,17 +160,7 @@ def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
 
 def _as_they_come(texts: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield lists of the texts that have arrived, waiting until there is at least one."""
-    read: queue.Queue[Any] = queue.Queue(2 * _TOGETHER)
-
-    def put() -> None:
-        try:
-            for text in texts:
-                read.put(text)
-            read.put(None)
-        except BaseException as error:
-            read.put(error)
-
-    threading.Thread(target=put, daemon=True).start()
+    read: queue.Queue[Any] = _queue(texts, 2 * _TOGETHER)
     end: Any = ()
     while isinstance(end, tuple):
         some, end = [], read.get()
@@ -166,3 +176,19 @@ def _as_they_come(texts: Iterable[Any]) -> Iterator[list[Any]]:
             yield some
     if end is not None:
         raise end
+
+
+def _queue(items: Iterable[tuple[Any, ...]], size: int = 1) -> queue.Queue[Any]:
+    """Return a queue that another thread fills with items, and then with None or an exception."""
+    filled: queue.Queue[Any] = queue.Queue(size)
+
+    def put() -> None:
+        try:
+            for item in items:
+                filled.put(item)
+            filled.put(None)
+        except BaseException as error:
+            filled.put(error)
+
+    threading.Thread(target=put, daemon=True).start()
+    return filled

@@ -16,7 +16,7 @@ from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
-from bertaccum.planning.device_memory import survive_lack_of_memory
+from bertaccum.planning.device_memory import memory_is_limited, survive_lack_of_memory
 from bertaccum.progress import Progress
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks import forward
@@ -27,12 +27,12 @@ from bertaccum.tasks.task import Task
 class Predictor:
     """A callable that returns a model's logits for token stores.
 
-    If a batch runs out of memory, this and all later calls use smaller batches.
+    If a batch runs out of memory, this and all later calls split all batches.
 
     Args:
       model: Model to predict with; its weights may change between calls.
-      batch: Number of examples that each replica processes in one forward pass; fewer if they have
-        several passages.
+      batch: Number of the longest passages that each replica processes in one forward pass; see
+        `batches_by_length`.
       topology: Replicas that share the work; None if there is only one.
       watch: Records whether this worker is predicting or waiting for the others.
     """
@@ -48,7 +48,7 @@ class Predictor:
         self._watch = watch or Watch(self._topology)
         self._predict = make_predict(model, self._topology)
         self._outputs, self._pools = model.output_shape[-1], reads_passages(model)
-        self._batch = self._fitting = batch
+        self._batch, self._pieces = batch, 1
 
     def __call__(
         self,
@@ -106,31 +106,30 @@ class Predictor:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the rows and logits of this worker's batches, split so that they fit in memory."""
         size = self._topology.local_replicas
-        while batches:
-            pieces = [piece for rows in batches for piece in _cut(rows, self._fitting)]
+        pieces = _split(batches, self._pieces)
+        while pieces:
             windows = [make_window(store, rows, len(rows)) for rows in pieces[:size]]
             # Replicas without work repeat the first window.
             windows += windows[:1] * (size - len(windows))
             try:
                 found = self._predict(*windows)
             except tf.errors.ResourceExhaustedError:
-                self._shrink()
+                if max(map(len, pieces[:size])) == 1:
+                    raise RunError(
+                        "out of memory with one example at a time",
+                        "raise `memory_limit`, or train with a lower `max_seq_length` or fewer"
+                        " `windows`",
+                    ) from None
+                self._pieces *= 2
+                pieces = _split(pieces, 2)
                 continue
             yield from zip(pieces[:size], found, strict=False)
-            batches = pieces[size:]
+            pieces = pieces[size:]
 
     def _hear(self, asked: bool) -> None:
         self._watch.doing(WAITING)
         if sum_over_workers(self._topology, np.array([asked])).any():
             raise StoppedEarlyError
-
-    def _shrink(self) -> None:
-        if self._fitting == 1:
-            raise RunError(
-                "out of memory with one example at a time",
-                "raise `memory_limit`, or train with a lower `max_seq_length` or fewer `windows`",
-            ) from None
-        self._fitting = max(self._fitting // 2, 1)
 
 
 def deciding_windows(task: Task, store: TokenStore, logits: np.ndarray) -> list[dict[str, Any]]:
@@ -151,8 +150,8 @@ def deciding_windows(task: Task, store: TokenStore, logits: np.ndarray) -> list[
     return [{"window": k, "windows": n} for k, n in zip(deciding, counts, strict=True)]
 
 
-def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
+def _split(batches: list[np.ndarray], pieces: int) -> list[np.ndarray]:
+    return [piece for rows in batches for piece in np.array_split(rows, min(pieces, len(rows)))]
 
 
 def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
@@ -162,7 +161,9 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
       A function that takes these windows as arguments and returns the logits of each,
       [examples, 1 + passages, outputs] float32, as `Predictor.with_passages` does.
     """
-    survive_lack_of_memory()
+    # In batches of at most `MOST_TOKENS`, memory runs out only if it is limited.
+    if memory_is_limited():
+        survive_lack_of_memory()
     strategy, number = topology.strategy, topology.present_replica
     tokens_only = signature((), tf.int32)[:2]
     width = len(tokens_only)

@@ -197,6 +197,11 @@ def _too_late() -> ConfigError:
     )
 
 
+def memory_is_limited() -> bool:
+    """Return whether `announce_limit` or `limit_memory` set a limit."""
+    return bool(_limits)
+
+
 def survive_lack_of_memory() -> None:
     """Disable oneDNN's fused matmul, so that running out of memory raises an error on a CPU.
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.bert.activations import gelu, gelu_erf
-
-Activation: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+from bertaccum.bert.activations import Activation, for_inference, gelu, gelu_erf
 
 
 def by_tanh(x: tf.Tensor) -> tf.Tensor:
@@ -45,6 +40,14 @@ def test_values_and_gradients_match_the_formula(
     run = tf.function(both) if traced else both
     for one, other in zip(run(activation), run(formula), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=bound * 12)
+
+
+@pytest.mark.parametrize("activation", [gelu, gelu_erf, tf.tanh])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_inference_computes_the_same_values(activation: Activation, dtype: str) -> None:
+    x = tf.constant(np.linspace(-12, 12, 2001), dtype)
+    one, other = (tf.cast(f(x), tf.float64) for f in (activation, for_inference(activation)))
+    np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 if dtype == "float32" else 0)
 
 
 @pytest.mark.parametrize("activation", [gelu, gelu_erf])

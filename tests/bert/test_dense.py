@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,6 +21,7 @@ from bertaccum.bert.dense import Projection
         ("abcd,cde->abe", "e", (6,), [2, 5]),
     ],
 )
+@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-5)])
 def test_values_and_gradients_match_keras(
     equation: str,
@@ -27,6 +30,7 @@ def test_values_and_gradients_match_keras(
     inputs: list[int],
     dtype: str,
     bound: float,
+    training: bool,
 ) -> None:
     output_shape = outputs if "..." in equation else (None, *outputs)
     theirs = tf_keras.layers.EinsumDense(equation, output_shape, bias_axes=bias_axes, dtype=dtype)
@@ -38,7 +42,9 @@ def test_values_and_gradients_match_keras(
     theirs.set_weights([rng.normal(size=weight.shape) for weight in theirs.weights])
     ours.set_weights(theirs.get_weights())
     pairs = zip(
-        output_and_gradients(ours, x, ours), output_and_gradients(theirs, x, theirs), strict=True
+        output_and_gradients(ours, x, partial(ours, training=training)),
+        output_and_gradients(theirs, x, theirs),
+        strict=True,
     )
     for one, other in pairs:
         np.testing.assert_allclose(one, other, rtol=0, atol=bound)
@@ -51,4 +57,4 @@ def test_static_output_shape_follows_the_inputs() -> None:
 
 def test_product_can_be_replaced() -> None:
     layer = Projection((3,), dense=lambda rows, kernel, bias: tf.zeros([8, 3]))
-    assert not np.any(layer(tf.ones([2, 4, 5])))
+    assert not np.any(layer(tf.ones([2, 4, 5]), training=True))

@@ -83,11 +83,11 @@ def scattered(model: tf_keras.Model) -> tf_keras.Model:
     return model
 
 
-def outputs_and_gradients(encoder: tf_keras.Model) -> list[np.ndarray]:
+def outputs_and_gradients(encoder: tf_keras.Model, training: bool) -> list[np.ndarray]:
     @tf.function
     def run() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            found = encoder(INPUTS)
+            found = encoder(INPUTS, training=training)
             parts = [found["sequence_output"], found["pooled_output"]]
             loss = tf.add_n([tf.reduce_sum(tf.sin(tf.cast(y, tf.float32))) for y in parts])
         gradients = tape.gradient(loss, encoder.trainable_variables)
@@ -96,20 +96,21 @@ def outputs_and_gradients(encoder: tf_keras.Model) -> list[np.ndarray]:
     return [value.numpy() for value in run()]
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("first_token_only", [False, True])
 @pytest.mark.parametrize(
     ("policy", "bound"), [("float32", 1e-6), ("mixed_bfloat16", 0.05), ("mixed_float16", 5e-3)]
 )
 def test_outputs_and_gradients_match_tf_models(
-    policy: str, bound: float, first_token_only: bool
+    policy: str, bound: float, first_token_only: bool, training: bool
 ) -> None:
     with precision(policy):
         theirs = scattered(build_theirs(first_token_only))
         ours = build_encoder(CONFIG, first_token_only=first_token_only)
     ours.set_weights(theirs.get_weights())
-    expected = outputs_and_gradients(theirs)
+    expected = outputs_and_gradients(theirs, training)
     scale = max(abs(values).max() for values in expected)
-    for one, other in zip(outputs_and_gradients(ours), expected, strict=True):
+    for one, other in zip(outputs_and_gradients(ours, training), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=bound * scale)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bertaccum.data import windows
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import (
     batches_by_length,
@@ -97,10 +98,18 @@ def test_window_contains_its_rows_sorted_by_length(
     assert bag(got) == bag(wanted)
 
 
-def test_batches_by_length_contain_every_row_once(store: TokenStore) -> None:
-    rows = batches_by_length(store, 32)
-    assert [len(r) for r in rows] == [32, 32, 32, 4]
-    assert sorted(np.concatenate(rows)) == list(range(100))
+@pytest.mark.parametrize(("batch", "most"), [(4, 2**14), (1, 2**14), (32, 90), (32, 1)])
+def test_batches_by_length_are_as_large_as_their_tokens_allow(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch, batch: int, most: int
+) -> None:
+    monkeypatch.setattr(windows, "MOST_TOKENS", most)
+    batches = batches_by_length(store, batch)
+    assert sorted(np.concatenate(batches)) == list(range(100))
+    limit = min(batch * store.largest[1], most)
+    for rows, following in zip(batches, [*batches[1:], None], strict=True):
+        assert len(rows) * store.lengths(rows).max() <= limit or len(rows) == 1
+        if following is not None:
+            assert (len(rows) + 1) * store.lengths(following[:1])[0] > limit
 
 
 def test_epochs_and_seeds_have_different_orders(store: TokenStore) -> None:

@@ -1,0 +1,67 @@
+"""Prediction splits batches that do not fit in memory, and fuses products with activations."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from small import TINY
+from tensorflow.python.eager import context
+
+from bertaccum.bert.encoder import build_encoder
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.windows import Window, make_window
+from bertaccum.distribution.topology import Topology
+from bertaccum.errors import RunError
+from bertaccum.inference.predictor import Predictor, make_predict
+from bertaccum.progress import silent
+from bertaccum.tasks.head import build_classifier
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    tf_keras.utils.set_random_seed(1)
+    return build_classifier(build_encoder(TINY), TINY, 2)
+
+
+def test_batches_are_split_until_they_fit(
+    store: TokenStore, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = Predictor(model, 32)
+    expected, predict, sizes = predictor(store, silent), predictor._predict, []
+
+    def limited(window: Window) -> list[np.ndarray]:
+        sizes.append(window.examples)
+        if window.examples > most:
+            raise tf.errors.ResourceExhaustedError(None, None, "")
+        return predict(window)
+
+    monkeypatch.setattr(predictor, "_predict", limited)
+    for most, failures in ((9, 3), (9, 0)):  # The second call remembers.
+        sizes.clear()
+        np.testing.assert_allclose(predictor(store, silent), expected, rtol=0, atol=1e-6)
+        assert sum(size > most for size in sizes) == failures
+    most = 0
+    with pytest.raises(RunError, match="one example at a time"):
+        predictor(store, silent)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="TensorFlow has oneDNN on x86 only")
+def test_gelu_is_computed_with_its_product(store: TokenStore, model: Any) -> None:
+    tf.config.optimizer.set_experimental_options({"remapping": True})
+    predict = make_predict(model, Topology())
+    context.enable_run_metadata()
+    try:
+        predict(make_window(store, np.arange(8), 8))
+        graphs = context.export_run_metadata().partition_graphs
+    finally:
+        context.disable_run_metadata()
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for g in graphs for f in g.library.function for node in f.node_def]
+    fused = [n for n in nodes if n.op.endswith("FusedMatMul")]
+    gelus = [n for n in fused if b"GeluApproximate" in n.attr["fused_ops"].list.s]
+    assert len(gelus) == TINY.num_hidden_layers
