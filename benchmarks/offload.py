@@ -3,7 +3,7 @@
     python benchmarks/offload.py table                         # 60 minutes on 2 cores
     python benchmarks/offload.py price                         # 10 minutes
     python benchmarks/offload.py frozen                        # 5 minutes
-    python benchmarks/offload.py runs --shared ../shared       # 60 minutes
+    python benchmarks/offload.py runs --shared ../shared       # 15 minutes
 
 `table` measures the peak memory and the time of an update with recomputation, one example at a
 time, for presets, lengths, precisions and what is offloaded, and the error of the planner's
@@ -181,7 +181,7 @@ def frozen(_: Path, __: Path) -> tuple[Results, str]:
 
 
 # Preset, updates, limit; the length is 512.
-RUNS = [("bert-base", 20, "560MiB"), ("bert-large", 3, "1536MiB")]
+RUNS = [("bert-base", 10, "560MiB"), ("bert-large", 2, "1536MiB")]
 
 
 def runs(shared: Path, out: Path) -> tuple[Results, str]:
