@@ -27,8 +27,22 @@ def encoder_inputs(
     }
 
 
-def inputs_of_tokens(tokens: tf.RaggedTensor) -> dict[str, Any]:
-    """Return the encoder's inputs for tokens [batch, (length)] that a `Tokenizer` returned."""
-    token_ids, segments = unpack(tokens.to_tensor())  # padded with 0, which is masked
-    padding_mask = tf.sequence_mask(tokens.row_lengths(), dtype=tf.int32)
+def inputs_of_tokens(
+    tokens: tf.RaggedTensor, multiple: int = 1, most: int | None = None
+) -> dict[str, Any]:
+    """Return the encoder's inputs for tokens that a `Tokenizer` returned.
+
+    Args:
+      tokens: Tokens [batch, (length)] int32.
+      multiple: The padded length is a multiple of this number,
+      most: unless it would be greater than this number; None for no limit.
+    """
+    padded = tokens.to_tensor()  # padded with 0, which is masked
+    if multiple > 1:
+        more = -tf.shape(padded)[1] % multiple
+        if most is not None:
+            more = tf.minimum(more, most - tf.shape(padded)[1])
+        padded = tf.pad(padded, [[0, 0], [0, more]])
+    token_ids, segments = unpack(padded)
+    padding_mask = tf.sequence_mask(tokens.row_lengths(), tf.shape(padded)[1], dtype=tf.int32)
     return encoder_inputs(token_ids, padding_mask, segments)

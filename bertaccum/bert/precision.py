@@ -10,6 +10,20 @@ from bertaccum.settings import AUTO
 _BFLOAT16 = (8, 0)
 
 
+# In 16 bits, oneDNN compiles each shape of a product, which takes longer than a short micro-batch.
+# The tensor cores of GPUs need multiples of 8, too.
+_MULTIPLE = 8
+
+
+def length_multiple(dtype: str) -> int:
+    """Return the number of which the lengths of padded texts should be multiples.
+
+    Args:
+      dtype: Name of the dtype that a model computes in, or of its Keras policy.
+    """
+    return _MULTIPLE if dtype.endswith("16") else 1
+
+
 def resolved_precision(name: str) -> str:
     """Return the name of the Keras policy for the option `precision`.
 

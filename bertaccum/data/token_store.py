@@ -6,6 +6,7 @@ digest of everything that determines its contents, so a store is never stale and
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ class TokenStore:
     Args:
       token_ids: Tokens of all examples, concatenated, as `Tokenizer` returns them, [tokens] int32.
       offsets: Start of each example, and the end of the last one, [examples + 1] int64.
-      shapes: Number of passages of each example, and tokens of the longest one, [examples, 2]
-        int32.
+      shapes: Number of passages of each example, and tokens of the longest one including padding
+        to a multiple, [examples, 2] int32.
       labels: Labels that the task's `encode` returned, [examples, *label_shape].
       weights: Weight of each example in the training loss, [examples] float32.
       truncation: Statistics of the truncation; None if the texts do not come from a TSV.
@@ -43,6 +44,17 @@ class TokenStore:
         """The shape of the largest example: its passages, and the tokens of the longest one."""
         passages, length = self.shapes.max(axis=0)
         return int(passages), int(length)
+
+    def padded_to(self, multiple: int, most: int) -> TokenStore:
+        """Return this store with shapes of padded passages, as `inputs_of_tokens` pads them.
+
+        Args:
+          multiple: Number of which the lengths become multiples.
+          most: Maximum length.
+        """
+        shapes = self.shapes.copy()
+        shapes[:, 1] = np.minimum(-(-shapes[:, 1] // multiple) * multiple, most)
+        return dataclasses.replace(self, shapes=shapes)
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of tokens in each of the rows with the numbers `rows`."""

@@ -40,6 +40,8 @@ class Window:
       whole: Number of examples in the whole window; None if `examples` is this number.
       weights: Weight of each example in the loss, [examples] float32; None if all are 1.
       whole_weight: Sum of the weights in the whole window; None if all are 1.
+      shapes: Shapes of the examples in the `TokenStore`, [examples, 2] int32; None if no length is
+        padded to a multiple.
     """
 
     token_ids: np.ndarray
@@ -50,6 +52,7 @@ class Window:
     whole: int | None = None
     weights: np.ndarray | None = None
     whole_weight: float | None = None
+    shapes: np.ndarray | None = None
 
     @property
     def examples(self) -> int:
@@ -72,7 +75,9 @@ class Window:
     @property
     def padded_tokens(self) -> int:
         """The number of tokens and padding; the last example of a micro-batch is the longest."""
-        shapes = example_shapes(self.token_ids, self.row_splits)
+        shapes = self.shapes
+        if shapes is None:
+            shapes = example_shapes(self.token_ids, self.row_splits)
         passages = np.add.reduceat(shapes[:, 0], self.cuts[:-1])
         return int((passages * shapes[self.cuts[1:] - 1, 1]).sum())
 
@@ -147,6 +152,7 @@ def make_window(
         cuts=(cut(store.shapes[rows], micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
         share=share,
         whole=whole,
+        shapes=store.shapes[rows],
     )
 
 

@@ -7,6 +7,7 @@ is the pooled output of the text.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 from official.nlp.modeling import models
@@ -14,6 +15,7 @@ from official.nlp.modeling import models
 from bertaccum.bert.dropout import dropout_masks, present_masks
 from bertaccum.bert.model_inputs import inputs_of_tokens
 from bertaccum.bert.packed_tokens import split_passages
+from bertaccum.bert.precision import length_multiple
 from bertaccum.tasks.task import Task
 
 # Name of the head in a classifier.
@@ -39,7 +41,7 @@ def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor, training: b
         pooled = _of_texts(model, _of_passages(model, tokens, training))
         logits = model.get_layer(HEAD_LAYER)(pooled, training=training)
     else:
-        logits = model(inputs_of_tokens(tokens), training=training)
+        logits = model(_padded(model, tokens), training=training)
     return tf.cast(logits, tf.float32)
 
 
@@ -89,8 +91,15 @@ def _of_passages(
     masks = present_masks()
     encoder = model.checkpoint_items["encoder"]
     with dropout_masks(masks and masks.of_passages(passages)):
-        outputs = encoder(inputs_of_tokens(passages.values), training=training)
+        outputs = encoder(_padded(model, passages.values), training=training)
     return passages.with_values(outputs["pooled_output"])
+
+
+def _padded(model: models.BertClassifier, tokens: tf.RaggedTensor) -> dict[str, Any]:
+    encoder = model.checkpoint_items["encoder"]
+    multiple = length_multiple(encoder.hidden_layers[0].compute_dtype)
+    positions = encoder.get_layer("position_embedding").weights[0].shape[0]
+    return inputs_of_tokens(tokens, multiple, positions)
 
 
 def _of_texts(model: models.BertClassifier, pooled: tf.RaggedTensor) -> tf.Tensor:

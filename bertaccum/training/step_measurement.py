@@ -25,7 +25,7 @@ from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE
-from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.precision import length_multiple, resolved_precision
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.config import TrainConfig
@@ -103,7 +103,12 @@ class MeasuredModel:
         if not job["tsvs"]:
             return largest, [[largest] * target]
         tokenization = tokenization_of(Vocabulary(**job["vocabulary"]), config)
-        stores = [open_store(Path(tsv), self.task, tokenization, progress) for tsv in job["tsvs"]]
+        multiple = length_multiple(resolved_precision(config.precision))
+        most = job["encoder"]["max_position_embeddings"]
+        stores = [
+            open_store(Path(tsv), self.task, tokenization, progress).padded_to(multiple, most)
+            for tsv in job["tsvs"]
+        ]
         train = stores[0]
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
         rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]

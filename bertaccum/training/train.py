@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.precision import length_multiple, resolved_precision
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
@@ -283,7 +284,9 @@ def _prepare(
             "the model does not fit in memory",
             "raise `memory_limit` or choose a smaller `model`",
         ) from None
-    stores = weighted(train_store, config, inputs), dev_store
+    multiple = length_multiple(resolved_precision(config.precision))
+    most = inputs.source.encoder.max_position_embeddings
+    stores = weighted(train_store, config, inputs).padded_to(multiple, most), dev_store
     return Run(task, plan, model, stores, topology, watch, folder, stopping, progress)
 
 

@@ -123,3 +123,12 @@ def test_epochs_and_seeds_have_different_orders(store: TokenStore) -> None:
 
 def test_no_micro_batch_exceeds_its_size(store: TokenStore) -> None:
     assert make_window(store, np.arange(33), 8).cuts.tolist() == [0, 8, 16, 24, 32, 33]
+
+
+def test_padded_stores_count_the_padding(store: TokenStore) -> None:
+    padded, rows = store.padded_to(8, 20), np.arange(32)
+    assert set(padded.shapes[:, 1].tolist()) == {8, 16, 20}
+    window, plain = make_window(padded, rows, 8), make_window(store, rows, 8)
+    np.testing.assert_array_equal(window.token_ids, plain.token_ids)
+    ends = np.sort(padded.shapes[rows, 1])[7::8]
+    assert window.padded_tokens == 8 * ends.sum() > plain.padded_tokens

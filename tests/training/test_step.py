@@ -21,6 +21,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.inference.predictor import Predictor, make_predict
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.progress import silent
+from bertaccum.tasks import forward
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, make_schedule
@@ -200,4 +201,6 @@ def test_each_precision_trains_in_its_compute_dtype(store: TokenStore, precision
     assert results[-1]["loss"] < results[0]["loss"]
     (logits,) = make_predict(model, Topology())(window)
     assert logits.dtype == np.float32
+    padded = forward._padded(model, tf.ragged.constant([[5] * 9], dtype=tf.int32))
+    assert padded["input_mask"].shape[1] == (9 if precision == "float32" else 16)
     assert tf_keras.mixed_precision.global_policy().name == "float32"
