@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", nargs="+", help="names of the peers beside bertaccum")
     arguments = parser.parse_args()
     arguments.out, shared = arguments.out.resolve(), arguments.shared.resolve()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -211,9 +212,11 @@ def main() -> None:
         "rows": ROWS,
         "dropout": 0.1,
     }
+    ours, *others = PEERS[arguments.part]
+    peers = [ours, *(peer for peer in others if peer.name in (arguments.peers or [peer.name]))]
     results = []
     for own in cases(arguments, shared):
-        results.append(compared(PEERS[arguments.part], task | own, arguments))
+        results.append(compared(peers, task | own, arguments))
         out = arguments.out / f"peers-{arguments.part}.json"
         out.write_text(json.dumps(results, indent=2) + "\n")
     print("Examples per second; in parentheses, the speed-up of bertaccum over this peer.\n")

@@ -2,16 +2,18 @@
 
     python benchmarks/speed.py accumulation                    # 2 minutes on 2 cores
     python benchmarks/speed.py matmul                          # 3 minutes
+    python benchmarks/speed.py profile                         # 1 minute
     python benchmarks/speed.py cuts                            # 3 minutes
     python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 15 minutes
 
 `accumulation` compares a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) with its four
 forward and backward passes alone. `matmul` compares the floating-point operations per second of the
-model, whose last layer computes only one token, with those of a large square matrix product. `cuts`
-measures micro-steps of different shapes and fits the price list that `--cut cost` uses.
-`determinism` compares a window with and without `--deterministic`, the default on CPUs. `padding`
-compares windows of real reviews that are cut by cost, cut by count, and padded to the maximum.
+model, whose last layer computes only one token, with those of a large square matrix product.
+`profile` measures the share of each kind of operation in the time of an update. `cuts` measures
+micro-steps of different shapes and fits the price list that `--cut cost` uses. `determinism`
+compares a window with and without `--deterministic`, the default on CPUs. `padding` compares
+windows of real reviews that are cut by cost, cut by count, and padded to the maximum.
 
 All parts use BERT-Small; each writes speed-<part>.json and prints a Markdown table.
 """
@@ -19,6 +21,7 @@ All parts use BERT-Small; each writes speed-<part>.json and prints a Markdown ta
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -195,6 +198,61 @@ def matmul(*_: Path) -> tuple[list[dict[str, Any]], str]:
     return results, table([*heads, "with the whole last layer"], rows)
 
 
+# --- Where the time goes ----------------------------------------------------------------
+
+# Kinds of TensorFlow operations, by their names in the profile.
+KINDS = {
+    "matrix products": ("_MklMatMul", "_MklEinsum", "_MklBatchMatMulV2", "MatMul", "BatchMatMulV2"),
+    "sums over tokens": ("BiasAddGrad",),
+    "conversions": ("Cast",),
+    "transposes and lookups": ("_MklTranspose", "Transpose", "GatherV2", "StridedSlice"),
+    "accumulators and AdamW": (
+        *("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApplyAdam", "L2Loss"),
+        *("ResourceScatterAdd", "ResourceScatterUpdate", "BroadcastTo"),
+    ),
+}
+OTHER = "other element-wise operations"
+
+
+def profile(_: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    results = []
+    for precision in PRECISIONS:
+        _, _, update = build(precision)
+        window = full_window(128)
+        timed = interleaved({"update": partial(update, window)}, 9)
+        seconds = profiled(partial(update, window), out / "profile")
+        results.append({"precision": precision, "update": timed["update"], "kinds": seconds})
+    kinds = [*KINDS, OTHER]
+    rows = [
+        [r["precision"], f"{r['update']:.3f}"]
+        + [f"{r['kinds'].get(k, 0) / sum(r['kinds'].values()):.0%}" for k in kinds]
+        for r in results
+    ]
+    return results, table(["precision", "update, s", *kinds], rows)
+
+
+def profiled(run: Callable[[], Any], folder: Path) -> dict[str, float]:
+    """Return the seconds that operations of each kind take in a call, summed over threads."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    shutil.rmtree(folder, ignore_errors=True)
+    tf.profiler.experimental.start(str(folder))
+    run()
+    tf.profiler.experimental.stop()
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(next(folder.rglob("*.xplane.pb")).read_bytes())
+    kinds = {name: kind for kind, names in KINDS.items() for name in names}
+    seconds: dict[str, float] = {}
+    for plane in space.planes:
+        for event in (event for line in plane.lines for event in line.events):
+            # The events of operations are called NAME:KIND, those of functions only NAME.
+            name = plane.event_metadata[event.metadata_id].name.rpartition(":")
+            if "while/" in name[0] or "cond/" in name[0]:
+                kind = kinds.get(name[2].split("#")[0], OTHER)
+                seconds[kind] = seconds.get(kind, 0.0) + event.duration_ps / 1e12
+    return seconds
+
+
 # --- Prices of micro-steps --------------------------------------------------------------
 
 SHAPES = [(n, length) for n in (1, 2, 4, 8, 16) for length in (16, 64, 128, 256, 512)]
@@ -308,6 +366,7 @@ if __name__ == "__main__":
     parts = {
         "accumulation": accumulation,
         "matmul": matmul,
+        "profile": profile,
         "cuts": cuts,
         "determinism": determinism,
         "padding": padding,

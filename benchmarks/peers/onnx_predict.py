@@ -8,7 +8,9 @@ from turns import Turns, job, reviews
 def main():
     task, turns = job(), Turns()
     texts, _ = reviews(task)
-    own = {"model": task["huggingface"], "onnx": task["onnx"], "quantize": task["quantize"]}
+    # Two of these processes may start at the same time, so each has its own folder.
+    folder = f"{task['onnx']}-{task['quantize']}"
+    own = {"model": task["huggingface"], "onnx": folder, "quantize": task["quantize"]}
     session = onnxruntime.InferenceSession(exported(own), providers=["CPUExecutionProvider"])
     turns.wait()
     while True:
