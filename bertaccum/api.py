@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -228,6 +228,55 @@ def train_seeds(
     from bertaccum.training.run_result import collect_seeds
 
     return collect_seeds(whole, seeds, events, callback)
+
+
+@_takes(TrainConfig)
+def sweep(
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    config: TrainConfig | None = None,
+    *,
+    seeds: int = 1,
+    halving: bool = False,
+    callback: Callable[[Event], None] | None = None,
+    progress: Progress = silent,
+    stopping: Stopping | None = None,
+    **options: Unpack[keywords.TrainOptions],
+) -> dict[str, Any]:
+    """Train with all combinations of some options, as `bertaccum sweep` does.
+
+    If the call is interrupted, call the function again with the same arguments to resume.
+
+    Args:
+      grid: The values of each option to vary; None for the grid of the BERT paper.
+      seeds: The number of runs for each combination.
+      halving: Whether to train all combinations a little, and only the best ones to the end.
+      config, callback, progress, stopping: As for `train`.
+      options: Fields of `TrainConfig`. `out` is the folder that contains all runs.
+
+    Returns:
+      The record that `bertaccum sweep --json` prints. `cells` contains a dict for each combination,
+      the best first, with its `options`, the `mean` and `std` of its scores, and `failed`.
+
+    Raises:
+      ConfigError, InputError: As for `train`; also if `out` contains another sweep.
+    """
+    whole = _configured(TrainConfig, config, options)
+    from bertaccum.training.preflight import check_seeds
+
+    check_seeds(whole, seeds, progress)
+    from bertaccum.training import train as training
+    from bertaccum.training.sweep import search
+
+    return search(
+        whole,
+        grid,
+        seeds,
+        halving,
+        dict(options) if config is None else named_options(whole),
+        lambda own, asked: training.train(own, progress, stopping, asked),
+        lambda path, asked: training.resume(path, asked, progress, stopping),
+        callback,
+    )
 
 
 @_takes(TrainConfig)

@@ -60,6 +60,7 @@ _THRESHOLDS = (
     "Probability from which a label of a multi-label task is predicted. dev: for each label, the"
     " threshold with the highest F1 on dev.tsv; they are saved with the best checkpoint."
 )
+NOISE_SCALE = ("all", "groups", "none")
 # Sections of a command's help, in the order in which they are printed.
 SOURCE = "Source"
 TABLES = "Tables"
@@ -396,6 +397,14 @@ class TrainConfig(StepConfig):
         "Make results bit-identical in every run on the same machine. [default: only on a CPU]",
         group=OPTIMIZATION,
         switch=True,
+    )
+    noise_scale: str = setting(
+        NOISE_SCALE[0],
+        "Estimate the gradient noise scale, for `bertaccum advise`; this does not change the"
+        " updates. all: of all weights; groups: also of the embeddings, the encoder and the head;"
+        " none: do not estimate it.",
+        group=OPTIMIZATION,
+        choices=NOISE_SCALE,
     )
     eval_every: int | float | None = setting(
         None,

@@ -87,6 +87,7 @@ class TrainOptions(StepOptions, total=False):
     save_every: str
     keep: int
     deterministic: bool | None
+    noise_scale: str
     strategy: str
     replicas: int | None
     collective_timeout: str

@@ -9,14 +9,18 @@ callable, and the inner optimizer may be any tf_keras optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import tensorflow as tf
 
 MeanGradients: TypeAlias = list[tuple[tf.Tensor, tf.Variable]]
 GradientTransform: TypeAlias = Callable[[MeanGradients], MeanGradients]
+# A function of the gradients summed over all replicas, keyed by the position of their variable; of
+# the factor that turns the sums into mean gradients, a float64 scalar; and of whether all replicas
+# agree to the update, a bool scalar.
+Observer: TypeAlias = Callable[[Mapping[int, Any], tf.Tensor, tf.Tensor], None]
 
 
 @runtime_checkable

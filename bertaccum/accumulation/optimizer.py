@@ -30,7 +30,7 @@ from bertaccum.accumulation import (
     serialization,
     window_update,
 )
-from bertaccum.accumulation.contracts import GradientTransform, TakesScaledSum
+from bertaccum.accumulation.contracts import GradientTransform, Observer, TakesScaledSum
 from bertaccum.accumulation.delegation import DelegatingOptimizer, delegated
 from bertaccum.accumulation.gradient_tensors import Gradient, GradsAndVars, after, dense, times
 from bertaccum.accumulation.host_sums import HostSums
@@ -66,6 +66,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         `contracts.py`.
       name: Name of this optimizer.
 
+    Attributes:
+      observer: A function that is called with every window's gradients, in the graph, on each
+        replica; see `contracts.py`. None for no such function.
+
     Raises:
       TypeError: If `optimizer` is not a tf_keras optimizer, or an argument has a wrong type.
       ValueError: If `optimizer` already accumulates, or an argument has a wrong value.
@@ -97,6 +101,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.accumulator_dtype = tf.as_dtype(accumulator_dtype) if accumulator_dtype else None
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
+        self.observer: Observer | None = None
         self._sums_on_host = False
         self._host_folder: str | None = None
         self._trained = ModelVariables(self.inner)
@@ -326,6 +331,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         groups, reports, agreed = window_update.reduced(groups, used, report)
         sums, factor = window_update.quotient(groups, self.reduction)
         factor *= tf.cast(loss_scaling.unscaling(self.inner), factor.dtype)
+        if self.observer is not None:
+            self.observer(dict(zip(used, sums, strict=True)), factor, agreed)
         pairs = [(s, self._trained.variables[i]) for s, i in zip(sums, used, strict=True)]
         scales = isinstance(self._innermost, TakesScaledSum)
         transform = self.gradient_transform

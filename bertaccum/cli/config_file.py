@@ -17,6 +17,7 @@ from bertaccum.files import read_text
 # Options that no configuration dataclass has, and that a file therefore cannot set.
 OWN_OPTIONS = frozenset(
     {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
+    | {"grid", "halving"}
 )
 
 
@@ -37,17 +38,43 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
     )
 
 
+def grid_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--grid`, which passes a dict of lists of values, or None, as `grid`."""
+    return click.option(
+        "--grid",
+        type=click.Path(),
+        metavar="FILE",
+        callback=_read_grid,
+        help="YAML file with a list of values for each option to vary. [default: the grid of the"
+        " BERT paper: target batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, 2 to 4 epochs]",
+    )(command)
+
+
+def _read_grid(
+    ctx: click.Context, _: click.Parameter, path: str | None
+) -> dict[str, list[Any]] | None:
+    if path is None:
+        return None
+    return _read(Path(path), _settable(ctx), (), _converted_list)
+
+
+def _settable(ctx: click.Context) -> dict[str, click.Parameter]:
+    return {str(p.name): p for p in ctx.command.params if p.name not in OWN_OPTIONS}
+
+
 def _use_config_file(
     ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
 ) -> None:
     """Make the values of a YAML file the defaults of this command, ignoring keys in `others`."""
     if path is not None:
-        parameters = {str(p.name): p for p in ctx.command.params if p.name not in OWN_OPTIONS}
-        ctx.default_map = _read(Path(path), parameters, others)
+        ctx.default_map = _read(Path(path), _settable(ctx), others, _converted)
 
 
 def _read(
-    path: Path, parameters: Mapping[str, click.Parameter], others: Iterable[str]
+    path: Path,
+    parameters: Mapping[str, click.Parameter],
+    others: Iterable[str],
+    convert: Callable[[click.Parameter, Any], Any],
 ) -> dict[str, Any]:
     """Return the options that a YAML file sets, keyed by name.
 
@@ -55,6 +82,7 @@ def _read(
       path: The file, in plain YAML without tags.
       parameters: The parameters of the command that the file may set, keyed by name.
       others: Keys to ignore.
+      convert: Converts what the file contains to the value of a parameter.
 
     Raises:
       InputError: The file is missing or not YAML.
@@ -82,7 +110,7 @@ def _read(
                     f"{key} is given twice", "omit one of the two", path=path, row=row
                 )
             try:
-                values[key] = None if value is None else _converted(parameters[key], value)
+                values[key] = None if value is None else convert(parameters[key], value)
             except (click.BadParameter, ValueError) as error:
                 reason = getattr(error, "message", str(error)).rstrip(".")
                 raise ConfigError(f"{key}: {reason}", path=path, row=row) from None
@@ -103,6 +131,12 @@ def _converted(parameter: click.Parameter, value: Any) -> Any:
     if not plain or isinstance(value, bool) != flag:
         raise click.BadParameter(f"{value!r} is not valid")
     return parameter.type.convert(value, parameter, None)
+
+
+def _converted_list(parameter: click.Parameter, values: Any) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise click.BadParameter("needs a list of values, such as [1, 2]")
+    return [_converted(parameter, value) for value in values]
 
 
 def _closest(key: str, known: Iterable[str]) -> str:

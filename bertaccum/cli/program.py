@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bertaccum.cli.commands.advise import advise
 from bertaccum.cli.commands.compare import compare
 from bertaccum.cli.commands.doctor import doctor
 from bertaccum.cli.commands.evaluate import evaluate
@@ -26,6 +27,7 @@ from bertaccum.cli.commands.prepare import prepare
 from bertaccum.cli.commands.report import make_page
 from bertaccum.cli.commands.runs import runs, show
 from bertaccum.cli.commands.serve import serve
+from bertaccum.cli.commands.sweep import sweep
 from bertaccum.cli.commands.train import train
 from bertaccum.cli.display import sentences
 from bertaccum.cli.shared import fail
@@ -102,8 +104,8 @@ def cli(ctx: click.Context) -> None:
 
 
 for _command in (
-    *(prepare, plan, train, launch, evaluate, predict),
-    *(models, runs, show, compare, make_page, export, serve, doctor),
+    *(prepare, plan, train, sweep, launch, evaluate, predict),
+    *(models, runs, show, compare, advise, make_page, export, serve, doctor),
 ):
     cli.add_command(_command)
 

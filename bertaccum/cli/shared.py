@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertaccum.cli.display import sentences
+from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
     from bertaccum.cli.display.view import View
@@ -70,3 +73,19 @@ def fail(
     with contextlib.suppress(OSError):  # stderr may be closed.
         sentences.note(f"error: {line}") if view is None else view.error(line, code)
     leave(code)
+
+
+def stopping_with(view: View) -> Stopping:
+    """Return a context that stops runs on a signal, and ends the process on a second one."""
+    return Stopping(functools.partial(_leave, view))
+
+
+def _leave(view: View, number: int) -> NoReturn:
+    """End the process immediately: a running TensorFlow call cannot be interrupted."""
+    try:
+        view.stop()
+        view.error(
+            "stopped immediately; resume from the last checkpoint with --resume", 128 + number
+        )
+    finally:
+        os._exit(128 + number)

@@ -11,6 +11,7 @@ from bertaccum.atomic import write_bytes
 from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.metrics import METRICS
+from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import (
     Series,
     default_span,
@@ -108,6 +109,7 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
             "updates": len(series.updates),
             "examples": series.total,
             "training_loss": training_loss(series, span),
+            "noise_scale": (noise_facts(record) or {}).get("noise_scale"),
             "noise": noise(series, span),
             "noise_of_equal_means": noise(regrouped(series, size), span),
             "best_metric": record.best_metric,

@@ -7,6 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from bertaccum.config import TrainConfig
+from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import default_span, read_series, training_loss
 from bertaccum.reporting.run_facts import evaluations, model_name
 from bertaccum.reporting.run_record import Record
@@ -43,11 +44,12 @@ def details(record: Record) -> dict[str, Any]:
 
     Returns:
       The keys of `outline`, and `plan` (how windows are split, and why), `training_loss` (the
-      `mean` over the last `examples`, and the loss of the `last_update`), `last_update`, `best`
-      (the evaluation of the best checkpoint), `evaluations` (on dev.tsv during training),
-      `evaluated` (the results of `bertaccum eval`, keyed by split or file), `out_of_memory` (the
-      events), `summary` (None before the run has finished), `config` (the options that the user
-      set) and `resolved` (other options that differ from their defaults).
+      `mean` over the last `examples`, and the loss of the `last_update`), `last_update`,
+      `noise_scale` (see `noise_facts`), `best` (the evaluation of the best checkpoint),
+      `evaluations` (on dev.tsv during training), `evaluated` (the results of `bertaccum eval`,
+      keyed by split or file), `out_of_memory` (the events), `summary` (None before the run has
+      finished), `config` (the options that the user set) and `resolved` (other options that differ
+      from their defaults).
 
     Raises:
       InputError: The files of the run are damaged.
@@ -57,6 +59,7 @@ def details(record: Record) -> dict[str, Any]:
         "plan": {name: record.plan.get(name) for name in names},
         "training_loss": _training_loss(record),
         "last_update": record.updates[-1] if record.updates else None,
+        "noise_scale": noise_facts(record),
         "best": record.best,
         "evaluations": record.evaluations,
         "evaluated": {name: _totals(values) for name, values in evaluations(record).items()},

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
+from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.atomic import new_folder, write_text
@@ -36,6 +37,8 @@ from bertaccum.training.run_folder import RunFolder
 _STATE, _POSITION = "state", "position.json"
 # Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
 CUT = ("micro_batch", "recompute", "offload")
+# Names of the variables of `GradientProducts`, which checkpoints of earlier versions lack.
+_OPTIONAL = ("earlier_gradients", "earlier_weight")
 _NAME = re.compile(r"update-(\d+)")
 
 
@@ -58,6 +61,7 @@ class Position:
         report it.
       shrinkings: Number of times the run ran out of memory.
       nonfinite_in_a_row: Number of windows skipped since the last applied update.
+      noise: The sums of the run's `NoiseMeter`.
     """
 
     run: str
@@ -71,6 +75,7 @@ class Position:
     peak_memory_bytes: int | None = None
     shrinkings: int = 0
     nonfinite_in_a_row: int = 0
+    noise: dict[str, list[float]] = field(default_factory=dict)
 
     @staticmethod
     def of(saved: dict[str, Any]) -> Position:
@@ -163,9 +168,11 @@ class Checkpoints:
           RunError: The checkpoint does not fit in memory.
         """
         try:
+            saved = tf.train.load_checkpoint(str(path / _STATE)).get_variable_to_shape_map()
             for name, kept in _state(self._model, self._optimizer).items():
-                for part in _parts(kept):
-                    _restore(part, path / _STATE, name)
+                if name in saved or not any(optional in name for optional in _OPTIONAL):
+                    for part in _parts(kept):
+                        _restore(part, path / _STATE, name)
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "does not fit in memory",
@@ -203,6 +210,9 @@ def _state(
     parts = tf.train.TrackableView(whole).descendants()
     kept = [part for part in parts if isinstance(part, tf.Variable | HostTensor)]
     names = [re.sub("[^A-Za-z0-9]", "_", checkpoint_name(part.name)) for part in kept]
+    products = optimizer.observer
+    kept += products.kept if isinstance(products, GradientProducts) else []
+    names += _OPTIONAL[: len(kept) - len(names)]
     return {
         f"v{number:04d}_{name}/.ATTRIBUTES/VARIABLE_VALUE": part
         for number, (name, part) in enumerate(zip(names, kept, strict=True))

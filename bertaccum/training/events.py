@@ -77,6 +77,10 @@ class Updated:
       examples_per_second: `examples / seconds`.
       skipped: Whether the window was skipped because its gradient was not finite.
       peak_memory_bytes: Peak memory of the device in bytes; None if the device does not report it.
+      gradient_noise, gradient_signal: Estimates of the noise and the signal of single examples'
+        gradients, from this update alone; None if unknown. See `noise_scale.py`.
+      noise_scale: The gradient noise scale, smoothed over the updates so far; None if unknown.
+      noise_scales: The same for each group of weights; None unless `noise_scale` is "groups".
     """
 
     update: int
@@ -92,6 +96,10 @@ class Updated:
     examples_per_second: float
     skipped: bool
     peak_memory_bytes: int | None
+    gradient_noise: float | None = None
+    gradient_signal: float | None = None
+    noise_scale: float | None = None
+    noise_scales: dict[str, float | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Run:
         """Copy the chief's restored state to all workers, and continue from `position`."""
         if self.topology.workers > 1:
             self.checkpoints.share(self.topology)
-        self.position = position
+        self.position, self.updater.noise.sums = position, position.noise
 
     def events(self) -> Iterator[Event]:
         try:
@@ -263,6 +263,7 @@ class Run:
         position = self.position
         position.update, position.loss = updated.update, updated.loss
         position.examples += updated.examples
+        position.noise = self.updater.noise.sums
         position.seconds += updated.seconds
         peaks = filter(None, (updated.peak_memory_bytes, position.peak_memory_bytes))
         position.peak_memory_bytes = max(peaks, default=None)

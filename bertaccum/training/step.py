@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
@@ -72,11 +73,11 @@ def make_update(
 
 
 def of_update(optimizer: AccumulatingOptimizer) -> dict[str, tf.Tensor]:
-    """Return the gradient norm and the learning rate of the optimizer's last update."""
-    return {
-        "grad_norm": tf.identity(optimizer.gradient_norm),
-        "learning_rate": tf.identity(optimizer.learning_rate),
-    }
+    """Return gradient norm, learning rate and gradient products of the optimizer's last update."""
+    values = {"grad_norm": optimizer.gradient_norm, "learning_rate": optimizer.learning_rate}
+    if isinstance(products := optimizer.observer, GradientProducts):
+        values |= {"gradient_square": products.square, "gradient_product": products.product}
+    return {name: tf.identity(value) for name, value in values.items()}
 
 
 def in_python(results: dict[str, tf.Tensor]) -> dict[str, Any]:

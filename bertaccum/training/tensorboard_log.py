@@ -23,6 +23,7 @@ _OF_UPDATES = {
     "loss": "train/loss",
     "learning_rate": "train/learning_rate",
     "grad_norm": "train/gradient_norm",
+    "noise_scale": "train/noise_scale",
     "examples_per_second": "speed/examples_per_second",
     "peak_memory_bytes": "memory/peak_bytes",
 }

@@ -32,6 +32,7 @@ from bertaccum.planning.offloading import check_host_memory
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory, Updated
+from bertaccum.training.noise_scale import NoiseMeter, gradient_products
 from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.run_plan import RunPlan
@@ -41,7 +42,8 @@ from bertaccum.training.step import SharedUpdate, make_update
 class Updater:
     """The updates of a run; micro-batches become smaller when memory runs out.
 
-    The attribute `batch` is the only copy of the current batch plan.
+    The attribute `batch` is the only copy of the current batch plan, and `noise` that of the sums
+    from which the noise scale is computed.
 
     Args:
       task: Task of the model.
@@ -65,6 +67,7 @@ class Updater:
         self._model, self._store = model, store
         self._topology, self._watch = topology, watch
         self.batch = plan.first_batch
+        self.noise = NoiseMeter(len(store), self._config.target_batch)
         self.optimizer = self._make_optimizer()
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
@@ -118,6 +121,7 @@ class Updater:
             examples_per_second=len(rows) / seconds,
             skipped=not results["applied"],
             peak_memory_bytes=peak_memory_bytes(),
+            **self.noise.add(number, store.weights[rows], results),
         )
 
     def not_finite(self, update: int, in_a_row: int) -> NotFiniteError:
@@ -140,7 +144,11 @@ class Updater:
             with suppress(tf.errors.ResourceExhaustedError), self._topology.strategy.scope():
                 steps = 2 if self.batch.accumulates else 1
                 optimizer = make_optimizer(config, self._plan.scheduled_updates, steps)
-                optimizer.build(self._model.trainable_variables)
+                variables = self._model.trainable_variables
+                optimizer.build(variables)
+                if (wanted := self._config.noise_scale) != "none":
+                    optimizer.observer, names = gradient_products(variables, wanted == "groups")
+                    self.noise.names = names
                 return optimizer
             gc.collect()
             saving = self.batch.saving.offloading_more()

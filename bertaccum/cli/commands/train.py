@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import os
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
-from bertaccum.cli.shared import fail, give
+from bertaccum.cli.shared import fail, give, stopping_with
 from bertaccum.config import CHECKPOINTS, OPTIMIZATION, TrainConfig
-from bertaccum.stopping import Stopping
+from bertaccum.errors import InputError
 
 if TYPE_CHECKING:
     from bertaccum.cli.display.view import View
@@ -73,7 +72,7 @@ def train(
     start, summaries = None, []
     from bertaccum import api
 
-    with view, Stopping(functools.partial(_leave, view)) as stopping:
+    with view, stopping_with(view) as stopping:
         view.note("loading data and model")
         for event in api.training_events(
             resume=resume, seeds=seeds, progress=view, stopping=stopping, **named
@@ -95,14 +94,13 @@ def train(
     elif start is not None and start.worker == 0:
         folder, summary = str(start.folder), summaries[-1]
         give(as_json, summary, lambda tables: tables.finished(summary, folder))
+        _advise(start.folder)
 
 
-def _leave(view: View, number: int) -> NoReturn:
-    """End the process immediately: a running TensorFlow call cannot be interrupted."""
-    try:
-        view.stop()
-        view.error(
-            "stopped immediately; resume from the last checkpoint with --resume", 128 + number
-        )
-    finally:
-        os._exit(128 + number)
+def _advise(run: Path) -> None:
+    """Say what the gradients of the run tell about its target batch, if they tell anything."""
+    from bertaccum.reporting.batch_advice import advice
+    from bertaccum.reporting.run_record import read_record
+
+    with contextlib.suppress(InputError):
+        sentences.note(sentences.batch_advice(advice(read_record(run))))

@@ -142,6 +142,30 @@ def duration(seconds: float | None) -> str:
     return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
 
 
+def noise_scale(found: dict[str, Any] | None) -> str:
+    """Return a noise scale with its standard error and its updates; empty if there is none."""
+    if found is None:
+        return ""
+    scale, error = found["noise_scale"], found["standard_error"]
+    value = f"above {found['lowest']:,.0f}" if scale is None else f"{scale:,.0f}"
+    if scale is not None and error is not None:
+        value += f" ± {error:,.0f}"
+    return f"{value} (updates {found['first_update']:,} to {found['last_update']:,})"
+
+
+def batch_advice(found: dict[str, Any]) -> str:
+    """Return a sentence about the noise scale of a run, given the result of `advice`."""
+    batch, scale = found["target_batch"], found["noise_scale"] or found["lowest"]
+    double = next(row for row in found["batches"] if row["target_batch"] == 2 * batch)
+    least = "at most " if found["is_bound"] else ""
+    return (
+        f"noise scale {noise_scale(found)}: batches up to about {scale:,.0f} reduce the number of"
+        f" updates almost proportionally; {batch:,} takes {least}{batch / scale:.0%} more examples"
+        f" than very small batches; {2 * batch:,} would take about {double['updates']:.2f} of the"
+        " updates"
+    )
+
+
 def skipped(event: Updated) -> str:
     """Return the message for an update that was skipped."""
     return f"update {event.update}: skipped, because the gradient was not finite"

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.cli.display.sentences import duration, from_here, with_flags
+from bertaccum.cli.display.sentences import (
+    batch_advice,
+    duration,
+    from_here,
+    noise_scale,
+    with_flags,
+)
 from bertaccum.cli.display.table_fitting import (
     is_limited,
     layout,
@@ -289,6 +295,7 @@ def run(found: dict[str, Any]) -> None:
         "micro-batch": f"{found['micro_batch']}" + (f" ({why})" if why else ""),
         "updates": f"{found['updates']:,}",
         "training loss": _training_loss(found["training_loss"]),
+        "noise scale": noise_scale(found["noise_scale"]),
         "time": duration(found["seconds"]),
         "speed": _speed(summary) if summary else "",
         "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
@@ -416,6 +423,35 @@ _SPREAD = {
 }
 
 
+def swept(found: dict[str, Any], command: str) -> None:
+    """Print the result of `bertaccum sweep`, and the command that trains with the best values."""
+    console = stdout_console()
+    names = list(found["cells"][0]["options"])
+    metric = LABELS.get(found["best_by"], "metric")
+    head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
+    show(console, head, [_swept(cell) for cell in found["cells"]])
+    console.print(
+        f"{found['updates']:,} updates in {duration(found['seconds'])}; the whole grid takes"
+        f" {found['grid_updates']:,}"
+    )
+    for path in found["figures"]:
+        console.print(f"{path}: written", soft_wrap=True)
+    if command:
+        console.print(f"best: {command}", soft_wrap=True)
+
+
+def _swept(cell: dict[str, Any]) -> list[str]:
+    known = cell["mean"] is not None
+    return [
+        *map(str, cell["options"].values()),
+        f"{cell['runs']}",
+        f"{cell['fraction']:.0%}",
+        f"{cell['mean']:.4f}" if known else "",
+        f"{cell['std']:.4f}" if known else "",
+        f"failed: {cell['failed']}" if cell["failed"] else "",
+    ]
+
+
 def compared(values: dict[str, Any]) -> None:
     """Print the result of `bertaccum compare`, one column per run."""
     console = stdout_console()
@@ -435,6 +471,24 @@ def compared(values: dict[str, Any]) -> None:
         show_side_by_side(console, ["differs", *names], differing)
     for path in values["figures"]:
         console.print(f"{path}: written", soft_wrap=True)
+
+
+def advised(found: dict[str, Any]) -> None:
+    """Print the result of `bertaccum advise`."""
+    console = stdout_console()
+    console.print(batch_advice(found))
+    head = ("target batch", "updates", "examples", "learning rate")
+    rows = [
+        [
+            f"{row['target_batch']:,}" + (" *" if row["updates"] == 1 else ""),
+            f"{row['updates']:.2f}",
+            f"{row['examples']:.2f}",
+            f"{row['learning_rate']:.2g}",
+        ]
+        for row in found["batches"]
+    ]
+    show(console, head, rows)
+    console.print("* this run; updates and examples to the same loss are relative to it")
 
 
 def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
@@ -481,6 +535,7 @@ def compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
         "training loss": number("training_loss"),
         "noise": number("noise"),
         f"noise of means over {size:,}": number("noise_of_equal_means"),
+        "noise scale": number("noise_scale", ",.0f"),
         f"best dev {LABELS[metric] if metric else 'metric'}": score,
         "majority baseline": number("majority_accuracy"),
         **others,

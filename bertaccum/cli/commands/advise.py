@@ -1,0 +1,33 @@
+"""`bertaccum advise`: which target batch the gradients of a run suggest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertaccum.cli.options import command, json_option, options, run_argument
+from bertaccum.cli.shared import give
+from bertaccum.config import ShowConfig
+
+
+@command()
+@run_argument
+@options(ShowConfig)
+@json_option
+def advise(run: str, as_json: bool) -> None:
+    """Tell from a run's gradients which target batch would be better.
+
+    RUN is a shorter form of --run. Training estimates the gradient noise scale: up to about this
+    batch size, twice the batch needs nearly half the updates.
+
+    \b
+    Examples:
+      bertaccum advise
+      bertaccum advise runs/20260102-030405 --json
+    """
+    from bertaccum.reporting.batch_advice import advice
+    from bertaccum.reporting.run_record import read_record, undamaged
+
+    record = read_record(Path(run))
+    with undamaged(Path(run)):
+        found = advice(record)
+    give(as_json, found, lambda tables: tables.advised(found))

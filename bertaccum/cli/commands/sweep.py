@@ -1,0 +1,107 @@
+"""`bertaccum sweep`: a grid search over options."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bertaccum.cli.config_file import config_option, grid_option
+from bertaccum.cli.display import sentences
+from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
+from bertaccum.cli.shared import fail, give, stopping_with
+from bertaccum.config import OPTIMIZATION, TrainConfig
+
+if TYPE_CHECKING:
+    from bertaccum.cli.display.view import View
+
+
+@command()
+@config_option()
+@grid_option
+@options(TrainConfig)
+@click.option(
+    "--seeds",
+    cls=GroupedOption,
+    group=OPTIMIZATION,
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="INTEGER",
+    help="Number of runs for each combination of values, each with its own seed.",
+)
+@click.option(
+    "--halving",
+    cls=GroupedOption,
+    group=OPTIMIZATION,
+    is_flag=True,
+    help="Successive halving: train all combinations to a ninth of their updates, the best third of"
+    " them to a third, and the best third of these to the end.",
+)
+@json_option
+@shown
+@click.pass_context
+def sweep(
+    ctx: click.Context,
+    view: View,
+    as_json: bool,
+    grid: dict[str, list[Any]] | None,
+    seeds: int,
+    halving: bool,
+    **values: Any,
+) -> None:
+    """Train with all combinations of some options, and list the best ones.
+
+    The runs are in folders of --out. Repeat the command to resume a stopped sweep. Combinations
+    whose runs fail are listed and skipped.
+
+    \b
+    Examples:
+      bertaccum sweep --config configs/cola.yaml --out runs/cola --seeds 3 --halving
+      bertaccum sweep --grid grid.yaml --out runs/mine --max-updates 500
+
+    A grid file contains a list of values for each option, such as `learning_rate: [5e-5, 2e-5]`.
+    """
+    named = {name: value for name, value in values.items() if is_named(ctx, name)}
+    TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
+    from bertaccum import api
+    from bertaccum.training.events import Event, Started, Stopped
+
+    stopped: list[Stopped] = []
+
+    def show(event: Event) -> None:
+        if isinstance(event, Started):
+            view.note(f"{event.folder.parent.name}: {event.folder.name}")
+        if isinstance(event, Stopped):
+            stopped.append(event)
+        view.event(event)
+
+    with view, stopping_with(view) as stopping:
+        view.note("loading data and model")
+        found = api.sweep(
+            grid,
+            seeds=seeds,
+            halving=halving,
+            callback=show,
+            progress=view,
+            stopping=stopping,
+            **named,
+        )
+    if stopped:
+        message = sentences.stopped(stopped[0], again=True)
+        fail(message, 128 + stopped[0].signal, view)
+    give(as_json, found, lambda tables: tables.swept(found, _best(named, found)))
+
+
+def _best(named: dict[str, Any], found: dict[str, Any]) -> str:
+    """Return the command that trains with the best values; empty if all runs failed."""
+    if found["best"] is None:
+        return ""
+    values = {name: value for name, value in named.items() if name != "out"} | found["best"]
+    words = ["bertaccum", "train"]
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else []
+        words += [] if isinstance(value, bool) or value is None else [f"--{flag}", str(value)]
+    return shlex.join(words)

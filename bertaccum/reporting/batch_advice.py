@@ -1,0 +1,142 @@
+"""Advice on the target batch, from the gradient noise scale that a run has measured.
+
+With noise scale S, the number of updates to a given loss is proportional to 1 + S / batch, and the
+number of examples to 1 + batch / S.
+
+Sources: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", equations 2.11 and
+2.12; Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", for the
+learning rate of Adam.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from bertaccum.config import TrainConfig
+from bertaccum.errors import InputError
+from bertaccum.reporting.run_record import Record
+
+# The estimate uses the last part of a run, because the noise scale grows during training.
+_LATE = 1 / 3
+_LEAST_UPDATES = 20
+_BLOCKS = 10
+# Target batches in the table, as multiples of the run's.
+_MULTIPLES = (0.25, 0.5, 1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """The noise scale of a part of a run.
+
+    Args:
+      noise_scale: The noise scale, in examples; infinite if the signal cannot be told from zero.
+      standard_error: Its standard error, in examples.
+      lowest: A noise scale two standard errors of the signal below the estimate; a lower bound.
+      first_update, last_update: The updates that were used, counted from 1.
+    """
+
+    noise_scale: float
+    standard_error: float
+    lowest: float
+    first_update: int
+    last_update: int
+
+
+def noise_scale(updates: list[dict[str, Any]]) -> NoiseScale | None:
+    """Return the noise scale of the last third of a run; None if too few updates measured it.
+
+    The standard error comes from leaving out blocks of consecutive updates, one at a time
+    (jackknife), because the estimates of neighboring updates are correlated.
+
+    Args:
+      updates: Lines of `metrics.jsonl` for updates.
+    """
+    known = [line for line in updates if line.get("gradient_noise") is not None]
+    late = known[-max(round(len(known) * _LATE), _LEAST_UPDATES) :]
+    if len(late) < _LEAST_UPDATES:
+        return None
+    pairs = [(line["gradient_noise"], line["gradient_signal"]) for line in late]
+    blocks = [
+        pairs[i * len(pairs) // _BLOCKS : (i + 1) * len(pairs) // _BLOCKS] for i in range(_BLOCKS)
+    ]
+    sums = [tuple(map(math.fsum, zip(*block, strict=True))) for block in blocks]
+    noise, signal = (math.fsum(values) for values in zip(*sums, strict=True))
+    # Two standard errors of the sum of the signals.
+    margin = 2 * math.sqrt(_BLOCKS) * statistics.stdev(of_block for _, of_block in sums)
+    without = [(noise - n, signal - s) for n, s in sums]
+    return NoiseScale(
+        noise_scale=noise / signal if signal > margin else math.inf,
+        standard_error=_jackknife([n / s if s > 0 else math.inf for n, s in without]),
+        lowest=max(noise, 0.0) / (signal + margin) if signal + margin > 0 else math.inf,
+        first_update=late[0]["update"],
+        last_update=late[-1]["update"],
+    )
+
+
+def noise_facts(record: Record) -> dict[str, Any] | None:
+    """Return the fields of a run's `NoiseScale`, None for infinite ones; None if there is none."""
+    found = noise_scale(record.updates)
+    if found is None or not math.isfinite(found.lowest):
+        return None
+    values = dataclasses.asdict(found)
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def advice(record: Record) -> dict[str, Any]:
+    """Return what the noise scale of a run says about its target batch.
+
+    Returns:
+      `run`, `target_batch`, `learning_rate`; the fields of `NoiseScale`, with None for infinite
+      ones; and `batches`: for each `target_batch`, its `updates` and `examples` relative to the
+      run's, and a `learning_rate`. If the noise scale is unknown, they are computed from `lowest`,
+      and `is_bound` is True.
+
+    Raises:
+      InputError: The run has not measured its noise scale in enough updates.
+    """
+    found = noise_facts(record)
+    if found is None:
+        measured = sum(line.get("gradient_noise") is not None for line in record.updates)
+        raise InputError(
+            f"measured its noise scale in {measured:,} updates, which are too few",
+            f"train at least {_LEAST_UPDATES + 1} updates, without `noise_scale` none",
+            path=record.paths.path,
+        )
+    scale = found["noise_scale"] or found["lowest"]
+    return {
+        "run": str(record.paths.path),
+        "target_batch": record.config.target_batch,
+        "learning_rate": record.config.learning_rate,
+        **found,
+        "is_bound": found["noise_scale"] is None,
+        "batches": [
+            relative(record.config, scale, batch)
+            for batch in sorted({round(record.config.target_batch * m) for m in _MULTIPLES} - {0})
+        ],
+    }
+
+
+def relative(config: TrainConfig, scale: float, batch: int) -> dict[str, Any]:
+    """Return the predictions for another target batch, relative to that of `config`.
+
+    The learning rate follows the square root rule of Adam below the noise scale, and levels off
+    above it.
+    """
+    updates = (1 + scale / batch) / (1 + scale / config.target_batch)
+    return {
+        "target_batch": batch,
+        "updates": updates,
+        "examples": updates * batch / config.target_batch,
+        "learning_rate": config.learning_rate / math.sqrt(updates),
+    }
+
+
+def _jackknife(values: list[float]) -> float:
+    """Return the standard error of an estimate, given its values without each of the blocks."""
+    if not all(map(math.isfinite, values)):
+        return math.inf
+    return math.sqrt(statistics.pvariance(values) * (len(values) - 1))

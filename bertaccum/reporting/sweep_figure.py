@@ -1,0 +1,72 @@
+"""The heat map of a grid search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from bertaccum.atomic import write_bytes
+from bertaccum.metrics import LABELS, LOWER_IS_BETTER
+from bertaccum.reporting.figures import STYLE, as_bytes
+
+# The options on the axes if the grid contains them.
+_AXES = ("learning_rate", "target_batch")
+
+
+def write_heat_map(
+    folder: Path, grid: Mapping[str, Sequence[Any]], found: dict[str, Any]
+) -> list[str]:
+    """Draw the best mean score for each pair of values of two options, over all other options.
+
+    Args:
+      folder: Folder for `sweep.png` and `sweep.svg`.
+      grid: Values of the options.
+      found: Result of `Sweep.result`.
+
+    Returns:
+      The paths of the figures; empty if no cell has a score.
+    """
+    varied = sorted(grid, key=lambda name: (name not in _AXES, len(grid[name]) == 1))
+    down, across = (varied * 2)[:2]
+    values = np.full((len(grid[down]), len(grid[across])), np.nan)
+    pick = np.fmin if found["best_by"] in LOWER_IS_BETTER else np.fmax
+    for cell in found["cells"]:
+        if cell["mean"] is not None:
+            place = tuple(list(grid[name]).index(cell["options"][name]) for name in (down, across))
+            values[place] = pick(values[place], cell["mean"])
+    if np.isnan(values).all():
+        return []
+    written = []
+    with matplotlib.rc_context(STYLE):
+        figure = _drawn(values, (down, across), grid, LABELS[found["best_by"]])
+        for kind in ("png", "svg"):
+            path = folder / f"sweep.{kind}"
+            write_bytes(path, as_bytes(figure, kind))
+            written.append(str(path))
+    return written
+
+
+def _drawn(
+    values: np.ndarray, axes_of: tuple[str, str], grid: Mapping[str, Sequence[Any]], metric: str
+) -> Figure:
+    down, across = axes_of
+    figure = Figure(figsize=(2 + 1.2 * values.shape[1], 2 + 0.7 * values.shape[0]))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, aspect="auto", cmap="viridis")
+    axes.set_xticks(range(values.shape[1]), [str(value) for value in grid[across]])
+    axes.set_yticks(range(values.shape[0]), [str(value) for value in grid[down]])
+    axes.set_xlabel(across.replace("_", " "))
+    axes.set_ylabel(down.replace("_", " "))
+    middle = float(np.nanmin(values) + np.nanmax(values)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            color = "white" if value < middle else "black"
+            axes.text(column, row, f"{value:.4f}", ha="center", va="center", color=color)
+    figure.colorbar(image, label=f"dev {metric}, mean over seeds")
+    return figure

@@ -1,0 +1,283 @@
+"""A grid search over options, in full or by successive halving.
+
+Source: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter
+Optimization", for successive halving.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from bertaccum.atomic import write_text
+from bertaccum.config import TrainConfig
+from bertaccum.data.data_folder import tsvs_to_train_on
+from bertaccum.data.windows import updates_per_epoch
+from bertaccum.errors import ConfigError, RunError
+from bertaccum.files import json_text, read_mapping
+from bertaccum.metrics import LOWER_IS_BETTER
+from bertaccum.reporting.sweep_figure import write_heat_map
+from bertaccum.training.events import Event, Finished, Stopped
+from bertaccum.training.seed_sweep import train_seeds
+from data_prep.tsv import read_tsv
+
+# The grid of the BERT paper (Devlin et al. 2019, appendix A.3).
+PAPER: dict[str, list[Any]] = {
+    "target_batch": [16, 32],
+    "learning_rate": [5e-5, 3e-5, 2e-5],
+    "epochs": [2.0, 3.0, 4.0],
+}
+# Fractions of a run's updates after which successive halving keeps the best third of the cells.
+_ROUNDS = (1 / 9, 1 / 3, 1.0)
+_KEPT = 1 / 3
+RECORD = "sweep.json"
+Grid: TypeAlias = Mapping[str, Sequence[Any]]
+Start: TypeAlias = Callable[[TrainConfig, dict[str, Any]], Iterator[Event]]
+Resume: TypeAlias = Callable[[Path, dict[str, Any]], Iterator[Event]]
+
+
+@dataclass
+class Cell:
+    """A combination of the grid's values.
+
+    Args:
+      options: The values.
+      rounds: For each round that has ended, a dict for each seed: `score` (the best dev metric;
+        None if unknown), `updates` and `seconds` of the run so far. Keyed by the fraction of the
+        updates at which the round ends.
+      failed: Why a run failed; None if none did.
+    """
+
+    options: dict[str, Any]
+    rounds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    failed: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the folder of its runs."""
+        return ",".join(f"{name}={value}" for name, value in self.options.items())
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of its updates that have been made."""
+        return max(map(float, self.rounds), default=0.0)
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """The values of the last round."""
+        return self.rounds[max(self.rounds, key=float)] if self.rounds else []
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores of the last round; empty if one is unknown or a run failed."""
+        scores = [run["score"] for run in self.runs]
+        return [] if self.failed or None in scores else scores
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields and the last round's statistics as a dict."""
+        scores = self.scores
+        return dataclasses.asdict(self) | {
+            "fraction": self.fraction,
+            "runs": len(self.runs),
+            "mean": statistics.fmean(scores) if scores else None,
+            "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+            "updates": sum(run["updates"] for run in self.runs),
+            "seconds": sum(run["seconds"] for run in self.runs),
+        }
+
+
+def cells_of(config: TrainConfig, grid: Grid) -> list[Cell]:
+    """Return all combinations of the grid's values.
+
+    Raises:
+      ConfigError: A value is invalid, or an option cannot be in a grid.
+    """
+    if fixed := {"out", "data", "seed", "max_updates"} & grid.keys():
+        raise ConfigError(
+            f"`{min(fixed)}` cannot be in a grid", "set it as an option of the whole sweep"
+        )
+    if not grid or not all(grid.values()):
+        raise ConfigError("the grid has no values", "give each option a list of values")
+    combinations = itertools.product(*grid.values())
+    cells = [Cell(dict(zip(grid, values, strict=True))) for values in combinations]
+    for cell in cells:
+        dataclasses.replace(config, **cell.options)  # This checks the values.
+    return cells
+
+
+class Sweep:
+    """A grid search, whose runs are in the folder `config.out`.
+
+    Repeating a sweep resumes it: it skips what `sweep.json` says is done, and cells that failed.
+
+    Args:
+      config: Options of all runs.
+      grid: Values of the options to combine.
+      seeds: Number of runs for each cell.
+      halving: Whether to train all cells a little, and only the best ones to the end.
+      train_rows: Number of rows in train.tsv.
+      named: Options that the user set.
+
+    Raises:
+      ConfigError: The grid is invalid, or the folder contains another sweep.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        grid: Grid,
+        seeds: int,
+        halving: bool,
+        train_rows: int,
+        named: dict[str, Any],
+    ) -> None:
+        assert config.out is not None
+        self.cells, self.best_by = cells_of(config, grid), ""
+        self._config, self._seeds, self._rows, self._named = config, seeds, train_rows, named
+        self._rounds = _ROUNDS if halving else (1.0,)
+        self._folder = Path(config.out)
+        asked = {name: value for name, value in named.items() if name != "out"}
+        self._asked = {"grid": dict(grid), "seeds": seeds, "halving": halving, "options": asked}
+        if (saved := read_mapping(self._folder / RECORD)) is not None:
+            self._continue(saved)
+
+    def _continue(self, saved: dict[str, Any]) -> None:
+        if saved["asked"] != json.loads(json_text(self._asked)):
+            raise ConfigError(
+                f"`out` {self._folder} contains a sweep with another grid or other options",
+                "choose another folder, or repeat that sweep to continue it",
+            )
+        self.best_by = saved["best_by"]
+        done = {json_text(one["options"]): one for one in saved["cells"]}
+        for cell in self.cells:
+            if (one := done.get(json_text(cell.options))) is not None:
+                cell.rounds, cell.failed = one["rounds"], one["failed"]
+
+    def events(self, start: Start, resume: Resume) -> Iterator[Event]:
+        """Train, and yield the events of all runs.
+
+        Args:
+          start, resume: Arguments of `train_seeds`.
+        """
+        left = self.cells
+        for fraction in self._rounds:
+            for cell in left:
+                if cell.failed is None and _key(fraction) not in cell.rounds:
+                    for event in self._train(cell, fraction, start, resume):
+                        yield event
+                        if isinstance(event, Stopped):
+                            return
+            left = self._ranked(left, fraction)[: max(math.ceil(len(left) * _KEPT), 1)]
+
+    def _train(self, cell: Cell, fraction: float, start: Start, resume: Resume) -> Iterator[Event]:
+        halving = len(self._rounds) > 1
+        most = self._updates(cell, fraction) if halving else self._config.max_updates
+        options = cell.options | ({} if most is None else {"max_updates": most})
+        out = str(self._folder / cell.name)
+        own = dataclasses.replace(self._config, out=out, **options)
+        runs: list[dict[str, Any]] = []
+        try:
+            for event in train_seeds(own, self._seeds, self._named | options, start, resume):
+                yield event
+                if isinstance(event, Stopped):
+                    return
+                if isinstance(event, Finished):
+                    self.best_by = event.summary["best_by"]
+                    runs.append(_run(event.summary))
+            cell.rounds[_key(fraction)] = runs
+        except RunError as error:
+            cell.failed = " ".join(str(error).split())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_text(self._folder / RECORD, json_text(self.result() | {"asked": self._asked}))
+
+    def _updates(self, cell: Cell, fraction: float) -> int:
+        """Return the number of updates of a run of a cell at the end of a round."""
+        own = dataclasses.replace(self._config, **cell.options)
+        # Round before `ceil`, as `RunPlan.scheduled_updates` does.
+        whole = math.ceil(round(own.epochs * updates_per_epoch(self._rows, own.target_batch), 6))
+        return max(math.ceil(min(whole, own.max_updates or whole) * fraction), 1)
+
+    def _ranked(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:
+        """Return the cells whose scores in a round are known, the best first."""
+        key, sign = _key(fraction), 1 if self.best_by in LOWER_IS_BETTER else -1
+        known = [cell for cell in cells if cell.scores and key in cell.rounds]
+        means = {id(c): statistics.fmean(run["score"] for run in c.rounds[key]) for c in known}
+        return sorted(known, key=lambda cell: sign * means[id(cell)])
+
+    def result(self) -> dict[str, Any]:
+        """Return the results so far.
+
+        Returns:
+          `best_by`; `cells`, as `Cell.record` returns them: those trained longest first, then the
+          best first, then those that failed; `best`, the options of the first cell, or None;
+          `updates` of all runs, and `grid_updates`, those of the whole grid; `seconds` of all runs.
+        """
+        fractions = sorted({cell.fraction for cell in self.cells} - {0.0}, reverse=True)
+        ranked = [
+            cell
+            for fraction in fractions
+            for cell in self._ranked([c for c in self.cells if c.fraction == fraction], fraction)
+        ]
+        records = [c.record() for c in (*ranked, *(c for c in self.cells if c not in ranked))]
+        return {
+            "best_by": self.best_by,
+            "cells": records,
+            "best": ranked[0].options if ranked else None,
+            "updates": sum(record["updates"] for record in records),
+            "grid_updates": self._seeds * sum(self._updates(cell, 1.0) for cell in self.cells),
+            "seconds": sum(record["seconds"] for record in records),
+        }
+
+
+def search(
+    config: TrainConfig,
+    grid: Grid | None,
+    seeds: int,
+    halving: bool,
+    named: dict[str, Any],
+    start: Start,
+    resume: Resume,
+    callback: Callable[[Event], None] | None,
+) -> dict[str, Any]:
+    """Run a sweep, and draw its heat map.
+
+    Args:
+      config, grid, seeds, halving, named: Arguments of `Sweep`; without a grid, `PAPER`.
+      start, resume: Arguments of `train_seeds`.
+      callback: Called with each event.
+
+    Returns:
+      What `Sweep.result` returns, and `figures`, the paths of the figures.
+
+    Raises:
+      ConfigError, InputError: An option or file cannot be used.
+    """
+    chosen: Grid = PAPER if grid is None else grid
+    tsv, _ = tsvs_to_train_on(Path(config.data))
+    sweep = Sweep(config, chosen, seeds, halving, len(read_tsv(tsv)), named)
+    for event in sweep.events(start, resume):
+        if callback is not None:
+            callback(event)
+    found = sweep.result()
+    return found | {"figures": write_heat_map(Path(str(config.out)), chosen, found)}
+
+
+def _key(fraction: float) -> str:
+    return f"{fraction:.4f}"
+
+
+def _run(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's values in `Cell.rounds`."""
+    score = summary["best_metric"]["value"]
+    return {
+        "score": score if score is not None and math.isfinite(score) else None,
+        "updates": summary["updates"],
+        "seconds": summary["total_seconds"],
+    }

@@ -1,0 +1,82 @@
+"""`bertaccum advise`: the noise scale of a run, its error, and what it says about batch sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writing import write_lines, write_run
+
+from bertaccum.config import TrainConfig
+from bertaccum.reporting.batch_advice import noise_scale, relative
+from bertaccum.reporting.run_record import whole_lines
+
+
+def write_noisy_run(updates: int = 300, signal: float = 1.0, batch: int = 32) -> Path:
+    """Write a run whose noise is 100 in its last third and 10 before, and whose signal is noisy."""
+    folder, rng = write_run(Path("run"), [0.5] * updates, batch=batch), np.random.default_rng(0)
+    lines = whole_lines(folder / "metrics.jsonl")
+    for line in lines[1:]:
+        late = line["update"] > updates * 2 / 3
+        line["gradient_noise"] = (100 if late else 10) * rng.normal(1, 0.1)
+        line["gradient_signal"] = signal + rng.normal(0, 0.3)
+    write_lines(folder / "metrics.jsonl", lines)
+    return folder
+
+
+def test_advice_uses_the_last_third_of_the_run(run) -> None:
+    write_noisy_run()
+    found = json.loads(run("advise", "run", "--json").out)
+    assert found["noise_scale"] == pytest.approx(100, rel=0.1)
+    assert (found["first_update"], found["last_update"]) == (201, 300)
+    # The standard error of the mean of 100 signals is 3%.
+    assert 1 < found["standard_error"] < 6
+    assert not found["is_bound"] and found["lowest"] < found["noise_scale"]
+    shown = run("advise", "run")
+    assert (shown.code, shown.err) == (0, "")
+    assert "32 takes 3" in shown.out and "64 would take about 0.6" in shown.out
+    assert "(updates 201 to 300)" in run("show", "run").out
+
+
+def test_predictions_follow_the_theory() -> None:
+    config = TrainConfig(target_batch=32, learning_rate=4e-5)
+    same, double = (relative(config, 210, batch) for batch in (32, 64))
+    assert same == {"target_batch": 32, "updates": 1, "examples": 1, "learning_rate": 4e-5}
+    assert double["updates"] == pytest.approx((1 + 210 / 64) / (1 + 210 / 32))
+    assert double["examples"] == pytest.approx(2 * double["updates"])
+    # Far below the noise scale, the rate grows with the square root of the batch; above, it stops.
+    below, above = (relative(config, scale, 128)["learning_rate"] for scale in (1e9, 1e-9))
+    assert (below, above) == (pytest.approx(8e-5), pytest.approx(4e-5))
+
+
+def test_a_signal_that_may_be_zero_gives_a_lower_bound(run) -> None:
+    write_noisy_run(signal=0.02)
+    found = json.loads(run("advise", "run", "--json").out)
+    assert found["is_bound"] and found["noise_scale"] is None and found["lowest"] > 500
+    assert "noise scale above" in run("advise", "run").out
+
+
+@pytest.mark.parametrize("updates", [1, 20])
+def test_short_runs_are_an_error(run, updates: int) -> None:
+    write_noisy_run(updates)
+    outcome = run("advise", "run")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "too few" in outcome.err and "--noise-scale none" in outcome.err
+    assert "noise scale" not in run("show", "run").out
+
+
+def test_standard_error_covers_the_truth() -> None:
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(200):
+        # Neighboring signals share their noise, as products with the same earlier gradients do.
+        shared = np.convolve(rng.normal(size=129), np.ones(10) / 10**0.5, "valid")
+        pairs = zip(rng.normal(50, 5, size=120), 1 + 0.3 * shared, strict=True)
+        lines = [
+            {"update": n, "gradient_noise": t, "gradient_signal": s}
+            for n, (t, s) in enumerate(pairs, 1)
+        ]
+        found = noise_scale(lines * 3)
+        hits += abs(found.noise_scale - 50) < 2 * found.standard_error
+    assert hits > 150

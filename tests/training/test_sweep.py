@@ -1,0 +1,161 @@
+"""`bertaccum sweep`: all combinations, successive halving, failures, and continuing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import write_small_task
+
+from bertaccum.cli.program import main
+from bertaccum.config import TrainConfig
+from bertaccum.errors import ConfigError, RunError
+from bertaccum.training.events import Event, Finished, Stopped
+from bertaccum.training.sweep import PAPER, Sweep, cells_of
+
+# With 320 rows and three epochs, batches of 16 take 60 updates, and batches of 32 take 30.
+GRID = {"target_batch": [16, 32], "learning_rate": [1e-5, 2e-5, 3e-5, 4e-5, 5e-5]}
+
+
+class Trainer:
+    """A stand-in for training, which records the runs and knows their scores."""
+
+    def __init__(self, fails: float = 0.0, stops: float = 0.0) -> None:
+        self.runs: list[tuple[str, int, int | None]] = []
+        self.fails, self.stops = fails, stops
+
+    def __call__(self, config: TrainConfig, asked: dict[str, Any]) -> Iterator[Event]:
+        assert config.out is not None
+        self.runs.append((Path(config.out).parent.name, config.seed, config.max_updates))
+        if config.learning_rate == self.fails:
+            raise RunError("the loss is not finite", "lower `learning_rate`")
+        if config.learning_rate == self.stops:
+            yield Stopped(1, 15, Path(config.out))
+            return
+        score = config.learning_rate * 1e4 + config.target_batch / 1000 + config.seed / 1e4
+        yield Finished(
+            {
+                "best_by": "accuracy",
+                "best_metric": {"name": "accuracy", "value": score, "update": 1},
+                "updates": config.max_updates or (60 if config.target_batch == 16 else 30),
+                "total_seconds": 2.0,
+            }
+        )
+
+
+def run(
+    folder: Path, trainer: Trainer, halving: bool = False, seeds: int = 1, **options: Any
+) -> Sweep:
+    config = TrainConfig(out=str(folder), **options)
+    sweep = Sweep(config, GRID, seeds, halving, 320, options | {"out": str(folder)})
+    list(sweep.events(trainer, lambda path, asked: pytest.fail("nothing to resume")))
+    return sweep
+
+
+def test_grid_trains_all_combinations(tmp_path: Path) -> None:
+    trainer = Trainer()
+    found = run(tmp_path, trainer, seeds=2).result()
+    assert len(trainer.runs) == 20 and {most for *_, most in trainer.runs} == {None}
+    assert found["best"] == {"target_batch": 32, "learning_rate": 5e-5}
+    assert found["updates"] == found["grid_updates"] == 2 * 5 * (60 + 30)
+    first = found["cells"][0]
+    assert (first["mean"], first["runs"]) == (pytest.approx(0.53205), 2)
+    assert first["std"] == pytest.approx(1e-4 / 2**0.5)
+    assert found["seconds"] == 40
+
+
+def test_halving_trains_only_the_best_to_the_end(tmp_path: Path) -> None:
+    trainer = Trainer()
+    found = run(tmp_path, trainer, halving=True).result()
+    assert found["best"] == {"target_batch": 32, "learning_rate": 5e-5}
+    # Ten cells to a ninth, four to a third, two to the end.
+    by_most = [most for *_, most in trainer.runs]
+    assert by_most == [7] * 5 + [4] * 5 + [10, 20, 10, 20] + [30, 60]
+    fractions = [1.0] * 2 + [1 / 3] * 2 + [1 / 9] * 6
+    assert [c["fraction"] for c in found["cells"]] == pytest.approx(fractions, abs=1e-4)
+    assert found["grid_updates"] == 450
+
+
+@pytest.mark.parametrize("halving", [False, True])
+def test_failed_cells_are_recorded_and_skipped(tmp_path: Path, halving: bool) -> None:
+    found = run(tmp_path, Trainer(fails=5e-5), halving).result()
+    assert found["best"] == {"target_batch": 32, "learning_rate": 4e-5}
+    failed = [cell for cell in found["cells"] if cell["failed"]]
+    assert found["cells"][-2:] == failed
+    assert failed[0]["failed"] == "the loss is not finite; lower `learning_rate`"
+    assert failed[0]["mean"] is None
+    again = Trainer()
+    assert run(tmp_path, again, halving).result() == found and again.runs == []
+
+
+@pytest.mark.parametrize("halving", [False, True])
+def test_stopped_sweep_continues_where_it_stopped(tmp_path: Path, halving: bool) -> None:
+    whole, stopped, rest = Trainer(), Trainer(stops=3e-5), Trainer()
+    expected = run(tmp_path / "whole", whole, halving).result()
+    run(tmp_path / "cut", stopped, halving)
+    assert len(stopped.runs) == 3
+    assert run(tmp_path / "cut", rest, halving).result() == expected
+    assert stopped.runs[:2] + rest.runs == whole.runs
+
+
+def test_other_options_need_another_folder(tmp_path: Path) -> None:
+    run(tmp_path, Trainer())
+    for options in ({"halving": True}, {"seeds": 2}, {"epochs": 2.0}):
+        with pytest.raises(ConfigError, match="another grid or other options"):
+            run(tmp_path, Trainer(), **options)
+
+
+def test_invalid_grids_are_refused() -> None:
+    config = TrainConfig(out="runs/x")
+    assert len(cells_of(config, PAPER)) == 18
+    for grid in ({"seed": [1, 2]}, {}, {"epochs": []}, {"learning_rate": [1e-5, -1.0]}):
+        with pytest.raises(ConfigError):
+            cells_of(config, grid)
+
+
+def sweep(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["sweep", *map(str, arguments)])
+    return end.value.code or 0, *capsys.readouterr()
+
+
+def test_grid_files_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = tmp_path / "grid.yaml"
+    for text, problem in {
+        "learning_rat: [1e-5]": "did you mean learning_rate?",
+        "learning_rate: 1e-5": "needs a list of values",
+        "epochs: [2, many]": "epochs",
+        "learning_rate: [1e-5": "is not plain YAML",
+    }.items():
+        grid.write_text(text)
+        code, out, err = sweep(capsys, "--grid", grid, "--out", tmp_path / "runs")
+        assert (code, out) == (2, "") and problem in err and err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_command_trains_draws_and_names_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = write_small_task(Path("reviews"), train=40, dev=10)
+    Path("grid.yaml").write_text("learning_rate: [1e-3, 1e-9]\nepochs: [1, 2]\n")
+    options = ["--data", "reviews", "--bert-config", model, "--init-checkpoint", "none"]
+    options += ["--max-seq-length", 12, "--micro-batch", 8, "--target-batch", 8]
+    options += ["--grid", "grid.yaml", "--out", "runs/mine", "--best-by", "loss"]
+    code, out, _ = sweep(capsys, *options, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["best"]["learning_rate"] == 1e-3
+    assert (found["updates"], found["grid_updates"]) == (30, 30)
+    assert sorted(p.name for p in Path("runs/mine").glob("*,*")) == [
+        *("learning_rate=0.001,epochs=1.0", "learning_rate=0.001,epochs=2.0"),
+        *("learning_rate=1e-09,epochs=1.0", "learning_rate=1e-09,epochs=2.0"),
+    ]
+    assert [Path(path).name for path in found["figures"]] == ["sweep.png", "sweep.svg"]
+    assert all(Path(path).stat().st_size > 1000 for path in found["figures"])
+    code, out, _ = sweep(capsys, *options)  # Everything is done, so this only prints.
+    command = next(line for line in out.splitlines() if line.startswith("best: "))
+    assert "--learning-rate 0.001" in command and "--out" not in command
+    assert "30 updates" in out
