@@ -33,6 +33,7 @@ from bertaccum.data.tokenizing import open_store
 from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.progress import silent
+from bertaccum.reporting.batch_advice import noise_scale
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
 from bertaccum.training.recipe import make_optimizer
@@ -68,13 +69,19 @@ def brute(shared: Path, out: Path) -> tuple[Results, str]:
         for size, kind in CUTS:
             cut = make_cut(kind, store.largest)
             fields = estimated(model, still, store, size, cut, UPDATES)
-            found = [sum(f[f"gradient_{n}"] for f in fields) for n in ("noise", "signal")]
-            result[f"{size}, {kind}"] = found[0] / found[1]
-            say(f"{size}, {kind}: {found[0] / found[1]}")
+            lines = [{"update": number} | one for number, one in enumerate(fields)]
+            found = noise_scale(lines, part=1.0)
+            assert found is not None
+            result[f"{size}, {kind}"] = [found.noise_scale, found.standard_error]
+            say(f"{size}, {kind}: {found}")
         results.append(result)
     names = [f"{size}, {kind}" for size, kind in CUTS]
     rows = [
-        [r["updates"], f"{r['noise'] / r['signal']:.1f}", *(f"{r[n]:.1f}" for n in names)]
+        [
+            r["updates"],
+            f"{r['noise'] / r['signal']:.2f}",
+            *("{:.2f} ± {:.2f}".format(*r[n]) for n in names),
+        ]
         for r in results
     ]
     return results, table(["updates", "single examples", *names], rows)

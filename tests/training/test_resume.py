@@ -187,6 +187,22 @@ def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> 
     assert result(short.out) == result(whole.out)
 
 
+def test_resume_without_the_gradients_of_earlier_windows(
+    config: Make, whole: dict[str, Any]
+) -> None:
+    """Checkpoints of earlier versions lack them; the updates do not depend on them."""
+    cut = config("cut", noise_scale="none")
+    run_until(train(cut, silent), 3)
+    text = (Path(str(cut.out)) / "config.yaml").read_text()
+    (Path(str(cut.out)) / "config.yaml").write_text(text.replace("noise_scale: none\n", ""))
+    list(resume(Path(str(cut.out)), {}, silent))
+    found = result(cut.out)
+    assert found["best"] == whole["best"]
+    known = [line["gradient_noise"] is not None for line in found["metrics.jsonl"]]
+    # The kill came before the checkpoint of the third update, which therefore runs again.
+    assert known == [False] * 3 + [True] * 3
+
+
 @pytest.mark.slow
 def test_resume_accepts_options_that_do_not_affect_updates(
     config: Make, whole: dict[str, Any]
