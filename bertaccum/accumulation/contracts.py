@@ -19,8 +19,8 @@ MeanGradients: TypeAlias = list[tuple[tf.Tensor, tf.Variable]]
 GradientTransform: TypeAlias = Callable[[MeanGradients], MeanGradients]
 # A function of the gradients summed over all replicas, keyed by the position of their variable; of
 # the factor that turns the sums into mean gradients, a float64 scalar; and of whether all replicas
-# agree to the update, a bool scalar.
-Observer: TypeAlias = Callable[[Mapping[int, Any], tf.Tensor, tf.Tensor], None]
+# agree to the update, a bool scalar. It returns a tensor that the update waits for.
+Observer: TypeAlias = Callable[[Mapping[int, Any], tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @runtime_checkable

@@ -63,11 +63,14 @@ class GradientProducts(tf.Module):
         """The variables that later values depend on."""
         return [self._earlier, self._weight]
 
-    def __call__(self, sums: Mapping[int, Any], factor: tf.Tensor, agreed: tf.Tensor) -> None:
+    def __call__(self, sums: Mapping[int, Any], factor: tf.Tensor, agreed: tf.Tensor) -> tf.Tensor:
         """Compute the values of a window on this replica; all replicas have the same gradients.
 
         Args:
           sums, factor, agreed: Arguments of an `Observer`.
+
+        Returns:
+          A tensor that is available once the gradients have been read.
         """
         own = [[tf.zeros([_BUCKETS])] for _ in range(self.square.shape[0])]
         done = [factor]
@@ -84,6 +87,7 @@ class GradientProducts(tf.Module):
         counts = agreed & tf.reduce_all(tf.math.is_finite(square))
         self._earlier.assign(tf.where(counts, _DECAY * earlier + sketch, earlier))
         self._weight.assign(tf.where(counts, _DECAY * weight + 1, weight))
+        return square
 
 
 def weight_of_last(last: int, windows: int) -> float:

@@ -332,7 +332,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         sums, factor = window_update.quotient(groups, self.reduction)
         factor *= tf.cast(loss_scaling.unscaling(self.inner), factor.dtype)
         if self.observer is not None:
-            self.observer(dict(zip(used, sums, strict=True)), factor, agreed)
+            seen = self.observer(dict(zip(used, sums, strict=True)), factor, agreed)
+            with tf.control_dependencies([seen]):
+                factor = tf.identity(factor)
         pairs = [(s, self._trained.variables[i]) for s, i in zip(sums, used, strict=True)]
         scales = isinstance(self._innermost, TakesScaledSum)
         transform = self.gradient_transform

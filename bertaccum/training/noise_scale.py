@@ -111,8 +111,8 @@ class NoiseMeter:
         """
         if "gradient_square" not in results or not results["applied"] or not update:
             return {}
-        earlier = min(update % self._windows, update)
-        sample = Sample(weights, self._examples, weight_of_last(earlier, update))
+        same_epoch = weight_of_last(update % self._windows, update)
+        sample = Sample(weights, self._examples, same_epoch)
         values = zip(results["gradient_square"], results["gradient_product"], strict=True)
         groups = {}
         for name, of_group in zip(self.names, values, strict=True):
