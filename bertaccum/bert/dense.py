@@ -56,7 +56,7 @@ class Projection(tf_keras.layers.Layer):
       output_shape: Sizes of the output axes.
       input_axes: Number of trailing axes of the input to sum over.
       kernel_initializer: Initializer of the kernel; the bias starts at zero.
-      dense: Function with the signature of `dense`, which computes the outputs in training.
+      dense: Function with the signature of `dense`, which computes the outputs.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
@@ -101,7 +101,8 @@ class Projection(tf_keras.layers.Layer):
         # Keras casts the variables to the compute dtype when they are read.
         kernel = tf.reshape(self.kernel, [-1, width])
         rows = tf.reshape(inputs, [-1, kernel.shape[0]])
-        compute = self._dense if training else dense_for_inference
+        fused = self._dense is dense and not training
+        compute = dense_for_inference if fused else self._dense
         outputs = activation(compute(rows, kernel, tf.reshape(self.bias, [width])))
         outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:batch_axes], self._outer], 0))
         outputs.set_shape([*inputs.shape[:batch_axes], *self._outer])

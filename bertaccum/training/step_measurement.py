@@ -85,8 +85,9 @@ class MeasuredModel:
         self.devices = job["devices"]
         device_memory.limit_memory(job["limit_bytes"])
         self.task = make_task(Labels(**job["labels"]))
-        self.largest, self.windows = self._shapes(job, progress)
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), None, None)
+        most = source.encoder.max_position_embeddings
+        self.largest, self.windows = self._shapes(job, most, progress)
         self.model = build_model(self.config, source, job["outputs"])
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
         self.optimizer.build(self.model.trainable_variables)
@@ -95,7 +96,7 @@ class MeasuredModel:
         self.vocabulary_size = source.encoder.vocab_size
 
     def _shapes(
-        self, job: dict[str, Any], progress: Callable[..., None]
+        self, job: dict[str, Any], most: int, progress: Callable[..., None]
     ) -> tuple[Shape, list[list[Shape]]]:
         """Return the largest example's shape, and the shapes of all examples in some windows."""
         config, target = self.config, self.config.target_batch
@@ -104,7 +105,6 @@ class MeasuredModel:
             return largest, [[largest] * target]
         tokenization = tokenization_of(Vocabulary(**job["vocabulary"]), config)
         multiple = length_multiple(resolved_precision(config.precision))
-        most = job["encoder"]["max_position_embeddings"]
         stores = [
             open_store(Path(tsv), self.task, tokenization, progress).padded_to(multiple, most)
             for tsv in job["tsvs"]

@@ -57,4 +57,4 @@ def test_static_output_shape_follows_the_inputs() -> None:
 
 def test_product_can_be_replaced() -> None:
     layer = Projection((3,), dense=lambda rows, kernel, bias: tf.zeros([8, 3]))
-    assert not np.any(layer(tf.ones([2, 4, 5]), training=True))
+    assert not np.any(layer(tf.ones([2, 4, 5])))

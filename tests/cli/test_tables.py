@@ -194,6 +194,10 @@ def details() -> dict[str, Any]:
         "plan": {"why": "why"}, "last_update": None, "summary": None, "out_of_memory": [],
         "config": {"epochs": 3.0}, "resolved": {"micro_batch": 8}, "best": evaluations[1],
         "training_loss": {"mean": 0.4321, "examples": 1_234, "last_update": 0.4567},
+        "noise_scale": {
+            "noise_scale": None, "standard_error": None, "lowest": 1234.5,
+            "first_update": 1_001, "last_update": 1_500,
+        },
         "evaluated": {"test": evaluations[1]},
     }  # fmt: skip
     return outline(1) | {"run": "r", "model": "m", "evaluations": evaluations} | more
@@ -204,6 +208,29 @@ SPREAD = {
     "best_by": "accuracy",
     "best_dev_accuracy": {"mean": 0.81234, "std": 0.01, "min": 0.8, "max": 0.83},
 }
+ADVICE = {
+    "target_batch": 32, "noise_scale": 210.0, "standard_error": 40.0, "lowest": 150.0,
+    "first_update": 1_001, "last_update": 1_500, "is_bound": False,
+    "batches": [
+        {"target_batch": batch, "updates": 32 / batch, "examples": 1.25, "learning_rate": 3e-5}
+        for batch in (8, 32, 64, 2_048)
+    ],
+}  # fmt: skip
+
+
+def swept() -> dict[str, Any]:
+    cells = [
+        {
+            "options": {"target_batch": batch, "learning_rate": 3e-5, "epochs": 4.0},
+            "runs": 3, "fraction": 1 / 3, "mean": None if batch > 16 else 0.8123, "std": 0.0123,
+            "failed": "the loss is not finite; lower `learning_rate`" if batch > 16 else None,
+        }
+        for batch in (8, 16, 32)
+    ]  # fmt: skip
+    numbers = {"updates": 123_456, "grid_updates": 1_234_567, "seconds": 98_765.0}
+    return {"best_by": "accuracy", "cells": cells, "figures": []} | numbers
+
+
 ALL: dict[str, tuple[Any, ...]] = {
     "eval of 2 classes": (tables.evaluation, evaluation(2)),
     "eval of 20 classes": (tables.evaluation, evaluation(20)),
@@ -219,6 +246,8 @@ ALL: dict[str, tuple[Any, ...]] = {
     "plan": (tables.planned, planned(), "plan.json"),
     "show": (tables.run, details()),
     "seeds": (tables.spread, SPREAD),
+    "sweep": (tables.swept, swept(), ""),
+    "advise": (tables.advised, ADVICE),
 }
 
 

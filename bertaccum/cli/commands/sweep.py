@@ -51,7 +51,7 @@ def sweep(
     halving: bool,
     **values: Any,
 ) -> None:
-    """Train with all combinations of some options, and list the best ones.
+    """Train with all combinations of some options, and rank them.
 
     The runs are in folders of --out. Repeat the command to resume a stopped sweep. Combinations
     whose runs fail are listed and skipped.
