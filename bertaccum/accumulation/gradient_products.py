@@ -28,8 +28,6 @@ from bertaccum.accumulation.replicas import alike, here, replicated
 # Number of buckets. An inner product has an error of about sqrt(2 / _BUCKETS), 1.6%, of the product
 # of the norms, in another direction for each pair of gradients.
 _BUCKETS = 8192
-# Number of buckets between the first buckets of consecutive variables.
-_STRIDE = 1009
 # Weight of a window in the mean of earlier windows, relative to the window after it.
 _DECAY = 0.9
 
@@ -72,14 +70,22 @@ class GradientProducts(tf.Module):
         Returns:
           A tensor that is available once the gradients have been read.
         """
-        own = [[tf.zeros([_BUCKETS])] for _ in range(self.square.shape[0])]
+        groups = range(self.square.shape[0])
+        sketches: list[list[tf.Tensor]] = [[] for _ in groups]
+        rests = [[tf.zeros([1])] for _ in groups]
         done = [factor]
         for number, total in sums.items():
             # Reading a variable may copy it, so read one at a time.
             with tf.control_dependencies(done):
-                done = [_sketch(total, number)]
-            own[self._groups[number]] += done
-        sketch = tf.stack([tf.add_n(part) for part in own]) * tf.cast(factor, tf.float32)
+                done = (
+                    _of_host(total, number) if isinstance(total, HostArray) else _of(total, number)
+                )
+            *whole, rest = done
+            sketches[self._groups[number]] += whole
+            rests[self._groups[number]].append(rest)
+        for group in groups:
+            sketches[group].append(_of_rests(rests[group], group))
+        sketch = tf.stack([tf.add_n(own) for own in sketches]) * tf.cast(factor, tf.float32)
         earlier, weight = (here(kept).read_value() for kept in self.kept)
         square = tf.reduce_sum(tf.square(sketch), axis=1)
         self.square.assign(square)
@@ -100,33 +106,51 @@ def weight_of_last(last: int, windows: int) -> float:
     return (1 - _DECAY**last) / (1 - _DECAY**windows)
 
 
-def _sketch(total: Any, number: int) -> tf.Tensor:
-    """Return the sketch of a variable's gradient, [buckets] float32.
+def _of(total: tf.Tensor, number: int) -> list[tf.Tensor]:
+    """Return the sketch [buckets] float32 of a gradient, if it is large enough, and the rest.
 
-    A bucket contains every `_BUCKETS`-th number. Each variable has its own signs, and starts with
-    another bucket, so that small variables do not share buckets.
+    The gradient's numbers are the rows of a matrix with a column for each bucket. The rest is what
+    does not fill a row. It is sketched together with the rests of other gradients, because most
+    variables have fewer numbers than there are buckets.
     """
-    size = math.prod(total.shape)
-    whole = size // _BUCKETS
-    raw = np.random.Philox(key=[0, number]).random_raw(whole + 1)
-    signs = np.where(raw % 2, 1, -1).astype(np.float32)
-    first = number * _STRIDE % _BUCKETS
-    if isinstance(total, HostArray):
-        sketch = on_host(lambda: _of_array(total.values, signs), [], tf.float32)
-        sketch.set_shape([_BUCKETS])
-        return tf.roll(sketch, first, axis=0)
+    rows = math.prod(total.shape) // _BUCKETS
     flat = tf.reshape(tf.cast(total, compute_dtype(total)), [-1])
-    rest = tf.cast(flat[whole * _BUCKETS :], tf.float32) * signs[-1]
-    rest = tf.pad(rest, [[0, (whole + 1) * _BUCKETS - size]])
-    if whole:
-        rows = tf.reshape(flat[: whole * _BUCKETS], [whole, _BUCKETS])
-        rest += tf.cast(tf.matmul(tf.cast(signs[tf.newaxis, :-1], rows.dtype), rows)[0], tf.float32)
-    return tf.roll(rest, first, axis=0)
+    rest = tf.cast(flat[rows * _BUCKETS :], tf.float32)
+    if not rows:
+        return [rest]
+    matrix = tf.reshape(flat[: rows * _BUCKETS], [rows, _BUCKETS])
+    return [tf.cast(_signed_sum(matrix, _signs(rows, 0, number)), tf.float32), rest]
 
 
-def _of_array(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    flat, whole = values.reshape(-1), len(signs) - 1
-    sketch = signs[:-1] @ flat[: whole * _BUCKETS].reshape(whole, _BUCKETS)
-    rest = flat[whole * _BUCKETS :]
-    sketch[: len(rest)] += signs[-1] * rest
-    return sketch.astype(np.float32)
+def _of_host(array: HostArray, number: int) -> list[tf.Tensor]:
+    """Return what `_of` returns."""
+    size = math.prod(array.shape)
+    rows = size // _BUCKETS
+    signs = _signs(rows, 0, number)
+
+    def both() -> np.ndarray:
+        flat = array.values.reshape(-1)
+        sketch = signs @ flat[: rows * _BUCKETS].reshape(rows, _BUCKETS)
+        return np.concatenate([sketch, flat[rows * _BUCKETS :]]).astype(np.float32)
+
+    found = on_host(both, [], tf.float32)
+    found.set_shape([_BUCKETS + size - rows * _BUCKETS])
+    return [found[:_BUCKETS], found[_BUCKETS:]]
+
+
+def _of_rests(rests: list[tf.Tensor], group: int) -> tf.Tensor:
+    """Return the sketch [buckets] float32 of the rests of a group's gradients."""
+    flat = tf.concat(rests, axis=0)
+    rows = math.ceil(flat.shape[0] / _BUCKETS)
+    padded = tf.pad(flat, [[0, rows * _BUCKETS - flat.shape[0]]])
+    return _signed_sum(tf.reshape(padded, [rows, _BUCKETS]), _signs(rows, 1, group))
+
+
+def _signed_sum(matrix: tf.Tensor, signs: np.ndarray) -> tf.Tensor:
+    return tf.matmul(tf.cast(signs[np.newaxis], matrix.dtype), matrix)[0]
+
+
+def _signs(count: int, kind: int, number: int) -> np.ndarray:
+    """Return random signs [count] float32, the same on every machine."""
+    raw = np.random.Philox(key=[kind, number]).random_raw(count)
+    return np.where(raw % 2, 1, -1).astype(np.float32)
