@@ -73,6 +73,18 @@ def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _C
     return config
 
 
+def _start_and_resume(
+    progress: Progress, stopping: Stopping | None
+) -> tuple[Callable[..., Iterator[Event]], Callable[..., Iterator[Event]]]:
+    """Return the functions with which several runs are started and resumed, one after another."""
+    from bertaccum.training import train as training
+
+    return (
+        lambda own, asked: training.train(own, progress, stopping, asked),
+        lambda path, asked: training.resume(path, asked, progress, stopping),
+    )
+
+
 @_takes(PrepareConfig)
 def prepare(
     config: PrepareConfig | None = None,
@@ -264,7 +276,6 @@ def sweep(
     from bertaccum.training.preflight import check_seeds
 
     check_seeds(whole, seeds, progress)
-    from bertaccum.training import train as training
     from bertaccum.training.sweep import search
 
     return search(
@@ -273,8 +284,7 @@ def sweep(
         seeds,
         halving,
         dict(options) if config is None else named_options(whole),
-        lambda own, asked: training.train(own, progress, stopping, asked),
-        lambda path, asked: training.resume(path, asked, progress, stopping),
+        *_start_and_resume(progress, stopping),
         callback,
     )
 
@@ -341,8 +351,7 @@ def training_events(
         whole,
         seeds,
         named,
-        lambda own, asked: training.train(own, progress, stopping, asked),
-        lambda path, asked: training.resume(path, asked, progress, stopping),
+        *_start_and_resume(progress, stopping),
     )
 
 

@@ -16,8 +16,10 @@ from bertaccum.files import read_text
 
 # Options that no configuration dataclass has, and that a file therefore cannot set.
 OWN_OPTIONS = frozenset(
-    {"as_json", "config", "log_every", "log_format", "quiet", "resume", "seeds", "verbose"}
-    | {"grid", "halving"}
+    (
+        *("as_json", "config", "grid", "halving", "log_every", "log_format", "quiet", "resume"),
+        *("seeds", "verbose"),
+    )
 )
 
 

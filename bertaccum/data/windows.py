@@ -40,8 +40,8 @@ class Window:
       whole: Number of examples in the whole window; None if `examples` is this number.
       weights: Weight of each example in the loss, [examples] float32; None if all are 1.
       whole_weight: Sum of the weights in the whole window; None if all are 1.
-      shapes: Shapes of the examples in the `TokenStore`, [examples, 2] int32; None if no length is
-        padded to a multiple.
+      shapes: Shapes of the examples in the `TokenStore`, [examples, 2] int32; None if they are
+        those of `token_ids`.
     """
 
     token_ids: np.ndarray
@@ -98,6 +98,18 @@ def updates_per_epoch(examples: int, target_batch: int) -> int:
     return math.ceil(examples / target_batch)
 
 
+def scheduled_updates(epochs: float, per_epoch: int) -> int:
+    """Return the number of updates that the learning rate schedule of a run covers.
+
+    Args:
+      epochs: Number of epochs.
+      per_epoch: Number of updates in an epoch.
+    """
+    # Round before `ceil`: in floating point, 1.1 * 50 is slightly more than 55, but 1.1 epochs of
+    # 50 updates are 55 updates.
+    return max(math.ceil(round(epochs * per_epoch, 6)), 1)
+
+
 def updates_between(every: int | float | None, per_epoch: int) -> int:
     """Return the evaluation interval in updates.
 
@@ -140,7 +152,7 @@ def make_window(
     whole, share = len(rows), shares(len(rows), replicas)[replica]
     total = float(store.weights[rows].sum(dtype=np.float64))
     rows = by_length(store, rows)[share]
-    lengths = store.lengths(rows)
+    lengths, shapes = store.lengths(rows), store.shapes[rows]
     starts = store.offsets[rows]
     tokens = [store.token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
     return Window(
@@ -149,10 +161,10 @@ def make_window(
         labels=store.labels[rows],
         weights=store.weights[rows],
         whole_weight=total,
-        cuts=(cut(store.shapes[rows], micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
+        cuts=(cut(shapes, micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
         share=share,
         whole=whole,
-        shapes=store.shapes[rows],
+        shapes=shapes,
     )
 
 

@@ -79,7 +79,10 @@ def noise_scale(updates: list[dict[str, Any]], part: float = _LATE) -> NoiseScal
 
 
 def noise_facts(record: Record) -> dict[str, Any] | None:
-    """Return the fields of a run's `NoiseScale`, None for infinite ones; None if there is none."""
+    """Return the fields of a run's `NoiseScale`, with None for infinite ones.
+
+    The result is None if the run has measured too few updates.
+    """
     found = noise_scale(record.updates)
     if found is None or not math.isfinite(found.lowest):
         return None

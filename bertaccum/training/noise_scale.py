@@ -61,7 +61,7 @@ class Sample:
 
 
 def noise_and_signal(square: float, product: float, sample: Sample) -> tuple[float, float] | None:
-    """Return unbiased estimates of noise and signal from one window; None if there is none.
+    """Return unbiased estimates of noise and signal from one window, or None without information.
 
     With N examples from a population of M, noise t and signal g, the squared norm of the mean
     gradient is expected to be g + t (M - N) / (N (M - 1)). Its product with the mean gradient of

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.windows import updates_between, updates_per_epoch
+from bertaccum.data.windows import scheduled_updates, updates_between, updates_per_epoch
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import save_interval
@@ -56,9 +55,7 @@ class RunPlan:
     @cached_property
     def scheduled_updates(self) -> int:
         """The number of updates that the learning rate schedule covers."""
-        # Round before `ceil`: in floating point, 1.1 * 50 is slightly more than 55, but 1.1 epochs
-        # of 50 updates are 55 updates.
-        return max(math.ceil(round(self.config.epochs * self.updates_per_epoch, 6)), 1)
+        return scheduled_updates(self.config.epochs, self.updates_per_epoch)
 
     @property
     def last_update(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from bertaccum.atomic import write_text
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
-from bertaccum.data.windows import updates_per_epoch
+from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.files import json_text, read_mapping
 from bertaccum.metrics import LOWER_IS_BETTER
@@ -200,8 +200,8 @@ class Sweep:
     def _updates(self, cell: Cell, fraction: float) -> int:
         """Return the number of updates of a run of a cell at the end of a round."""
         own = dataclasses.replace(self._config, **cell.options)
-        # Round before `ceil`, as `RunPlan.scheduled_updates` does.
-        whole = math.ceil(round(own.epochs * updates_per_epoch(self._rows, own.target_batch), 6))
+        per_epoch = updates_per_epoch(self._rows, own.target_batch)
+        whole = scheduled_updates(own.epochs, per_epoch)
         return max(math.ceil(min(whole, own.max_updates or whole) * fraction), 1)
 
     def _ranked(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:

@@ -62,6 +62,15 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+def test_advice_after_training_follows_the_options_for_messages(run, data: Path) -> None:
+    options = ["train", "--data", data, *QUICK, "--target-batch", 8, "--max-updates", 24]
+    options += ["--epochs", 10, "--eval-every", 100]
+    quiet = run(*options, "--out", "runs/quiet", "--quiet")
+    assert (quiet.code or 0, quiet.err) == (0, "")
+    records = run(*options, "--out", "runs/records", "--log-format", "json").err.splitlines()
+    assert sum("noise scale" in json.loads(line).get("text", "") for line in records) == 1
+
+
 def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data: Path) -> None:
     trained = run(
         *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *QUICK[:-2]),

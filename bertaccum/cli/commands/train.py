@@ -94,13 +94,13 @@ def train(
     elif start is not None and start.worker == 0:
         folder, summary = str(start.folder), summaries[-1]
         give(as_json, summary, lambda tables: tables.finished(summary, folder))
-        _advise(start.folder)
+        _advise(view, start.folder)
 
 
-def _advise(run: Path) -> None:
+def _advise(view: View, run: Path) -> None:
     """Say what the gradients of the run tell about its target batch, if they tell anything."""
     from bertaccum.reporting.batch_advice import advice
     from bertaccum.reporting.run_record import read_record
 
     with contextlib.suppress(InputError):
-        sentences.note(sentences.batch_advice(advice(read_record(run))))
+        view.note(sentences.batch_advice(advice(read_record(run))))

@@ -143,7 +143,7 @@ def duration(seconds: float | None) -> str:
 
 
 def noise_scale(found: dict[str, Any] | None) -> str:
-    """Return a noise scale with its standard error and its updates; empty if there is none."""
+    """Return a noise scale with its standard error and its updates, or an empty string for None."""
     if found is None:
         return ""
     scale, error = found["noise_scale"], found["standard_error"]
