@@ -335,6 +335,7 @@ def test_tensorboard_shows_the_values_of_the_logs(folder: Path, tensorboard: str
     assert set(tags[run]) == {
         "dev/accuracy", "dev/loss", "dev/macro_f1", "dev/matthews_correlation",
         "speed/examples_per_second", "train/gradient_norm", "train/learning_rate", "train/loss",
+        "train/noise_scale",
     } | ({"memory/peak_bytes"} & set(tags[run]))  # fmt: skip
     for tag, log, key in (
         ("train/loss", "metrics", "loss"),

@@ -143,9 +143,8 @@ def test_evaluation_continues_with_smaller_batches(config: Callable[..., TrainCo
     _, _, expected = run(config(4, "whole", eval_every=1))
     change = Failing({1, 2}, training=False)
     _, events, summary = run(config(4, "cut", eval_every=1), change)
-    # The batch size starts at 24, then falls to 16 and 8; the other two evaluations use 8
-    # throughout.
-    assert change.seen == 1 + 1 + 3 + 3 + 3
+    # The 24 examples are one batch, then two, then four; the other two evaluations use four.
+    assert change.seen == 1 + 1 + 4 + 4 + 4
     assert events == []
     assert summary["best_dev_accuracy"] == expected["best_dev_accuracy"]
     with pytest.raises(RunError, match="one example at a time"):
