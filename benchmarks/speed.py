@@ -4,6 +4,7 @@
     python benchmarks/speed.py matmul                          # 3 minutes
     python benchmarks/speed.py profile                         # 1 minute
     python benchmarks/speed.py cuts                            # 3 minutes
+    python benchmarks/speed.py price --shared ../shared        # 8 minutes
     python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 15 minutes
 
@@ -11,15 +12,17 @@
 forward and backward passes alone. `matmul` compares the floating-point operations per second of the
 model, whose last layer computes only one token, with those of a large square matrix product.
 `profile` measures the share of each kind of operation in the time of an update. `cuts` measures
-micro-steps of different shapes and fits the price list that `--cut cost` uses. `determinism`
-compares a window with and without `--deterministic`, the default on CPUs. `padding` compares
-windows of real reviews that are cut by cost, cut by count, and padded to the maximum.
+micro-steps of different shapes and fits the price list that `--cut cost` uses. `price` compares
+real windows that are cut with different prices of a micro-step. `determinism` compares a window
+with and without `--deterministic`, the default on CPUs. `padding` compares windows of real reviews
+that are cut by cost, cut by count, and padded to the maximum.
 
 All parts use BERT-Small; each writes speed-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import statistics
@@ -28,6 +31,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -42,6 +46,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.config import TrainConfig
+from bertaccum.data import window_cuts
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import Window, make_window, window_rows
 from bertaccum.training.initial_model import build_model
@@ -296,6 +301,47 @@ def cuts(*_: Path) -> tuple[list[dict[str, Any]], str]:
     return [prices, *results], text
 
 
+PRICES = (50, 100, 150, 200, 400)
+
+
+def price(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    """Compare windows that are cut with several fixed costs of a micro-step."""
+    results = []
+    for precision, (length, store) in itertools.product(
+        ("float32", "mixed_bfloat16"), yelp_stores(shared, out, (128, 512))
+    ):
+        _, _, update = build(precision)
+        rows = [window_rows(n, len(store), TARGET, 0)[1] for n in range(WINDOWS)]
+        runs, steps = {}, {}
+        for tokens in PRICES:
+            with mock.patch.object(window_cuts, "_STEP_TOKENS", float(tokens)):
+                cut = make_cut("cost", store.largest)
+                windows = [make_window(store, r, MICRO_BATCH, cut) for r in rows]
+            for window in windows:
+                update(window)  # oneDNN makes a kernel for each new shape
+            turn = itertools.cycle(windows)
+            runs[tokens] = lambda update=update, turn=turn: update(next(turn))
+            steps[tokens] = statistics.mean(w.micro_steps for w in windows)
+        timed = interleaved(runs, WINDOWS)
+        results += [
+            {"precision": precision, "length": length, "price": tokens}
+            | {"micro_steps": steps[tokens], "examples_per_second": TARGET / timed[tokens]}
+            for tokens in PRICES
+        ]
+    heads = ["precision", "length", "price, tokens", "micro-steps", "examples/s"]
+    rows = [
+        [
+            r["precision"],
+            r["length"],
+            r["price"],
+            f"{r['micro_steps']:.1f}",
+            f"{r['examples_per_second']:.1f}",
+        ]
+        for r in results
+    ]
+    return results, table(heads, rows)
+
+
 # --- Determinism ------------------------------------------------------------------------
 
 
@@ -368,6 +414,7 @@ if __name__ == "__main__":
         "matmul": matmul,
         "profile": profile,
         "cuts": cuts,
+        "price": price,
         "determinism": determinism,
         "padding": padding,
     }

@@ -20,7 +20,7 @@ def padded(window: np.ndarray, start: int, end: int) -> int:
 def cost(window: np.ndarray, cuts: tuple[int, ...]) -> float:
     """Return the cost of a cut, by an independent implementation."""
     steps = itertools.pairwise(cuts)
-    return sum(50 + padded(window, a, b) * (1 + window[b - 1, 1] / 2700) for a, b in steps)
+    return sum(150 + padded(window, a, b) * (1 + window[b - 1, 1] / 2700) for a, b in steps)
 
 
 # An example of several passages is longer than any that has only one.
