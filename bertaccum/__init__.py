@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         doctor,
         evaluate,
         export,
+        find_learning_rate,
         models,
         plan,
         predict,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "bertaccum.accumulation": ("AccumulatingOptimizer", "accumulate_gradients"),
     "bertaccum.api": (
-        *("doctor", "evaluate", "export", "models", "plan", "predict", "prepare"),
-        *("report", "serve", "sweep", "train", "train_seeds", "training_events"),
+        *("doctor", "evaluate", "export", "find_learning_rate", "models", "plan", "predict"),
+        *("prepare", "report", "serve", "sweep", "train", "train_seeds", "training_events"),
     ),
     "bertaccum.errors": ("BertAccumError", "ConfigError", "InputError", "RunError"),
     "bertaccum.inference.results": ("EvalResult", "ExportResult", "Prediction"),
@@ -79,6 +80,7 @@ __all__ = [
     "doctor",
     "evaluate",
     "export",
+    "find_learning_rate",
     "models",
     "plan",
     "predict",

@@ -290,6 +290,37 @@ def sweep(
 
 
 @_takes(TrainConfig)
+def find_learning_rate(
+    config: TrainConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **options: Unpack[keywords.TrainOptions],
+) -> dict[str, Any]:
+    """Suggest a learning rate after a short run, as `bertaccum train` does with `find_lr`.
+
+    Args:
+      config, progress: As for `train`.
+      options: Fields of `TrainConfig`. `max_updates` is the length of the run, by default 100;
+        `out` is the folder for the curve.
+
+    Returns:
+      The record that `bertaccum train --find-lr --json` prints: `learning_rate`, the suggestion, or
+      None if the loss did not fall; `lowest_loss_at`; the curve; and the files that were written.
+
+    Raises:
+      ConfigError, InputError, RunError: As for `train`.
+    """
+    whole = _configured(TrainConfig, config, options)
+    from bertaccum.training.preflight import check_run
+
+    check_run(whole, progress)
+    from bertaccum.training.rate_finder import find_rate
+    from bertaccum.training.train import endless_updates
+
+    return find_rate(whole, endless_updates, progress)
+
+
+@_takes(TrainConfig)
 def training_events(
     config: TrainConfig | None = None,
     *,

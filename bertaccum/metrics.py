@@ -140,6 +140,17 @@ def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
     return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
 
 
+def noise_scale(found: dict[str, Any] | None) -> str:
+    """Return `batch_advice.noise_facts` as a text; empty for None."""
+    if found is None:
+        return ""
+    scale, error = found["noise_scale"], found["standard_error"]
+    value = f"above {found['lowest']:,.0f}" if scale is None else f"{scale:,.0f}"
+    if scale is not None and error is not None:
+        value += f" ± {error:,.0f}"
+    return f"{value} (updates {found['first_update']:,} to {found['last_update']:,})"
+
+
 def one_class(evaluation: Evaluation) -> str:
     """Return a warning if the model predicts one class for all examples but the data has several.
 

@@ -17,8 +17,8 @@ from bertaccum.files import read_text
 # Options that no configuration dataclass has, and that a file therefore cannot set.
 OWN_OPTIONS = frozenset(
     (
-        *("as_json", "config", "grid", "halving", "log_every", "log_format", "quiet", "resume"),
-        *("seeds", "verbose"),
+        *("as_json", "config", "find_lr", "grid", "halving", "log_every", "log_format", "quiet"),
+        *("resume", "seeds", "verbose"),
     )
 )
 

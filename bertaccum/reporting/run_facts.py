@@ -13,7 +13,8 @@ import numpy as np
 from bertaccum.config import TrainConfig
 from bertaccum.data.truncation import Truncation
 from bertaccum.files import read_mapping
-from bertaccum.metrics import LABELS, mean_loss, outcome, shown
+from bertaccum.metrics import LABELS, mean_loss, noise_scale, outcome, shown
+from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.reporting.run_record import Record
 from bertaccum.sizes import format_size, known_size
@@ -80,6 +81,7 @@ def _results(record: Record, series: Series, span: int) -> dict[str, str]:
         "examples seen": f"{series.total:,}",
         "time": f"{record.seconds:,.0f} s",
         "speed": f"{series.total / seconds:,.1f} examples/s" if seconds else "",
+        "noise scale": noise_scale(noise_facts(record)),
         "peak memory": known_size((record.summary or {}).get("peak_memory_bytes")),
     }
 

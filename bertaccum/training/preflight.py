@@ -51,7 +51,7 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
       ConfigError, InputError: A file, folder or option cannot be used.
     """
     if config.out is None:
-        raise ConfigError("`seeds` needs `out`", "set it to a folder for the runs")
+        raise ConfigError("several runs need `out`", "set it to a folder for them")
     if RunPaths(Path(config.out)).config.exists():
         raise ConfigError(f"`out` {config.out} is a run folder", "choose another folder")
     dataclasses.replace(config, seed=config.seed + seeds - 1)  # This checks the last seed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import tf_keras
 from official.modeling.optimization import lr_schedule
@@ -26,8 +26,14 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+Schedule: TypeAlias = tf_keras.optimizers.schedules.LearningRateSchedule
+
+
 def make_optimizer(
-    config: TrainConfig, updates: int, accumulation_steps: int
+    config: TrainConfig,
+    updates: int,
+    accumulation_steps: int,
+    schedule: Schedule | None = None,
 ) -> AccumulatingOptimizer:
     """Return an accumulating optimizer around the AdamW variant that `config` selects.
 
@@ -35,9 +41,10 @@ def make_optimizer(
       config: Options of the run, including learning rate, weight decay, clipping and precision.
       updates: Length of the learning rate schedule, in updates.
       accumulation_steps: Number of micro-steps in a full window; with 1 there are no accumulators.
+      schedule: Learning rate schedule; None for that of `make_schedule`.
     """
     inner: tf_keras.optimizers.Optimizer = InPlaceAdamW(
-        learning_rate=make_schedule(config, updates),
+        learning_rate=schedule or make_schedule(config, updates),
         weight_decay=config.weight_decay,
         **_KINDS[config.optimizer],
     )
@@ -69,9 +76,7 @@ def offload(optimizer: AccumulatingOptimizer, what: str, folder: str | None) -> 
     optimizer.offload(moments, sums, folder)
 
 
-def make_schedule(
-    config: TrainConfig, updates: int
-) -> tf_keras.optimizers.schedules.LearningRateSchedule:
+def make_schedule(config: TrainConfig, updates: int) -> Schedule:
     """Return a schedule with linear warm-up from 0 to the peak, then linear decay to 0.
 
     With `bert-adamw`, the decay starts at the first update, as in google-research/bert. When the

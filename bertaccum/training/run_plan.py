@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
@@ -11,6 +12,9 @@ from bertaccum.data.windows import scheduled_updates, updates_between, updates_p
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import save_interval
+
+if TYPE_CHECKING:
+    from tf_keras.optimizers.schedules import LearningRateSchedule
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class RunPlan:
       planned: The planner's answer.
       replicas: Number of devices that share a window.
       train_examples: Number of rows in train.tsv.
+      schedule: Learning rate schedule; None for that of the recipe.
     """
 
     config: TrainConfig
@@ -30,6 +35,7 @@ class RunPlan:
     planned: PlanResult
     replicas: int
     train_examples: int
+    schedule: LearningRateSchedule | None = None
 
     @property
     def inputs(self) -> RunInputs:

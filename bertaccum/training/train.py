@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,10 @@ from bertaccum.stopping import Stopping
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.checkpoints import CUT, Position, read_saved, saved_states
-from bertaccum.training.events import Event, Finished
+from bertaccum.training.events import Event, Finished, OutOfMemory, Updated
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.nonfinite import NotFiniteError
+from bertaccum.training.recipe import Schedule
 from bertaccum.training.resume import (
     check_agreement,
     check_inputs,
@@ -127,6 +129,30 @@ def resume(
         # A missing run must be reported before its lock file is opened.
         told_by_chief(topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
         yield from _go_on(path, asked, topology, watch, progress, stopping)
+
+
+def endless_updates(
+    config: TrainConfig, schedule: Schedule, progress: Progress
+) -> Iterator[OutOfMemory | Updated]:
+    """Train with another learning rate schedule, without a run folder, evaluations or an end.
+
+    Args:
+      config: Options of the run, which must be in one process.
+      schedule: Learning rate schedule.
+      progress: Argument of `train`.
+
+    Yields:
+      The events of each update.
+
+    Raises:
+      ConfigError, InputError, RunError: As for `train`.
+    """
+    stopping = Stopping()
+    topology = _connect(config, stopping)
+    watch, folder = Watch(topology), Bystander(Path())
+    run = _prepare(config, topology, watch, folder, stopping, progress, schedule=schedule)
+    for number in itertools.count():
+        yield from run.updater.run(number)
 
 
 def _plan_apart(config: TrainConfig, progress: Progress) -> None:
@@ -239,6 +265,7 @@ def _prepare(
     stopping: Stopping,
     progress: Progress,
     earlier: dict[str, Any] | None = None,
+    schedule: Schedule | None = None,
 ) -> Run:
     """Plan a run, read its data and weights, and return the run.
 
@@ -246,6 +273,7 @@ def _prepare(
       config: Options of the run.
       topology, watch, folder, stopping, progress: Arguments of `Run`.
       earlier: Content of plan.json, if the run is resumed.
+      schedule: Learning rate schedule; None for that of the recipe.
     """
     inputs = _inputs(config, progress)
     check_agreement(topology, config, inputs)
@@ -273,7 +301,7 @@ def _prepare(
         best_by=config.best_by or task.metrics[0],
     )
     planned = dataclasses.replace(planned, values=planned.values | (earlier or {}))
-    plan = RunPlan(config, request, planned, topology.replicas, len(train_store))
+    plan = RunPlan(config, request, planned, topology.replicas, len(train_store), schedule)
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     try:

@@ -143,7 +143,8 @@ class Updater:
             config = dataclasses.replace(self._config, offload=offload)
             with suppress(tf.errors.ResourceExhaustedError), self._topology.strategy.scope():
                 steps = 2 if self.batch.accumulates else 1
-                optimizer = make_optimizer(config, self._plan.scheduled_updates, steps)
+                plan = self._plan
+                optimizer = make_optimizer(config, plan.scheduled_updates, steps, plan.schedule)
                 variables = self._model.trainable_variables
                 optimizer.build(variables)
                 if (wanted := self._config.noise_scale) != "none":

@@ -144,7 +144,7 @@ def test_runs_with_several_seeds_can_be_stopped_and_resumed(config: Any) -> None
 def test_seeds_need_out_and_a_single_process(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="`seeds` needs `out`"):
+    with pytest.raises(ConfigError, match="several runs need `out`"):
         api.train_seeds(2)
     (tmp_path / "one").mkdir()
     (tmp_path / "one/config.yaml").write_text("seed: 0\n")

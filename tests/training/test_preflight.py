@@ -33,7 +33,7 @@ WRONG = {
     "train --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
     "train --resume nope": "nope: there is no run here",
     "train --resume run": "gone/train.tsv: there is no such file",
-    "train --data reviews --seeds 2": "--seeds needs --out",
+    "train --data reviews --seeds 2": "several runs need --out",
     "train --data reviews --seeds 2 --out run": "--out run is a run folder",
     "plan --data nope": "nope/train.tsv: there is no such file",
     "plan --data reviews --out nope/plan.json": "--out nope/plan.json cannot be written",

@@ -13,7 +13,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give, stopping_with
 from bertaccum.config import CHECKPOINTS, OPTIMIZATION, TrainConfig
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from bertaccum.cli.display.view import View
@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     help="Number of runs, each with its own seed and its own folder in --out. Their means and"
     " standard deviations are printed.",
 )
+@click.option(
+    "--find-lr",
+    cls=GroupedOption,
+    group=OPTIMIZATION,
+    is_flag=True,
+    help="Only suggest a learning rate: train for 100 updates (or --max-updates) with a rate that"
+    " rises until the loss does, and draw the curve in --out. No model is saved.",
+)
 @json_option
 @shown
 @click.pass_context
@@ -48,6 +56,7 @@ def train(
     as_json: bool,
     resume: str | None,
     seeds: int | None,
+    find_lr: bool,
     **values: Any,
 ) -> None:
     """Fine-tune a classifier on prepared data.
@@ -60,6 +69,7 @@ def train(
       bertaccum train --eval-every 0.25 --patience 4
       bertaccum train --resume runs/latest
       bertaccum train --config configs/cola.yaml --seeds 3 --out runs/cola
+      bertaccum train --find-lr
 
     SIGINT (Ctrl-C) and SIGTERM discard the unfinished update, save a checkpoint and stop the
     run; a second signal stops it immediately.
@@ -67,6 +77,12 @@ def train(
     named = {name: value for name, value in values.items() if is_named(ctx, name)}
     if resume is None:
         TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
+    if find_lr:
+        if resume is not None or seeds is not None:
+            other = "seeds" if resume is None else "resume"
+            raise ConfigError(f"`find_lr` and `{other}` contradict each other", "omit one of them")
+        _find_rate(view, as_json, named)
+        return
     from bertaccum.training import events
 
     start, summaries = None, []
@@ -95,6 +111,15 @@ def train(
         folder, summary = str(start.folder), summaries[-1]
         give(as_json, summary, lambda tables: tables.finished(summary, folder))
         _advise(view, start.folder)
+
+
+def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
+    from bertaccum import api
+
+    with view:
+        view.note("loading data and model")
+        found = api.find_learning_rate(progress=view, **named)
+    give(as_json, found, lambda tables: tables.found_rate(found))
 
 
 def _advise(view: View, run: Path) -> None:

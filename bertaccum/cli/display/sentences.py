@@ -35,7 +35,7 @@ def _option_names() -> frozenset[str]:
     known = {**vars(config), **vars(prepare_config)}
     kinds = [kind for kind in known.values() if dataclasses.is_dataclass(kind)]
     names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    return frozenset(names | {"resume", "seeds"})
+    return frozenset(names | {"find_lr", "resume", "seeds"})
 
 
 def with_flags(message: str) -> str:
@@ -142,28 +142,28 @@ def duration(seconds: float | None) -> str:
     return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
 
 
-def noise_scale(found: dict[str, Any] | None) -> str:
-    """Return a noise scale with its standard error and its updates, or an empty string for None."""
-    if found is None:
-        return ""
-    scale, error = found["noise_scale"], found["standard_error"]
-    value = f"above {found['lowest']:,.0f}" if scale is None else f"{scale:,.0f}"
-    if scale is not None and error is not None:
-        value += f" ± {error:,.0f}"
-    return f"{value} (updates {found['first_update']:,} to {found['last_update']:,})"
-
-
 def batch_advice(found: dict[str, Any]) -> str:
     """Return a sentence about the noise scale of a run, given the result of `advice`."""
     batch, scale = found["target_batch"], found["noise_scale"] or found["lowest"]
+    measured = metrics.noise_scale(found)
     double = next(row for row in found["batches"] if row["target_batch"] == 2 * batch)
     least = "at most " if found["is_bound"] else ""
     return (
-        f"noise scale {noise_scale(found)}: batches up to about {scale:,.0f} reduce the number of"
+        f"noise scale {measured}: batches up to about {scale:,.0f} reduce the number of"
         f" updates almost proportionally; {batch:,} takes {least}{batch / scale:.0%} more examples"
         f" than very small batches; {2 * batch:,} would take about {double['updates']:.2f} of the"
         " updates"
     )
+
+
+def suggested_rate(found: dict[str, Any]) -> str:
+    """Return a sentence about the learning rate that the finder suggests."""
+    lowest = f"the loss is lowest at {found['lowest_loss_at']:.1e}"
+    if found["learning_rate"] is None:
+        return "no suggestion: the loss did not clearly fall; train longer, or with a larger batch"
+    if not found["has_risen"]:
+        lowest += " and does not rise after it, so a higher rate may be better"
+    return f"try learning rate {found['learning_rate']:.1e}, a tenth of the rate at which {lowest}"
 
 
 def skipped(event: Updated) -> str:

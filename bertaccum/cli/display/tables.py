@@ -10,7 +10,7 @@ from bertaccum.cli.display.sentences import (
     batch_advice,
     duration,
     from_here,
-    noise_scale,
+    suggested_rate,
     with_flags,
 )
 from bertaccum.cli.display.table_fitting import (
@@ -25,6 +25,7 @@ from bertaccum.metrics import (
     LABELS,
     METRICS,
     mean_loss,
+    noise_scale,
     one_class,
     ordered,
     outcome,
@@ -489,6 +490,17 @@ def advised(found: dict[str, Any]) -> None:
     ]
     show(console, head, rows)
     console.print("* this run; updates and examples to the same loss are relative to it")
+
+
+def found_rate(found: dict[str, Any]) -> None:
+    """Print the result of `bertaccum train --find-lr`."""
+    console = stdout_console()
+    step = max(len(found["smoothed_losses"]) // 10, 1)
+    points = list(zip(found["rates"], found["smoothed_losses"], strict=False))[::step]
+    show(console, ("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
+    console.print(suggested_rate(found), soft_wrap=True)
+    for path in found["figures"]:
+        console.print(f"{path}: written", soft_wrap=True)
 
 
 def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
