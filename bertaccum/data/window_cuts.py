@@ -19,8 +19,8 @@ import numpy as np
 Cut: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # Fixed cost of a micro-step, in tokens. Each micro-step adds gradients to the accumulators and
-# starts hundreds of operations. Of the prices that `python benchmarks/speed.py price` tries, the
-# fastest in float32 is 100 and in bfloat16 400; this one is within 4% of both.
+# starts hundreds of operations. In `python benchmarks/speed.py price`, 150 is the fastest value in
+# float32, and close to the fastest in bfloat16.
 _STEP_TOKENS = 150.0
 # Cost of a token's attention to one other token, relative to the cost of its dense layers. Counting
 # multiplications gives 4 h / 24 h**2 for hidden size h, but the softmax takes longer than its share

@@ -1,0 +1,181 @@
+"""Compares what the noise scale predicts about target batches with real runs.
+
+    python benchmarks/batch_size.py runs --shared ../shared    # 30 minutes on 2 cores
+
+Trains a pretrained BERT-Tiny on IMDB with target batches of 8 to 128, until the loss on 1,000 held
+out reviews reaches fixed values. For each batch, one seed selects the best rate of a grid; three
+other seeds then measure the number of updates. The learning rate is nearly constant, because the
+schedule is much longer than the runs. The figure shows the measured numbers beside those predicted
+from the noise scale of the runs with batch 32.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tf_keras
+from matplotlib.figure import Figure
+from tools import Results, run_part, say, table
+
+import bertaccum
+from bertaccum.reporting.batch_advice import noise_scale
+
+BATCHES = (8, 16, 32, 64, 128)
+# Learning rates to try: those of batch 32, times the square root of the relative batch.
+RATES = (1e-4, 2e-4, 4e-4, 8e-4)
+SEEDS = (1, 2, 3)
+TARGETS = (0.55, 0.5, 0.45)
+MOST_EXAMPLES, EVAL_EXAMPLES, LENGTH = 40_000, 512, 128
+
+
+@dataclass
+class Curve:
+    """The dev losses of a run.
+
+    Args:
+      examples: Number of examples seen at each evaluation.
+      losses: Dev loss at each evaluation.
+      updates: Estimates of noise and signal of each update, as lines of `metrics.jsonl`.
+    """
+
+    examples: list[int]
+    losses: list[float]
+    updates: list[dict[str, Any]]
+
+    def examples_to(self, target: float) -> float | None:
+        """Return the number of examples at which the loss reaches a target, interpolated."""
+        # The lowest loss so far falls monotonically.
+        lowest = np.minimum.accumulate(self.losses)
+        if lowest[-1] > target:
+            return None
+        return float(np.interp(-target, -lowest, self.examples))
+
+
+def train(data: Path, shared: Path, out: Path, batch: int, rate: float, seed: int) -> Curve:
+    """Train until the lowest target, and return the curve; repeated calls read it from a file."""
+    saved = out / f"curves/{batch}-{rate:.2e}-{seed}.json"
+    if saved.exists():
+        return Curve(**json.loads(saved.read_text()))
+    curve, folder = Curve([], [], []), out / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    seen = 0
+    for event in bertaccum.training_events(
+        data=str(data),
+        out=str(folder),
+        init_checkpoint=str(shared / "pretrained/bert_tiny_reviews"),
+        target_batch=batch,
+        micro_batch=min(batch, 32),
+        learning_rate=rate,
+        max_seq_length=LENGTH,
+        seed=seed,
+        epochs=50.0,
+        warmup_fraction=0.0,
+        eval_every=max(EVAL_EXAMPLES // batch, 1),
+        max_updates=MOST_EXAMPLES // batch,
+        save_every="2h",
+    ):
+        if isinstance(event, bertaccum.Updated):
+            seen += event.examples
+            noise = {"gradient_noise": event.gradient_noise}
+            curve.updates.append(
+                {"update": event.update, "gradient_signal": event.gradient_signal} | noise
+            )
+        elif isinstance(event, bertaccum.Evaluated):
+            curve.examples.append(seen)
+            curve.losses.append(event.loss)
+            if event.loss < TARGETS[-1]:
+                break
+    tf_keras.backend.clear_session()
+    saved.parent.mkdir(exist_ok=True)
+    saved.write_text(json.dumps(vars(curve)))
+    return curve
+
+
+def runs(shared: Path, out: Path) -> tuple[Results, str]:
+    data = prepared_imdb(shared, out)
+    results: Results = []
+    for batch in BATCHES:
+        scale = (batch / 32) ** 0.5
+        tried = {rate: train(data, shared, out, batch, rate * scale, 0) for rate in RATES}
+        needed = {rate: c.examples_to(TARGETS[-1]) or np.inf for rate, c in tried.items()}
+        best = min(RATES, key=lambda rate: needed[rate])
+        curves = [train(data, shared, out, batch, best * scale, seed) for seed in SEEDS]
+        result: dict[str, Any] = {"batch": batch, "rate": best * scale, "tried": str(needed)}
+        for target in TARGETS:
+            examples = [c.examples_to(target) for c in curves]
+            result[f"updates to {target}"] = [None if n is None else n / batch for n in examples]
+        for name, part in (("noise_scale", 1.0), ("late_noise_scale", 1 / 3)):
+            found = [noise_scale(c.updates, part) for c in curves]
+            result[name] = [None if s is None else s.noise_scale for s in found]
+        say(str(result))
+        results.append(result)
+    return results, report(results, out)
+
+
+def prepared_imdb(shared: Path, out: Path) -> Path:
+    data = out / "imdb"
+    archive = shared / "data/imdb/imdb_polarity_csv.tgz"
+    command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
+    command += ["--allow-unverified-archive", "--dev-fraction", "0.04", "--out", str(data)]
+    if not data.exists():
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return data
+
+
+def fitted(batches: np.ndarray, updates: np.ndarray) -> float:
+    """Return the S for which updates proportional to 1 + S / batch fit best, relatively."""
+    scales = np.geomspace(0.1, 1e5, 2000)
+    shapes = 1 + scales[:, None] / batches
+    logs = np.log(updates) - np.log(shapes)
+    return float(scales[np.argmin(logs.var(axis=1))])
+
+
+def report(results: Results, out: Path) -> str:
+    batches = np.array([r["batch"] for r in results], float)
+    of_32 = next(r for r in results if r["batch"] == 32)
+    scale = statistics.fmean(of_32["noise_scale"])
+    late = statistics.fmean(of_32["late_noise_scale"])
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    rows = []
+    for axes, target in zip(figure.subplots(1, len(TARGETS)), TARGETS, strict=True):
+        measured = [[n for n in r[f"updates to {target}"] if n is not None] for r in results]
+        means = np.array([statistics.fmean(n) if n else np.nan for n in measured])
+        at_32 = means[list(batches).index(32)]
+        for batch, own in zip(batches, measured, strict=True):
+            axes.plot([batch] * len(own), own, "o", color="C0", markersize=4)
+        axes.plot(batches, means, color="C0", label="measured")
+        for name, value, color in (("whole run", scale, "C1"), ("last third", late, "C2")):
+            predicted = at_32 * (1 + value / batches) / (1 + value / 32)
+            label = f"predicted, noise scale of the {name}: {value:.0f}"
+            axes.plot(batches, predicted, "--", color=color, label=label)
+        axes.set(xscale="log", yscale="log", xlabel="target batch", ylabel="updates")
+        axes.set_xticks(batches, [f"{int(b)}" for b in batches])
+        axes.minorticks_off()
+        axes.set_title(f"dev loss {target}")
+        axes.legend(fontsize=7)
+        fit = fitted(batches[~np.isnan(means)], means[~np.isnan(means)])
+        relative = means / at_32
+        rows.append([target, *(f"{value:.2f}" for value in relative), f"{fit:.0f}"])
+    for name, value in (("predicted, whole run", scale), ("predicted, last third", late)):
+        predicted = (1 + value / batches) / (1 + value / 32)
+        rows.append([name, *(f"{p:.2f}" for p in predicted), f"{value:.0f}"])
+    figure.savefig(out / "batch-size.svg")
+    figure.savefig(out / "batch-size.png", dpi=110)
+    heads = ["dev loss", *(f"batch {int(b)}" for b in batches), "noise scale"]
+    rates = ", ".join(f"{r['batch']}: {r['rate']:.1e}" for r in results)
+    return f"Updates relative to batch 32.\n\n{table(heads, rows)}\n\nLearning rates: {rates}."
+
+
+if __name__ == "__main__":
+    run_part(__doc__.partition("\n")[0], "batch_size", {"runs": runs})
