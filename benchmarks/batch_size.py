@@ -15,9 +15,8 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tf_keras
 from matplotlib.figure import Figure
+from task_data import DataSet, some_imdb
 from tools import Results, run_part, say, table
 
 import bertaccum
 from bertaccum.reporting.batch_advice import noise_scale
 
+IMDB = DataSet("IMDB", partial(some_imdb, 25_000), dev_fraction=0.04)
 BATCHES = (8, 16, 32, 64, 128)
 # Learning rates to try: those of batch 32, times the square root of the relative batch.
 RATES = (1e-4, 2e-4, 4e-4, 8e-4)
@@ -103,7 +104,7 @@ def train(data: Path, shared: Path, out: Path, batch: int, rate: float, seed: in
 
 
 def runs(shared: Path, out: Path) -> tuple[Results, str]:
-    data = prepared_imdb(shared, out)
+    data = IMDB.prepared(shared, out)
     results: Results = []
     for batch in BATCHES:
         scale = (batch / 32) ** 0.5
@@ -121,16 +122,6 @@ def runs(shared: Path, out: Path) -> tuple[Results, str]:
         say(str(result))
         results.append(result)
     return results, report(results, out)
-
-
-def prepared_imdb(shared: Path, out: Path) -> Path:
-    data = out / "imdb"
-    archive = shared / "data/imdb/imdb_polarity_csv.tgz"
-    command = [sys.executable, "-m", "bertaccum", "prepare", "--archive", str(archive)]
-    command += ["--allow-unverified-archive", "--dev-fraction", "0.04", "--out", str(data)]
-    if not data.exists():
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return data
 
 
 def fitted(batches: np.ndarray, updates: np.ndarray) -> float:
