@@ -6,7 +6,7 @@ Trains a pretrained BERT-Tiny on IMDB with target batches of 8 to 128, until the
 out reviews reaches fixed values. For each batch, one seed selects the best rate of a grid; three
 other seeds then measure the number of updates. The learning rate is nearly constant, because the
 schedule is much longer than the runs. The figure shows the measured numbers beside those predicted
-from the noise scale of the runs with batch 32.
+from the noise scale of the runs with batch 32, or from its lower bound.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def runs(shared: Path, out: Path) -> tuple[Results, str]:
         for target in TARGETS:
             examples = [c.examples_to(target) for c in curves]
             result[f"updates to {target}"] = [None if n is None else n / batch for n in examples]
-        for name, part in (("noise_scale", 1.0), ("late_noise_scale", 1 / 3)):
-            found = [noise_scale(c.updates, part) for c in curves]
-            result[name] = [None if s is None else s.noise_scale for s in found]
+        found = noise_scale([line for curve in curves for line in curve.updates], part=1.0)
+        assert found is not None
+        result |= {"noise_scale": found.noise_scale, "lowest": found.lowest}
         say(str(result))
         results.append(result)
     return results, report(results, out)
@@ -135,8 +135,10 @@ def fitted(batches: np.ndarray, updates: np.ndarray) -> float:
 def report(results: Results, out: Path) -> str:
     batches = np.array([r["batch"] for r in results], float)
     of_32 = next(r for r in results if r["batch"] == 32)
-    scale = statistics.fmean(of_32["noise_scale"])
-    late = statistics.fmean(of_32["late_noise_scale"])
+    known = np.isfinite(of_32["noise_scale"])
+    scale = of_32["noise_scale" if known else "lowest"]
+    predicted = (1 + scale / batches) / (1 + scale / 32)
+    label = f"predicted, noise scale {'' if known else 'above '}{scale:,.0f}"
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     rows = []
     for axes, target in zip(figure.subplots(1, len(TARGETS)), TARGETS, strict=True):
@@ -146,21 +148,20 @@ def report(results: Results, out: Path) -> str:
         for batch, own in zip(batches, measured, strict=True):
             axes.plot([batch] * len(own), own, "o", color="C0", markersize=4)
         axes.plot(batches, means, color="C0", label="measured")
-        for name, value, color in (("whole run", scale, "C1"), ("last third", late, "C2")):
-            predicted = at_32 * (1 + value / batches) / (1 + value / 32)
-            label = f"predicted, noise scale of the {name}: {value:.0f}"
-            axes.plot(batches, predicted, "--", color=color, label=label)
+        axes.plot(batches, at_32 * predicted, "--", color="C1", label=label)
         axes.set(xscale="log", yscale="log", xlabel="target batch", ylabel="updates")
         axes.set_xticks(batches, [f"{int(b)}" for b in batches])
+        low, high = axes.get_ylim()
+        axes.set_yticks(ticks := [n for n in (10, 20, 50, 100, 200, 500) if low < n < high])
+        axes.set_yticklabels(map(str, ticks))
         axes.minorticks_off()
         axes.set_title(f"dev loss {target}")
         axes.legend(fontsize=7)
         fit = fitted(batches[~np.isnan(means)], means[~np.isnan(means)])
         relative = means / at_32
-        rows.append([target, *(f"{value:.2f}" for value in relative), f"{fit:.0f}"])
-    for name, value in (("predicted, whole run", scale), ("predicted, last third", late)):
-        predicted = (1 + value / batches) / (1 + value / 32)
-        rows.append([name, *(f"{p:.2f}" for p in predicted), f"{value:.0f}"])
+        rows.append([target, *(f"{value:.2f}" for value in relative), f"{fit:,.0f}"])
+    bound = "" if known else "above "
+    rows.append(["predicted", *(f"{p:.2f}" for p in predicted), f"{bound}{scale:,.0f}"])
     figure.savefig(out / "batch-size.svg")
     figure.savefig(out / "batch-size.png", dpi=110)
     heads = ["dev loss", *(f"batch {int(b)}" for b in batches), "noise scale"]
