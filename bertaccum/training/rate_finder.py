@@ -28,9 +28,10 @@ from bertaccum.training.run_folder import RunFolder
 # Fine-tuning BERT needs rates between these, whatever the model and the task.
 LOWEST, HIGHEST = 1e-6, 1e-1
 UPDATES = 100
-# Number of updates that the loss is averaged over, and the factor by which it rises until the run
-# stops.
+# Number of updates that the loss is averaged over, the ratio of the best rate to the suggestion, and
+# the factor by which the loss rises until the run stops.
 _SPAN = 11
+_MARGIN = 3
 _RISEN = 1.5
 RECORD = "learning_rate.json"
 
@@ -90,8 +91,9 @@ def suggested(rates: np.ndarray, losses: np.ndarray) -> dict[str, Any]:
     """Return a learning rate for training, given a curve of losses at rising rates.
 
     A loss is measured before its own update, and thus belongs to the rate of the update before. The
-    losses are then averaged over neighboring updates. A tenth of the rate with the lowest mean loss
-    leaves a margin to the rates at which the loss rises.
+    losses are then averaged over neighboring updates. A third of the rate with the lowest mean loss
+    leaves a margin to the rates at which the loss rises; docs/how-to/compare.md compares it with
+    the best rates of grids.
 
     Args:
       rates: Learning rates of consecutive updates, [updates].
@@ -99,18 +101,20 @@ def suggested(rates: np.ndarray, losses: np.ndarray) -> dict[str, Any]:
         first one that is not finite.
 
     Returns:
-      `lowest_loss_at`, the rate with the lowest mean loss; `learning_rate`, a tenth of it, or None
+      `lowest_loss_at`, the rate with the lowest mean loss; `learning_rate`, a third of it, or None
         if the loss fell by less than three standard errors of a mean; `has_risen`, whether the
         loss rises after its lowest value; and `smoothed_losses` [updates - 1].
     """
     after = pd.Series(losses[1:])
     smoothed = after.rolling(_SPAN, center=True, min_periods=1).mean().to_numpy()
     lowest = int(np.nanargmin(smoothed))
-    # At the ends of the curve, a mean has half as many losses.
-    standard_error = float(np.nanstd(after - smoothed)) / math.sqrt(_SPAN / 2)
+    # After the lowest mean, the losses may differ by much more. At the start, a mean has half as
+    # many losses.
+    before = (after - smoothed)[: max(lowest, _SPAN)]
+    standard_error = float(np.nanstd(before)) / math.sqrt(_SPAN / 2)
     fell = losses[:_SPAN].mean() - smoothed[lowest] > 3 * standard_error
     return {
-        "learning_rate": float(rates[lowest]) / 10 if fell else None,
+        "learning_rate": float(rates[lowest]) / _MARGIN if fell else None,
         "lowest_loss_at": float(rates[lowest]),
         "has_risen": lowest < len(smoothed) - _SPAN,
         "smoothed_losses": smoothed.tolist(),

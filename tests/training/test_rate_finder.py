@@ -27,10 +27,10 @@ def curve(low: float, high: float, noise: float = 0.02) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.parametrize(("low", "high"), [(1e-5, 1e-3), (1e-4, 1e-2)])
-def test_suggestion_is_a_tenth_of_the_rate_with_the_lowest_loss(low: float, high: float) -> None:
+def test_suggestion_is_a_third_of_the_rate_with_the_lowest_loss(low: float, high: float) -> None:
     found = suggested(*curve(low, high))
     assert found["lowest_loss_at"] == pytest.approx(high, rel=0.5)
-    assert found["learning_rate"] == pytest.approx(found["lowest_loss_at"] / 10)
+    assert found["learning_rate"] == pytest.approx(found["lowest_loss_at"] / 3)
     assert found["has_risen"]
 
 
@@ -42,7 +42,7 @@ def test_no_suggestion_if_the_loss_never_falls() -> None:
 
 def test_loss_that_only_falls_is_said_to_do_so() -> None:
     found = suggested(*curve(1e-4, HIGHEST))
-    assert found["learning_rate"] == pytest.approx(HIGHEST / 10, rel=0.5) and not found["has_risen"]
+    assert found["learning_rate"] == pytest.approx(HIGHEST / 3, rel=0.5) and not found["has_risen"]
 
 
 def test_divergence_ends_the_curve() -> None:

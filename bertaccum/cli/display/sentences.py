@@ -163,7 +163,7 @@ def suggested_rate(found: dict[str, Any]) -> str:
         return "no suggestion: the loss did not clearly fall; train longer, or with a larger batch"
     if not found["has_risen"]:
         lowest += " and does not rise after it, so a higher rate may be better"
-    return f"try learning rate {found['learning_rate']:.1e}, a tenth of the rate at which {lowest}"
+    return f"try learning rate {found['learning_rate']:.1e}, a third of the rate at which {lowest}"
 
 
 def skipped(event: Updated) -> str:
