@@ -28,8 +28,8 @@ from bertaccum.training.run_folder import RunFolder
 # Fine-tuning BERT needs rates between these, whatever the model and the task.
 LOWEST, HIGHEST = 1e-6, 1e-1
 UPDATES = 100
-# Number of updates that the loss is averaged over, the ratio of the best rate to the suggestion, and
-# the factor by which the loss rises until the run stops.
+# Number of updates that the loss is averaged over, ratio of the rate with the lowest loss to the
+# suggestion, and factor by which the loss rises until the run stops.
 _SPAN = 11
 _MARGIN = 3
 _RISEN = 1.5

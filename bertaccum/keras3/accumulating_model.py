@@ -1,0 +1,222 @@
+"""Keras 3 models that accumulate gradients in `fit`.
+
+They weight each micro-batch by the divisor of its loss. At the end of an epoch they apply the
+partial window, drop it or carry it over to the next epoch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras import ops
+
+from bertaccum.keras3 import _keras_compat, loss_divisor, step_weight
+from bertaccum.keras3.accumulating_optimizer import AccumulatingOptimizer, checked_steps
+
+_JAX = keras.config.backend() == "jax"
+ON_PARTIAL = ("apply", "carry", "drop")
+# AccumulatingModel is a mixin, not a Model, because Keras changes what Model's subclasses create.
+_Mixin: Any = keras.Model if TYPE_CHECKING else object
+
+
+@dataclass(frozen=True)
+class _Settings:
+    steps: Any
+    on_partial: str
+
+
+def accumulate_gradients(
+    model: keras.Model, accumulation_steps: Any, on_partial: str = "apply"
+) -> keras.Model:
+    """Make a model accumulate gradients in `fit`, `train_on_batch` and a custom `train_step`.
+
+    Each micro-batch is weighted by the divisor of its loss: the number of examples, or the number
+    of unmasked positions if the output or the loss has a mask. Every update therefore equals the
+    update from one large batch with the same examples, whatever the sizes of the micro-batches.
+
+    Args:
+      model: A functional, Sequential or subclassed model. It is changed in place and becomes an
+        `AccumulatingModel` as well. If it is compiled, its optimizer is wrapped.
+      accumulation_steps: Number of micro-steps in a window; see `AccumulatingOptimizer`.
+      on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
+        it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` also drops
+        the partial window of an earlier, interrupted `fit`.
+
+    Returns:
+      The same model. Its `compile` wraps any optimizer in an `AccumulatingOptimizer`.
+
+    Raises:
+      TypeError: If `model` is not a Keras 3 model or an argument has a wrong type.
+      ValueError: If the model already accumulates or an argument has a wrong value.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"{type(model).__module__}.{type(model).__name__} is not a Keras 3 model; for tf_keras,"
+            " use bertaccum.accumulate_gradients"
+        )
+    if isinstance(model, AccumulatingModel):
+        raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
+    if on_partial not in ON_PARTIAL:
+        raise ValueError(f"`on_partial` is {on_partial!r}; choose one of {', '.join(ON_PARTIAL)}")
+    settings = {"_accumulation": _Settings(checked_steps(accumulation_steps), on_partial)}
+    names = {"__module__": __name__} | settings
+    model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
+    if getattr(model, "optimizer", None) is not None:
+        model.optimizer = model._accumulating(model.optimizer, scale=False)
+    return model
+
+
+class AccumulatingModel(_Mixin):
+    """A mixin that `accumulate_gradients` adds to a model's class; do not instantiate it."""
+
+    _accumulation: _Settings
+
+    def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
+        """Compile the model with the optimizer wrapped in an `AccumulatingOptimizer`."""
+        scale = kwargs.pop("auto_scale_loss", True)
+        optimizer = self._accumulating(keras.optimizers.get(optimizer), scale)
+        super().compile(optimizer, *args, auto_scale_loss=False, **kwargs)
+
+    def _accumulating(self, optimizer: Any, scale: bool) -> AccumulatingOptimizer:
+        # An AccumulatingOptimizer itself never contains another one.
+        if isinstance(getattr(optimizer, "inner_optimizer", None), AccumulatingOptimizer):
+            raise ValueError(
+                "the LossScaleOptimizer is outside; put it inside:"
+                " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
+            )
+        if isinstance(optimizer, AccumulatingOptimizer):
+            if optimizer.accumulation_steps != self._accumulation.steps:
+                raise ValueError(
+                    f"the model accumulates over {self._accumulation.steps} micro-steps, but its"
+                    f" optimizer over {optimizer.accumulation_steps}; give both the same"
+                    " `accumulation_steps`"
+                )
+            return optimizer
+        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        if scale and not scaled and self.dtype_policy.name == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        return AccumulatingOptimizer(optimizer, self._accumulation.steps)
+
+    def train_step(self, *args: Any) -> Any:
+        """Run the model's own `train_step`, with gradients weighted by the divisor of the loss.
+
+        The arguments are those of the backend: the data, and on JAX the state before it. There, the
+        weight leaves the differentiated function as the gradient of a number that is added to the
+        trainable variables.
+        """
+        data = args[-1]
+        with step_weight.step_weight(_examples(data)):
+            if not _JAX:
+                return super().train_step(data)
+            trained, *rest = args[0]
+            unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
+            logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
+            return logs, (trained[:-1], *rest)
+
+    def compute_loss_and_updates(self, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the loss on JAX, and add the unit whose gradient is the weight."""
+        present = step_weight.present()
+        if present is None:
+            return super().compute_loss_and_updates(trainable_variables, *args, **kwargs)
+        *own, unit = trainable_variables
+        loss, aux = super().compute_loss_and_updates(own, *args, **kwargs)
+        return ops.cast(loss, unit.dtype) + unit * ops.cast(present.value, unit.dtype), aux
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """Compute the model's own loss, and note its divisor."""
+        _keras_compat.replace_losses(self, y, y_pred, loss_divisor.measured)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `Model.fit`, and treat partial windows as `on_partial` says."""
+        bound = inspect.signature(super().fit).bind_partial(*args, **kwargs)
+        given = bound.arguments.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            if not any(isinstance(callback, _EpochEnd) for callback in given.callbacks):
+                given.callbacks.insert(0, _EpochEnd(self))
+        else:
+            # First, so that other callbacks see the weights after the last update.
+            bound.arguments["callbacks"] = [_EpochEnd(self), *keras.tree.flatten(given or [])]
+        return super().fit(*bound.args, **bound.kwargs)
+
+    def end_window(self) -> None:
+        """Apply or drop a partial window, or leave it if `on_partial` is `carry`.
+
+        Call this at the end of each epoch if you train without `fit`.
+        """
+        if self._accumulation.on_partial == "apply":
+            self.optimizer.flush()
+        elif self._accumulation.on_partial == "drop":
+            self.optimizer.drop()
+
+    def begin_window(self) -> None:
+        """Drop the partial window of an interrupted `fit`, unless `on_partial` is `carry`."""
+        if self._accumulation.on_partial != "carry":
+            self.optimizer.drop()
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compile the model as a saved one was compiled."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the model's own config and the arguments of `accumulate_gradients`."""
+        kind, steps = type(self).__bases__[1], self._accumulation.steps
+        return {
+            "model": {
+                "module": kind.__module__,
+                "class_name": kind.__name__,
+                "config": super().get_config(),
+                "registered_name": keras.saving.get_registered_name(kind),
+            },
+            "accumulation_steps": (
+                keras.saving.serialize_keras_object(steps) if callable(steps) else steps
+            ),
+            "on_partial": self._accumulation.on_partial,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> keras.Model:
+        """Create the model from the config that `get_config` returns."""
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
+        steps = config["accumulation_steps"]
+        if isinstance(steps, dict):
+            steps = keras.saving.deserialize_keras_object(steps, custom_objects)
+        return accumulate_gradients(model, steps, config["on_partial"])
+
+
+# Keras looks up the classes that `accumulate_gradients` creates by their name.
+keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
+
+
+class _EpochEnd(keras.callbacks.Callback):
+    """A callback that ends the partial window of each epoch, before validation."""
+
+    def __init__(self, model: AccumulatingModel) -> None:
+        super().__init__()
+        self._accumulating = model
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._accumulating.begin_window()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._accumulating.end_window()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._accumulating.end_window()
+
+
+def _examples(data: Any) -> Any:
+    """Return the number of examples in a batch, a scalar."""
+    return ops.shape(next(part for part in keras.tree.flatten(data) if part is not None))[0]

@@ -1,0 +1,302 @@
+"""A Keras 3 optimizer that accumulates gradients and applies one exact update per window.
+
+It sums gradients and weights of micro-steps. Their quotient is the exact mean over the window,
+whatever the sizes of the micro-batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from bertaccum.keras3 import _keras_compat, step_weight
+
+_JAX = keras.config.backend() == "jax"
+
+
+@keras.saving.register_keras_serializable(package="bertaccum")
+class AccumulatingOptimizer(keras.optimizers.Optimizer):
+    """A Keras 3 optimizer that calls an inner optimizer once per window of micro-steps.
+
+    The inner optimizer receives one gradient per update. Its clipping, weight decay, schedule,
+    moving averages and `iterations` therefore count updates, not micro-steps.
+
+    Args:
+      optimizer: The inner optimizer, its name or its config. If it is a `LossScaleOptimizer`,
+        gradients of the scaled loss are accumulated, and a window that overflows is skipped as a
+        whole.
+      accumulation_steps: Number of micro-steps in a window: an integer, or a function of the number
+        of updates so far.
+      name: Name of this optimizer.
+
+    Raises:
+      TypeError: If an argument has a wrong type.
+      ValueError: If `optimizer` already accumulates, or `accumulation_steps` is less than 1.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        accumulation_steps: int | Callable[[Any], Any] = 4,
+        name: str | None = None,
+    ) -> None:
+        # Like Keras' own wrapper, LossScaleOptimizer, which has no learning rate of its own either.
+        super().__init__(learning_rate=0.0, name=name or "accumulating")
+        self.inner_optimizer = _checked_inner(keras.optimizers.get(optimizer))
+        self.accumulation_steps = checked_steps(accumulation_steps)
+
+    # --- State ----------------------------------------------------------------------
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Create the state for `variables`; only these can be trained afterwards."""
+        if self.built:
+            return
+        _refuse_replicas()
+        dtypes = {keras.backend.standardize_dtype(v.dtype) for v in variables}
+        self._step = self.add_variable((), dtype="int32", name="micro_step")
+        wide = "float64" if dtypes == {"float64"} else "float32"
+        self._weight = self.add_variable((), dtype=wide, name="window_weight")
+        self._sums = [self._new_sum(v) for v in variables]
+        self._touched: set[int] = set()
+        self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    def _new_sum(self, variable: keras.Variable) -> keras.Variable:
+        # A sum of many numbers needs more digits than half precision has.
+        half = keras.backend.standardize_dtype(variable.dtype) in ("float16", "bfloat16")
+        if not half:
+            return self.add_variable_from_reference(variable, name="gradient_sum")
+        return self.add_variable(variable.shape, dtype="float32", name="gradient_sum")
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All variables: those of the window, then those of the inner optimizer."""
+        return _keras_compat.own_variables(self) + self.inner_optimizer.variables
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is a partial window; do not read this inside a traced function."""
+        return bool(self.built and ops.convert_to_numpy(self._step) > 0)
+
+    # --- One micro-step -------------------------------------------------------------
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Return the loss to differentiate: `loss` times the inner loss scale, if there is one."""
+        return self.inner_optimizer.scale_loss(loss)
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Accumulate gradients, and update the variables if the window is complete."""
+        grads = list(grads)
+        variables = list(trainable_variables or _keras_compat.trained(self))
+        if not self.built:
+            self.build(variables)
+        present = step_weight.present()
+        weight = 1.0 if present is None else present.value
+        if _JAX:
+            values = [v.value for v in self.variables], [v.value for v in variables]
+            self._assign(*self._next_state(values[0], grads, values[1], weight))
+            return
+        for variable, gradient in zip(variables, grads, strict=True):
+            if gradient is not None:
+                position = _keras_compat.position(self, variable)
+                self._touched.add(position)
+                total = self._sums[position]
+                self.assign_add(total, _keras_compat.times(gradient, weight, total.dtype))
+        self.assign_add(self._weight, ops.cast(weight, self._weight.dtype))
+        self.assign_add(self._step, 1)
+
+        def update() -> Any:
+            self._update()
+            return ops.convert_to_tensor(True)
+
+        ops.cond(self._is_complete(), update, lambda: ops.convert_to_tensor(False))
+
+    def _is_complete(self) -> Any:
+        steps = self.accumulation_steps
+        return self._step >= (steps(self.iterations) if callable(steps) else steps)
+
+    def _update(self) -> None:
+        """Apply the mean of the window, and start a new one."""
+        touched = sorted(self._touched)
+        trained = _keras_compat.trained(self)
+        means = [self._mean(self._sums[i], self._weight) for i in touched]
+        self.inner_optimizer.apply(means, [trained[i] for i in touched])
+        self._reset()
+
+    def _mean(self, total: Any, weight: Any) -> Any:
+        return ops.divide(total, ops.cast(weight, total.dtype))
+
+    def _reset(self) -> None:
+        for variable in (*self._sums, self._weight, self._step):
+            variable.assign(ops.zeros(variable.shape, variable.dtype))
+
+    # --- JAX ------------------------------------------------------------------------
+
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the new values of the trainable variables and of the optimizer's variables.
+
+        In the step of an accumulating model, the last "gradient" is the weight of the micro-step.
+        """
+        grads, trainable_variables = list(grads), list(trainable_variables)
+        if step_weight.present() is None:
+            return self._next_state(optimizer_variables, grads, trainable_variables, 1.0)
+        *trainable_variables, unit = trainable_variables
+        *grads, weight = grads
+        new, state = self._next_state(optimizer_variables, grads, trainable_variables, weight)
+        return [*new, unit], state
+
+    def _assign(self, trained: Sequence[Any], state: Sequence[Any]) -> None:
+        variables = (*_keras_compat.trained(self), *self.variables)
+        for variable, value in zip(variables, (*trained, *state), strict=True):
+            variable.assign(value)
+
+    def _next_state(
+        self, state: Sequence[Any], grads: Sequence[Any], trained: Sequence[Any], weight: Any
+    ) -> tuple[list[Any], list[Any]]:
+        with self._scope(state) as scope:
+            for total, gradient in zip(self._sums, grads, strict=True):
+                total.assign_add(_keras_compat.times(gradient, weight, total.dtype))
+            self._weight.assign_add(ops.cast(weight, self._weight.dtype))
+            self._step.assign_add(1)
+            complete = self._is_complete()
+        state = [scope.get_current_value(v) for v in self.variables]
+        return ops.cond(
+            complete,
+            lambda: self._updated(state, trained),
+            lambda: (list(trained), state),
+        )
+
+    def _updated(self, state: Sequence[Any], trained: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the variables after the update with the window's mean."""
+        own = len(_keras_compat.own_variables(self))
+        with self._scope(state):
+            means = [self._mean(total, self._weight) for total in self._sums]
+        new, inner = self.inner_optimizer.stateless_apply(list(state[own:]), means, list(trained))
+        with self._scope(state) as scope:
+            self._reset()
+        return list(new), [*map(scope.get_current_value, self.variables[:own]), *inner]
+
+    def _scope(self, state: Sequence[Any]) -> keras.StatelessScope:
+        return keras.StatelessScope(state_mapping=list(zip(self.variables, state, strict=True)))
+
+    @functools.cached_property
+    def _flushed(self) -> Callable[..., Any]:
+        # Compiled, because the arithmetic of a compiled learning rate schedule differs in the last
+        # digit from that of an eager one.
+        import jax
+
+        return jax.jit(self._updated)
+
+    # --- Ends of epochs -------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Apply a partial window, if there is one; the mean is over the examples it contains."""
+        if not self.pending:
+            return
+        if not _JAX:
+            self._update()
+            return
+        trained = _keras_compat.trained(self)
+        values = [v.value for v in self.variables], [v.value for v in trained]
+        self._assign(*self._flushed(*values))
+
+    def drop(self) -> None:
+        """Discard a partial window."""
+        if self.built:
+            self._reset()
+
+    # --- What the inner optimizer answers -------------------------------------------
+
+    @property
+    def iterations(self) -> Any:
+        """Number of updates."""
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """Learning rate of the next update."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self.inner_optimizer.learning_rate = learning_rate
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Overwrite variables with their moving averages, if the inner optimizer has them."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    # --- Saving ---------------------------------------------------------------------
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments as serializable values."""
+        steps = self.accumulation_steps
+        return {
+            "optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "accumulation_steps": (
+                keras.saving.serialize_keras_object(steps) if callable(steps) else steps
+            ),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Create an optimizer from the config that `get_config` returns."""
+        revived = {
+            key: keras.saving.deserialize_keras_object(value, custom_objects)
+            if isinstance(value, dict)
+            else value
+            for key, value in config.items()
+        }
+        return cls(**revived)
+
+
+def checked_steps(steps: Any) -> Any:
+    """Return the number of micro-steps as an int, or the function that computes it.
+
+    Raises:
+      TypeError, ValueError: If it is neither, or is less than 1.
+    """
+    if callable(steps):
+        return steps
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):
+        raise TypeError(
+            f"`accumulation_steps` is {steps!r}; pass an integer or a function of the number of"
+            " updates"
+        )
+    if steps < 1:
+        raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1 micro-step")
+    return int(steps)
+
+
+def _refuse_replicas() -> None:
+    """Raise ValueError inside a TensorFlow strategy with several replicas.
+
+    Keras 3 updates its variables separately in each replica, so the sums would have to be as well.
+    """
+    if keras.config.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise ValueError(
+            "bertaccum.keras3 does not accumulate over several TensorFlow replicas; use one,"
+            " keras.distribution on JAX, or tf_keras with bertaccum.accumulation"
+        )
+
+
+def _checked_inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    innermost = getattr(optimizer, "inner_optimizer", optimizer)
+    for one in (optimizer, innermost):
+        if isinstance(one, AccumulatingOptimizer) or one.gradient_accumulation_steps:
+            raise ValueError(
+                "this optimizer already accumulates; wrap its inner optimizer, without"
+                " `gradient_accumulation_steps`"
+            )
+    return optimizer

@@ -1,0 +1,266 @@
+"""`bertaccum.keras3` equals large batches, on the backend of Keras that KERAS_BACKEND selects.
+
+The last test runs this file on JAX in an environment without TensorFlow and tf_keras.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from bertaccum.keras3 import AccumulatingOptimizer, accumulate_gradients
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKEND = keras.config.backend()
+OPTIMIZERS = (
+    *("SGD", "Adam", "AdamW", "Nadam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lion"),
+    *("Adafactor", "Lamb", "Muon"),
+)
+FEW = ("SGD", "AdamW", "Lion")
+# Keras' Adam divides by the square root of its second moment, which magnifies rounding errors of
+# gradients near zero.
+CLOSE = {"rtol": 0, "atol": 3e-5}
+
+
+def schedule() -> keras.optimizers.schedules.LearningRateSchedule:
+    return keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.7)
+
+
+def dense_model() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.Input((5,)),
+            keras.layers.Dense(7, activation="tanh", kernel_regularizer="l2"),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def dense_data(examples: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(examples, 5)).astype("float32"), rng.integers(0, 3, examples)
+
+
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def fitted(
+    model: keras.Model,
+    data: tuple[np.ndarray, ...],
+    optimizer: Any,
+    steps: int,
+    batch: int,
+    on_partial: str = "apply",
+    loss: Any = LOSS,
+    **fit: Any,
+) -> keras.Model:
+    """Train a model for three epochs; with `steps` 0, without accumulation."""
+    if steps:
+        accumulate_gradients(model, steps, on_partial)
+    model.compile(optimizer, loss, weighted_metrics=[])
+    named = dict(zip(("x", "y", "sample_weight"), data, strict=False))
+    model.fit(**named, batch_size=batch, **{"epochs": 3, "shuffle": False, "verbose": 0} | fit)
+    return model
+
+
+def assert_same(one: keras.Model, other: keras.Model, **close: Any) -> None:
+    for mine, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, **CLOSE | close)
+    assert int(one.optimizer.iterations) == int(other.optimizer.iterations)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS],
+)
+def test_every_optimizer_equals_the_large_batch(name: str) -> None:
+    options = {"use_ema": True, "clipnorm": 0.1, "weight_decay": 0.01}
+
+    def train(steps: int, batch: int) -> keras.Model:
+        optimizer = getattr(keras.optimizers, name)(schedule(), **options)
+        # An epoch of 60 examples ends with a partial window, in micro-batches of 11, 11 and 5.
+        return fitted(dense_model(), dense_data(60), optimizer, steps, batch)
+
+    assert_same(train(3, 11), train(0, 33))
+
+
+def test_weights_count_unmasked_positions() -> None:
+    def model() -> keras.Model:
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input((6, 4)),
+                layers.Masking(),
+                layers.GRU(5, return_sequences=True),
+                layers.Dense(3),
+            ]
+        )
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 6, 4)).astype("float32")
+    x[np.arange(6) >= rng.integers(1, 7, 64)[:, None]] = 0
+    data = x, rng.integers(0, 3, (64, 6))
+    adam = keras.optimizers.Adam
+    whole = fitted(model(), data, adam(schedule()), 0, 32)
+    assert_same(fitted(model(), data, adam(schedule()), 4, 8), whole)
+    # Without weights, the result would differ.
+    plain = model()
+    plain.compile(AccumulatingOptimizer(adam(schedule()), 4), LOSS)
+    plain.fit(*data, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    pairs = zip(plain.get_weights(), whole.get_weights(), strict=True)
+    assert max(abs(a - b).max() for a, b in pairs) > 1e-3
+
+
+def test_embeddings_equal_a_dense_gradient() -> None:
+    """On TensorFlow, Keras' own update from a sparse gradient with repeated rows is wrong."""
+
+    def train(steps: int, batch: int) -> keras.Model:
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        model = keras.Sequential(
+            [keras.Input((6,), dtype="int32"), layers.Embedding(20, 4), layers.Flatten()]
+        )
+        model.add(layers.Dense(3))
+        tokens = np.random.default_rng(0).integers(0, 20, (64, 6))
+        return fitted(model, (tokens, dense_data()[1]), keras.optimizers.Adam(), steps, batch)
+
+    whole = train(1 if BACKEND == "tensorflow" else 0, 32)
+    assert_same(train(4, 8), whole)
+
+
+def test_ignored_class_and_sample_weights() -> None:
+    x, y = dense_data()
+    y[::3] = 2
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=2)
+    weights = np.random.default_rng(1).uniform(0, 2, 64).astype("float32")
+    for data, own in (((x, y), loss), ((x, y, weights), LOSS)):
+        trained = [
+            fitted(dense_model(), data, keras.optimizers.SGD(0.5), steps, batch, loss=own)
+            for steps, batch in ((4, 8), (0, 32))
+        ]
+        assert_same(*trained)
+
+
+def test_partial_windows() -> None:
+    data = dense_data(40)
+    apply, carry, drop = (
+        fitted(dense_model(), data, "sgd", 4, 8, on_partial, epochs=2)
+        for on_partial in ("apply", "carry", "drop")
+    )
+    assert [int(m.optimizer.iterations) for m in (apply, carry, drop)] == [4, 2, 2]
+    assert [m.optimizer.pending for m in (apply, carry, drop)] == [False, True, False]
+    first = data[0][:32], data[1][:32]
+    assert_same(drop, fitted(dense_model(), first, "sgd", 0, 32, epochs=2))
+
+
+def test_learning_rate_and_callbacks_see_updates() -> None:
+    model = fitted(dense_model(), dense_data(), keras.optimizers.Adam(schedule()), 4, 8)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.05 * 0.7**3)
+    seen: list[int] = []
+    model = accumulate_gradients(dense_model(), 4)
+    model.compile(keras.optimizers.Adam(0.1), LOSS)
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+        keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda *_: seen.append(int(model.optimizer.iterations))
+        ),
+    ]
+    model.fit(*dense_data(40), batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+    assert seen == [2, 4]
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.025)
+
+
+def test_steps_may_depend_on_the_number_of_updates() -> None:
+    def growing(updates: Any) -> Any:
+        return 1 + keras.ops.cast(updates, "int32")
+
+    model = accumulate_gradients(dense_model(), growing)
+    model.compile("sgd", LOSS)
+    model.fit(*dense_data(80), batch_size=8, epochs=1, shuffle=False, verbose=0)
+    assert int(model.optimizer.iterations) == 4  # Windows of 1, 2, 3 and 4 micro-batches.
+
+
+def test_saving_and_loading_in_the_middle_of_a_window(tmp_path: Path) -> None:
+    x, y = dense_data(48)
+    whole = fitted(dense_model(), (x, y), keras.optimizers.Adam(0.01), 4, 8, "carry", epochs=1)
+    model = fitted(
+        dense_model(), (x[:40], y[:40]), keras.optimizers.Adam(0.01), 4, 8, "carry", epochs=1
+    )
+    assert model.optimizer.pending
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.pending and loaded.optimizer.accumulation_steps == 4
+    for one in (loaded, whole):
+        one.fit(x[40:], y[40:], batch_size=8, epochs=3, shuffle=False, verbose=0)
+    # `whole` has seen the last batch once more, in its first window.
+    model.fit(x[40:], y[40:], batch_size=8, epochs=3, shuffle=False, verbose=0)
+    assert_same(loaded, model, atol=1e-7)
+
+
+def test_mixed_float16_scales_the_loss_inside() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = fitted(dense_model(), dense_data(), keras.optimizers.SGD(0.1), 4, 8)
+        inner = model.optimizer.inner_optimizer
+        assert isinstance(inner, keras.optimizers.LossScaleOptimizer)
+        assert_same(
+            model, fitted(dense_model(), dense_data(), keras.optimizers.SGD(0.1), 0, 32), atol=1e-3
+        )
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="not a Keras 3 model"):
+        accumulate_gradients(object(), 4)
+    with pytest.raises(ValueError, match="at least 1"):
+        AccumulatingOptimizer("sgd", 0)
+    with pytest.raises(TypeError, match="integer or a function"):
+        AccumulatingOptimizer("sgd", 1.5)
+    with pytest.raises(ValueError, match="already accumulates"):
+        AccumulatingOptimizer(keras.optimizers.Adam(gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match="already accumulates"):
+        AccumulatingOptimizer(AccumulatingOptimizer("sgd"))
+    model = accumulate_gradients(dense_model(), 4)
+    with pytest.raises(ValueError, match="only once"):
+        accumulate_gradients(model, 4)
+    with pytest.raises(ValueError, match="give both the same"):
+        model.compile(AccumulatingOptimizer("sgd", 2), LOSS)
+    with pytest.raises(ValueError, match="put it inside"):
+        model.compile(keras.optimizers.LossScaleOptimizer(AccumulatingOptimizer("sgd")), LOSS)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True, reduction="sum"))
+    with pytest.raises(ValueError, match="needs a mean"):
+        model.fit(*dense_data(), verbose=0)
+
+
+def test_import_loads_no_tf_keras() -> None:
+    code = "import sys, bertaccum.keras3; print('tf_keras' in sys.modules)"
+    own = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=own
+    )
+    assert done.stdout.split() == ["False"]
+
+
+@pytest.mark.slow
+def test_on_jax() -> None:
+    python = ROOT / "build/peers/environments/jax/bin/python"
+    if not python.exists():
+        pytest.skip(f"no JAX (run make {python.parents[1].relative_to(ROOT)})")
+    environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    command = [python, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "-k", "not on_jax"]
+    command += ["--rootdir", ROOT / "tests/keras3", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout and "skipped" not in done.stdout
