@@ -9,8 +9,9 @@ module of the package uses one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +20,7 @@ from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import Coordin
 from tensorflow.python.client import device_lib
 from tensorflow.python.distribute import collective_all_reduce_strategy, multi_worker_util
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 from tf_keras.src.models import cloning
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
@@ -301,6 +303,25 @@ def after_cloning_sequential(kind: type, accumulate: Callable[[Any, Any], Any]) 
 
 # Class names of the graphs of branches and loops. They count as part of the enclosing function.
 _CONTROL_FLOW_GRAPHS = ("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph")
+
+
+@contextlib.contextmanager
+def forgetting_custom_gradients() -> Iterator[None]:
+    """At the end of the context, release the graphs that were traced in it.
+
+    When a graph is traced, `tf.custom_gradient` registers a function for each call and never
+    removes it. The function refers to the graph, and the graph to the variables it uses. A process
+    that trains one model after another would therefore keep all of them in memory. Gradients of the
+    released graphs can no longer be computed.
+    """
+    registered = ops.gradient_registry._registry
+    before = set(registered)
+    try:
+        yield
+    finally:
+        for name in registered.keys() - before:
+            if name.startswith("CustomGradient-"):
+                del registered[name]
 
 
 def is_in_function_of(graph: Any, other: Any) -> bool:

@@ -6,10 +6,13 @@ A failure means that a new version has changed one of them; adapt `_tf_compat.py
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import inspect
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,8 @@ from bertaccum.accumulation.contracts import ScalesByFactor, TakesScaledSum
 from bertaccum.accumulation.transforms import AdaptiveClip, ClipByGlobalNorm
 
 FOLDER = Path(bertaccum.__file__).parent
-MODULES = sorted(path for path in FOLDER.glob("**/*.py") if path.name != "_tf_compat.py")
+COMPAT = ("_tf_compat.py", "_keras_compat.py")
+MODULES = sorted(path for path in FOLDER.glob("**/*.py") if path.name not in COMPAT)
 LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 legacy = tf_keras.optimizers.legacy
 
@@ -48,7 +52,7 @@ def own_names() -> set[str]:
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             own = isinstance(node.value, ast.Name) and node.value.id == "self"
             found |= {node.attr} if own else set()
-    return found | {"_tf_compat"}
+    return found | {Path(name).stem for name in COMPAT}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FOLDER)))
@@ -456,6 +460,23 @@ else:
     raise AssertionError("a reduction after the abort")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_graphs_with_forgotten_gradients_are_released() -> None:
+    @tf.custom_gradient
+    def double(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        return 2 * x, lambda upstream: 2 * upstream
+
+    def traced() -> weakref.ref:
+        function = tf.function(lambda: double(tf.constant(3.0)))
+        return weakref.ref(function.get_concrete_function().graph)
+
+    with _tf_compat.forgetting_custom_gradients():
+        forgotten = traced()
+    remembered = traced()
+    gc.collect()
+    assert forgotten() is None
+    assert remembered() is not None  # TensorFlow keeps it.
 
 
 def test_mirrored_strategies_of_one_process_reduce_independently() -> None:

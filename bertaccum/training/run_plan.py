@@ -14,7 +14,7 @@ from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.settings import save_interval
 
 if TYPE_CHECKING:
-    from tf_keras.optimizers.schedules import LearningRateSchedule
+    import tf_keras
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RunPlan:
     planned: PlanResult
     replicas: int
     train_examples: int
-    schedule: LearningRateSchedule | None = None
+    schedule: tf_keras.optimizers.schedules.LearningRateSchedule | None = None
 
     @property
     def inputs(self) -> RunInputs:

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bertaccum import _tf_compat
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.precision import length_multiple, resolved_precision
 from bertaccum.bert.tokenization_options import tokenization_of
@@ -188,10 +189,11 @@ def _begin(
 ) -> Iterator[Event]:
     path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
-    run = _prepare(config, topology, watch, folder, stopping, progress)
-    told_by_chief(topology, lambda: run.create_folder(named))
-    with folder.locked():
-        yield from _events(run)
+    with _tf_compat.forgetting_custom_gradients():
+        run = _prepare(config, topology, watch, folder, stopping, progress)
+        told_by_chief(topology, lambda: run.create_folder(named))
+        with folder.locked():
+            yield from _events(run)
 
 
 def _events(run: Run) -> Iterator[Event]:
@@ -235,7 +237,7 @@ def _go_on(
             "saved": saved,
         }
 
-    with folder.locked():
+    with folder.locked(), _tf_compat.forgetting_custom_gradients():
         told = told_by_chief(topology, find)
         config, saved = TrainConfig(**told["config"]), told["saved"]
         folder.mark = told["mark"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from resuming import result
 from scripted import ScriptedScores, under
 from small import write_small_task
@@ -112,6 +113,18 @@ def test_evaluation_twice_per_epoch(config: Any) -> None:
 def test_invalid_eval_every_is_an_error(config: Any, value: object) -> None:
     with pytest.raises(ConfigError, match="`eval_every`"):
         config("run", eval_every=value)
+
+
+def test_models_of_earlier_runs_are_released(config: Any) -> None:
+    def graphs() -> int:
+        gc.collect()
+        found = (o for o in gc.get_objects() if isinstance(o, tf.Graph))
+        return sum(getattr(graph, "name", "") in ("update", "predict") for graph in found)
+
+    before = graphs()
+    *_, last = api.training_events(config("many", max_updates=2), seeds=2)
+    assert isinstance(last, Finished)
+    assert graphs() <= before
 
 
 @pytest.mark.slow
