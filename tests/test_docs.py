@@ -206,7 +206,7 @@ def test_readme_is_short() -> None:
 def test_contributing_lists_every_package() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     packages = [path.parent for path in ROOT.glob("bertaccum/*/__init__.py")]
-    assert len(packages) == 12
+    assert len(packages) == 13
     for package in [*packages, ROOT / "data_prep"]:
         assert f"`{package.relative_to(ROOT)}/`" in text, package
 

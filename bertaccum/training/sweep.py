@@ -50,7 +50,7 @@ class Cell:
     Args:
       options: The values.
       rounds: For each round that has ended, a dict for each seed: `score` (the best dev metric;
-        None if unknown), `updates` and `seconds` of the run so far. Keyed by the fraction of the
+        None if unknown), `loss` (the last dev loss), `updates` and `seconds` of the run so far. Keyed by the fraction of the
         updates at which the round ends.
       failed: Why a run failed; None if none did.
     """
@@ -205,11 +205,22 @@ class Sweep:
         return max(math.ceil(min(whole, own.max_updates or whole) * fraction), 1)
 
     def _ranked(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:
-        """Return the cells whose scores in a round are known, the best first."""
+        """Return the cells whose scores in a round are known, the best first.
+
+        The dev loss decides between equal scores. After few updates, many models predict a single
+        class and have the same score.
+        """
         key, sign = _key(fraction), 1 if self.best_by in LOWER_IS_BETTER else -1
         known = [cell for cell in cells if cell.scores and key in cell.rounds]
-        means = {id(c): statistics.fmean(run["score"] for run in c.rounds[key]) for c in known}
-        return sorted(known, key=lambda cell: sign * means[id(cell)])
+
+        def rank(cell: Cell) -> tuple[float, float]:
+            score, loss = (
+                statistics.fmean(run[name] for run in cell.rounds[key])
+                for name in ("score", "loss")
+            )
+            return sign * score, loss
+
+        return sorted(known, key=rank)
 
     def result(self) -> dict[str, Any]:
         """Return the results so far.
@@ -278,6 +289,7 @@ def _run(summary: dict[str, Any]) -> dict[str, Any]:
     score = summary["best_metric"]["value"]
     return {
         "score": score if score is not None and math.isfinite(score) else None,
+        "loss": summary["last_evaluation"]["loss"],
         "updates": summary["updates"],
         "seconds": summary["total_seconds"],
     }

@@ -62,7 +62,8 @@ def test_fastest_plan_that_fits_is_chosen_and_written(make: Callable[..., Any]) 
     # The second process may use the limit minus half of the margin.
     assert [job["limit_bytes"] / MIB for job in Simulated.started][1] == int(4096 * 0.98)
 
-    small, written = make(memory_limit="720MiB", offload="none")
+    # With equal lengths, many cuts by cost are equally good, and rounding decides between them.
+    small, written = make(memory_limit="720MiB", offload="none", cut="count")
     assert small.plan.micro_batch == 6
     assert written["why"].startswith("the fastest of the")
     assert written["peak_memory_bytes"] <= 720 * MIB * 0.98

@@ -23,9 +23,9 @@ GRID = {"target_batch": [16, 32], "learning_rate": [1e-5, 2e-5, 3e-5, 4e-5, 5e-5
 class Trainer:
     """A stand-in for training, which records the runs and knows their scores."""
 
-    def __init__(self, fails: float = 0.0, stops: float = 0.0) -> None:
+    def __init__(self, fails: float = 0.0, stops: float = 0.0, ties: bool = False) -> None:
         self.runs: list[tuple[str, int, int | None]] = []
-        self.fails, self.stops = fails, stops
+        self.fails, self.stops, self.ties = fails, stops, ties
 
     def __call__(self, config: TrainConfig, asked: dict[str, Any]) -> Iterator[Event]:
         assert config.out is not None
@@ -35,11 +35,16 @@ class Trainer:
         if config.learning_rate == self.stops:
             yield Stopped(1, 15, Path(config.out))
             return
-        score = config.learning_rate * 1e4 + config.target_batch / 1000 + config.seed / 1e4
+        score = (
+            0.5
+            if self.ties
+            else config.learning_rate * 1e4 + config.target_batch / 1000 + config.seed / 1e4
+        )
         yield Finished(
             {
                 "best_by": "accuracy",
                 "best_metric": {"name": "accuracy", "value": score, "update": 1},
+                "last_evaluation": {"loss": 1 - config.learning_rate},
                 "updates": config.max_updates or (60 if config.target_batch == 16 else 30),
                 "total_seconds": 2.0,
             }
@@ -65,6 +70,11 @@ def test_grid_trains_all_combinations(tmp_path: Path) -> None:
     assert (first["mean"], first["runs"]) == (pytest.approx(0.53205), 2)
     assert first["std"] == pytest.approx(1e-4 / 2**0.5)
     assert found["seconds"] == 40
+
+
+def test_loss_decides_between_equal_scores(tmp_path: Path) -> None:
+    found = run(tmp_path, Trainer(ties=True), halving=True).result()
+    assert [c["options"]["learning_rate"] for c in found["cells"][:2]] == [5e-5, 5e-5]
 
 
 def test_halving_trains_only_the_best_to_the_end(tmp_path: Path) -> None:
