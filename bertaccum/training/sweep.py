@@ -50,8 +50,8 @@ class Cell:
     Args:
       options: The values.
       rounds: For each round that has ended, a dict for each seed: `score` (the best dev metric;
-        None if unknown), `loss` (the last dev loss), `updates` and `seconds` of the run so far. Keyed by the fraction of the
-        updates at which the round ends.
+        None if unknown), `loss` (the last dev loss), `updates` and `seconds` of the run so far.
+        Keyed by the fraction of the updates at which the round ends.
       failed: Why a run failed; None if none did.
     """
 
@@ -214,9 +214,9 @@ class Sweep:
         known = [cell for cell in cells if cell.scores and key in cell.rounds]
 
         def rank(cell: Cell) -> tuple[float, float]:
+            runs = cell.rounds[key]
             score, loss = (
-                statistics.fmean(run[name] for run in cell.rounds[key])
-                for name in ("score", "loss")
+                statistics.fmean(run[name] for run in runs) for name in ("score", "loss")
             )
             return sign * score, loss
 

@@ -35,11 +35,8 @@ class Trainer:
         if config.learning_rate == self.stops:
             yield Stopped(1, 15, Path(config.out))
             return
-        score = (
-            0.5
-            if self.ties
-            else config.learning_rate * 1e4 + config.target_batch / 1000 + config.seed / 1e4
-        )
+        score = config.learning_rate * 1e4 + config.target_batch / 1000 + config.seed / 1e4
+        score = 0.5 if self.ties else score
         yield Finished(
             {
                 "best_by": "accuracy",
