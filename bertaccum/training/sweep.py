@@ -50,8 +50,8 @@ class Cell:
     Args:
       options: The values.
       rounds: For each round that has ended, a dict for each seed: `score` (the best dev metric;
-        None if unknown), `loss` (the last dev loss), `updates` and `seconds` of the run so far.
-        Keyed by the fraction of the updates at which the round ends.
+        None if unknown), `updates` and `seconds` of the run so far. Keyed by the fraction of the
+        updates at which the round ends.
       failed: Why a run failed; None if none did.
     """
 
@@ -174,7 +174,7 @@ class Sweep:
                         yield event
                         if isinstance(event, Stopped):
                             return
-            left = self._ranked(left, fraction)[: max(math.ceil(len(left) * _KEPT), 1)]
+            left = self._kept(left, fraction)
 
     def _train(self, cell: Cell, fraction: float, start: Start, resume: Resume) -> Iterator[Event]:
         halving = len(self._rounds) > 1
@@ -205,22 +205,26 @@ class Sweep:
         return max(math.ceil(min(whole, own.max_updates or whole) * fraction), 1)
 
     def _ranked(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:
-        """Return the cells whose scores in a round are known, the best first.
-
-        The dev loss decides between equal scores. After few updates, many models predict a single
-        class and have the same score.
-        """
+        """Return the cells whose scores in a round are known, the best first."""
         key, sign = _key(fraction), 1 if self.best_by in LOWER_IS_BETTER else -1
         known = [cell for cell in cells if cell.scores and key in cell.rounds]
+        return sorted(known, key=lambda cell: sign * _mean(cell, key))
 
-        def rank(cell: Cell) -> tuple[float, float]:
-            runs = cell.rounds[key]
-            score, loss = (
-                statistics.fmean(run[name] for run in runs) for name in ("score", "loss")
-            )
-            return sign * score, loss
+    def _kept(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:
+        """Return the cells that go on after a round: the best third.
 
-        return sorted(known, key=rank)
+        After few updates, many models predict a single class and have the same score. Equal scores
+        are no reason to prefer a cell: if not all cells with the same score fit in the third, only
+        the better ones go on, or all with that score if there is no better one.
+        """
+        ranked, key = self._ranked(cells, fraction), _key(fraction)
+        count = max(math.ceil(len(cells) * _KEPT), 1)
+        if len(ranked) <= count:
+            return ranked
+        scores = [_mean(cell, key) for cell in ranked]
+        if (limit := scores[count]) != scores[count - 1]:
+            return ranked[:count]
+        return ranked[: scores.index(limit) or scores.count(limit)]
 
     def result(self) -> dict[str, Any]:
         """Return the results so far.
@@ -280,6 +284,11 @@ def search(
     return found | {"figures": write_heat_map(Path(str(config.out)), chosen, found)}
 
 
+def _mean(cell: Cell, key: str) -> float:
+    """Return the mean score of a cell's runs in a round."""
+    return statistics.fmean(run["score"] for run in cell.rounds[key])
+
+
 def _key(fraction: float) -> str:
     return f"{fraction:.4f}"
 
@@ -289,7 +298,6 @@ def _run(summary: dict[str, Any]) -> dict[str, Any]:
     score = summary["best_metric"]["value"]
     return {
         "score": score if score is not None and math.isfinite(score) else None,
-        "loss": summary["last_evaluation"]["loss"],
         "updates": summary["updates"],
         "seconds": summary["total_seconds"],
     }

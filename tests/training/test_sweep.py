@@ -23,9 +23,9 @@ GRID = {"target_batch": [16, 32], "learning_rate": [1e-5, 2e-5, 3e-5, 4e-5, 5e-5
 class Trainer:
     """A stand-in for training, which records the runs and knows their scores."""
 
-    def __init__(self, fails: float = 0.0, stops: float = 0.0, ties: bool = False) -> None:
+    def __init__(self, fails: float = 0.0, stops: float = 0.0, least: float = 0.0) -> None:
         self.runs: list[tuple[str, int, int | None]] = []
-        self.fails, self.stops, self.ties = fails, stops, ties
+        self.fails, self.stops, self.least = fails, stops, least
 
     def __call__(self, config: TrainConfig, asked: dict[str, Any]) -> Iterator[Event]:
         assert config.out is not None
@@ -36,12 +36,11 @@ class Trainer:
             yield Stopped(1, 15, Path(config.out))
             return
         score = config.learning_rate * 1e4 + config.target_batch / 1000 + config.seed / 1e4
-        score = 0.5 if self.ties else score
+        score = max(score, self.least)
         yield Finished(
             {
                 "best_by": "accuracy",
                 "best_metric": {"name": "accuracy", "value": score, "update": 1},
-                "last_evaluation": {"loss": 1 - config.learning_rate},
                 "updates": config.max_updates or (60 if config.target_batch == 16 else 30),
                 "total_seconds": 2.0,
             }
@@ -69,9 +68,15 @@ def test_grid_trains_all_combinations(tmp_path: Path) -> None:
     assert found["seconds"] == 40
 
 
-def test_loss_decides_between_equal_scores(tmp_path: Path) -> None:
-    found = run(tmp_path, Trainer(ties=True), halving=True).result()
-    assert [c["options"]["learning_rate"] for c in found["cells"][:2]] == [5e-5, 5e-5]
+def test_halving_does_not_choose_between_equal_scores(tmp_path: Path) -> None:
+    # All ten cells have the same score, so that all train to the end.
+    trainer = Trainer(least=0.9)
+    run(tmp_path / "all", trainer, halving=True)
+    assert len(trainer.runs) == 30
+    # Two cells are better than eight equal ones, of which only two would fit in the third.
+    trainer = Trainer(least=0.45)
+    run(tmp_path / "two", trainer, halving=True)
+    assert len(trainer.runs) == 10 + 2 + 1
 
 
 def test_halving_trains_only_the_best_to_the_end(tmp_path: Path) -> None:
