@@ -27,6 +27,7 @@ LOWEST = {
     "bertaccum.offload_names",
     "bertaccum.task_names",
     "bertaccum.version",
+    "bertaccum.window_arguments",
 }
 # Modules that need only TensorFlow or psutil, which any other module may import.
 LEAF = {"bertaccum._tf_compat", "bertaccum.backward_gates", "bertaccum.machine_memory"}

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.window_arguments import whole_steps
+
 REDUCTIONS = ("mean", "sum", "running_mean")
 NONFINITE = ("skip", "raise", "propagate")
-ON_PARTIAL = ("apply", "carry", "drop")
 BATCH_NORMALIZATIONS = (
     tf_keras.layers.BatchNormalization,
     tf_keras.layers.experimental.SyncBatchNormalization,
 )
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ValueError if a value is not one of the choices."""
-    if value not in choices:
-        raise ValueError(f"`{name}` is {value!r}; choose one of {', '.join(choices)}")
 
 
 def checked_steps(steps: Any, schedule: bool = False) -> Any:
@@ -41,14 +34,8 @@ def checked_steps(steps: Any, schedule: bool = False) -> Any:
     """
     if isinstance(steps, tf.Variable) or (schedule and callable(steps)):
         return steps
-    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):
-        raise TypeError(
-            f"`accumulation_steps` is {steps!r}; pass an integer, a tf.Variable or, except for a"
-            " layer, a function of the update number"
-        )
-    if steps < 1:
-        raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1 micro-step")
-    return int(steps)
+    allowed = "an integer, a tf.Variable or, except for a layer, a function of the update number"
+    return whole_steps(steps, allowed)
 
 
 def check_inner(optimizer: Any, accumulating: type) -> None:

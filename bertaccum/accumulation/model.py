@@ -18,6 +18,7 @@ from bertaccum import _tf_compat
 from bertaccum.accumulation import checks, measured_loss, micro_batch, serialization
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
+from bertaccum.window_arguments import ON_PARTIAL, check_choice
 
 # AccumulatingModel is a mixin, not a Model, because Keras changes the bases of Model's subclasses.
 _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
@@ -74,7 +75,7 @@ def accumulate_gradients(
     if isinstance(model, AccumulatingModel):
         raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
     accumulation_steps = checks.checked_steps(accumulation_steps, schedule=True)
-    checks.check_choice("on_partial", on_partial, checks.ON_PARTIAL)
+    check_choice("on_partial", on_partial, ON_PARTIAL)
     for layer in model.submodules:
         if isinstance(layer, AccumBatchNormalization):
             _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)

@@ -37,6 +37,7 @@ from bertaccum.accumulation.host_sums import HostSums
 from bertaccum.accumulation.legacy import adapted
 from bertaccum.accumulation.model_variables import ModelVariables, positions_of
 from bertaccum.accumulation.sums import GradientSums, WindowState
+from bertaccum.window_arguments import check_choice
 
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
@@ -92,8 +93,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         name: str | None = None,
     ) -> None:
         steps = checks.checked_steps(accumulation_steps, schedule=True)
-        checks.check_choice("reduction", reduction, checks.REDUCTIONS)
-        checks.check_choice("nonfinite", nonfinite, checks.NONFINITE)
+        check_choice("reduction", reduction, checks.REDUCTIONS)
+        check_choice("nonfinite", nonfinite, checks.NONFINITE)
         super().__init__(adapted(serialization.resolved(optimizer)), name or "accumulating")
         checks.check_inner(self.inner, AccumulatingOptimizer)
         self.accumulation_steps = steps

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import ops
 from keras.src.backend.common.masking import get_keras_mask
 
 
@@ -26,14 +25,6 @@ def replace_losses(
     if not container.built:
         container.build(y, y_pred)
     container._flat_losses = [one._replace(loss=by(one.loss)) for one in container._flat_losses]
-
-
-def times(gradient: Any, weight: Any, dtype: Any) -> Any:
-    """Return a gradient times a scalar; on TensorFlow, it may be `IndexedSlices`."""
-    if hasattr(gradient, "indices") and hasattr(gradient, "dense_shape"):
-        values = times(gradient.values, weight, dtype)
-        return type(gradient)(values, gradient.indices, gradient.dense_shape)
-    return ops.multiply(ops.cast(gradient, dtype), ops.cast(weight, dtype))
 
 
 def own_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:

@@ -15,9 +15,9 @@ from keras import ops
 
 from bertaccum.keras3 import _keras_compat, loss_divisor, step_weight
 from bertaccum.keras3.accumulating_optimizer import AccumulatingOptimizer, checked_steps
+from bertaccum.window_arguments import ON_PARTIAL, check_choice
 
 _JAX = keras.config.backend() == "jax"
-ON_PARTIAL = ("apply", "carry", "drop")
 # AccumulatingModel is a mixin, not a Model, because Keras changes what Model's subclasses create.
 _Mixin: Any = keras.Model if TYPE_CHECKING else object
 
@@ -59,13 +59,13 @@ def accumulate_gradients(
         )
     if isinstance(model, AccumulatingModel):
         raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
-    if on_partial not in ON_PARTIAL:
-        raise ValueError(f"`on_partial` is {on_partial!r}; choose one of {', '.join(ON_PARTIAL)}")
+    check_choice("on_partial", on_partial, ON_PARTIAL)
     settings = {"_accumulation": _Settings(checked_steps(accumulation_steps), on_partial)}
     names = {"__module__": __name__} | settings
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = model._accumulating(model.optimizer, scale=False)
+        model.train_function = None  # It would call the train_step of the old class.
     return model
 
 
@@ -164,6 +164,13 @@ class AccumulatingModel(_Mixin):
         if self._accumulation.on_partial != "carry":
             self.optimizer.drop()
 
+    def get_compile_config(self) -> dict[str, Any]:
+        """Return the arguments of `compile`, with the wrapped optimizer."""
+        config = super().get_compile_config()
+        if config and self.optimizer is not None:
+            config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
+        return config
+
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compile the model as a saved one was compiled."""
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -172,7 +179,7 @@ class AccumulatingModel(_Mixin):
 
     def get_config(self) -> dict[str, Any]:
         """Return the model's own config and the arguments of `accumulate_gradients`."""
-        kind, steps = type(self).__bases__[1], self._accumulation.steps
+        kind = type(self).__bases__[1]
         return {
             "model": {
                 "module": kind.__module__,
@@ -180,19 +187,17 @@ class AccumulatingModel(_Mixin):
                 "config": super().get_config(),
                 "registered_name": keras.saving.get_registered_name(kind),
             },
-            "accumulation_steps": (
-                keras.saving.serialize_keras_object(steps) if callable(steps) else steps
-            ),
+            "accumulation_steps": keras.saving.serialize_keras_object(self._accumulation.steps),
             "on_partial": self._accumulation.on_partial,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> keras.Model:
         """Create the model from the config that `get_config` returns."""
-        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        steps = config["accumulation_steps"]
-        if isinstance(steps, dict):
-            steps = keras.saving.deserialize_keras_object(steps, custom_objects)
+        revive = keras.saving.deserialize_keras_object
+        model, steps = (
+            revive(config[key], custom_objects) for key in ("model", "accumulation_steps")
+        )
         return accumulate_gradients(model, steps, config["on_partial"])
 
 

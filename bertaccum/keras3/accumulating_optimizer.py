@@ -7,7 +7,6 @@ whatever the sizes of the micro-batches.
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import keras
 from keras import ops
 
 from bertaccum.keras3 import _keras_compat, step_weight
+from bertaccum.window_arguments import whole_steps
 
 _JAX = keras.config.backend() == "jax"
 
@@ -106,7 +106,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
                 position = _keras_compat.position(self, variable)
                 self._touched.add(position)
                 total = self._sums[position]
-                self.assign_add(total, _keras_compat.times(gradient, weight, total.dtype))
+                self.assign_add(total, _times(gradient, weight, total.dtype))
         self.assign_add(self._weight, ops.cast(weight, self._weight.dtype))
         self.assign_add(self._step, 1)
 
@@ -162,7 +162,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
             for total, gradient in zip(self._sums, grads, strict=True):
-                total.assign_add(_keras_compat.times(gradient, weight, total.dtype))
+                total.assign_add(_times(gradient, weight, total.dtype))
             self._weight.assign_add(ops.cast(weight, self._weight.dtype))
             self._step.assign_add(1)
             complete = self._is_complete()
@@ -236,25 +236,18 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as serializable values."""
-        steps = self.accumulation_steps
+        serialize = keras.saving.serialize_keras_object
         return {
-            "optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
-            "accumulation_steps": (
-                keras.saving.serialize_keras_object(steps) if callable(steps) else steps
-            ),
+            "optimizer": serialize(self.inner_optimizer),
+            "accumulation_steps": serialize(self.accumulation_steps),
             "name": self.name,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Create an optimizer from the config that `get_config` returns."""
-        revived = {
-            key: keras.saving.deserialize_keras_object(value, custom_objects)
-            if isinstance(value, dict)
-            else value
-            for key, value in config.items()
-        }
-        return cls(**revived)
+        revive = keras.saving.deserialize_keras_object
+        return cls(**{key: revive(value, custom_objects) for key, value in config.items()})
 
 
 def checked_steps(steps: Any) -> Any:
@@ -265,14 +258,15 @@ def checked_steps(steps: Any) -> Any:
     """
     if callable(steps):
         return steps
-    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):
-        raise TypeError(
-            f"`accumulation_steps` is {steps!r}; pass an integer or a function of the number of"
-            " updates"
-        )
-    if steps < 1:
-        raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1 micro-step")
-    return int(steps)
+    return whole_steps(steps, "an integer or a function of the number of updates")
+
+
+def _times(gradient: Any, weight: Any, dtype: Any) -> Any:
+    """Return a gradient times a scalar; on TensorFlow, it may be `IndexedSlices`."""
+    if hasattr(gradient, "indices") and hasattr(gradient, "dense_shape"):
+        values = _times(gradient.values, weight, dtype)
+        return type(gradient)(values, gradient.indices, gradient.dense_shape)
+    return ops.multiply(ops.cast(gradient, dtype), ops.cast(weight, dtype))
 
 
 def _refuse_replicas() -> None:

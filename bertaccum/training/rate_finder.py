@@ -18,11 +18,12 @@ import tf_keras
 from bertaccum.atomic import new_folder, write_bytes, write_text
 from bertaccum.config import TrainConfig
 from bertaccum.distribution.topology import replicas_to_come
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, RunError
 from bertaccum.files import json_text
 from bertaccum.progress import Progress
 from bertaccum.reporting.rate_figure import rate_figure
 from bertaccum.training.events import Event, Updated
+from bertaccum.training.nonfinite import remedy
 from bertaccum.training.run_folder import RunFolder
 
 # Fine-tuning BERT needs rates between these, whatever the model and the task.
@@ -56,7 +57,7 @@ def find_rate(
 
     Raises:
       ConfigError, InputError: An option or file cannot be used.
-      RunError: Memory ran out with one example at a time.
+      RunError: Memory ran out with one example at a time, or no loss is finite.
     """
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
@@ -78,6 +79,8 @@ def find_rate(
             progress("trying learning rates", len(rates), updates)
             if len(rates) == updates or _has_risen(losses):
                 break
+    if not np.isfinite(losses[1:]).any():
+        raise RunError("the loss is not finite in any update", remedy(config.precision))
     found = suggested(np.array(rates), np.array(losses)) | {
         "rates": rates,
         "losses": losses,
@@ -123,7 +126,7 @@ def suggested(rates: np.ndarray, losses: np.ndarray) -> dict[str, Any]:
 
 def _has_risen(losses: list[float]) -> bool:
     """Return whether the mean of the last losses is clearly above that of the first ones."""
-    # The comparison is also false if a loss is not finite.
+    # If a loss is not finite, the comparison is false, so that the run ends.
     return len(losses) > _SPAN and not sum(losses[-_SPAN:]) <= _RISEN * sum(losses[:_SPAN])
 
 

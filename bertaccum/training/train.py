@@ -151,9 +151,10 @@ def endless_updates(
     stopping = Stopping()
     topology = _connect(config, stopping)
     watch, folder = Watch(topology), Bystander(Path())
-    run = _prepare(config, topology, watch, folder, stopping, progress, schedule=schedule)
-    for number in itertools.count():
-        yield from run.updater.run(number)
+    with _tf_compat.forgetting_custom_gradients():
+        run = _prepare(config, topology, watch, folder, stopping, progress, schedule=schedule)
+        for number in itertools.count():
+            yield from run.updater.run(number)
 
 
 def _plan_apart(config: TrainConfig, progress: Progress) -> None:

@@ -206,6 +206,21 @@ def test_saving_and_loading_in_the_middle_of_a_window(tmp_path: Path) -> None:
     assert_same(loaded, model, atol=1e-7)
 
 
+def test_model_that_was_compiled_and_trained_before(tmp_path: Path) -> None:
+    def trained_before() -> keras.Model:
+        return fitted(dense_model(), dense_data(), keras.optimizers.Adam(0.01), 0, 32, epochs=1)
+
+    model, whole = accumulate_gradients(trained_before(), 3), trained_before()
+    x, y = dense_data(60)
+    model.fit(x, y, batch_size=11, epochs=2, shuffle=False, verbose=0)
+    whole.fit(x, y, batch_size=33, epochs=2, shuffle=False, verbose=0)
+    assert_same(model, whole)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.accumulation_steps == 3
+    assert_same(loaded, model)
+
+
 def test_mixed_float16_scales_the_loss_inside() -> None:
     keras.config.set_dtype_policy("mixed_float16")
     try:

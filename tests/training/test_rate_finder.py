@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,11 @@ from small import write_small_task
 
 import bertaccum
 from bertaccum.cli.program import main
-from bertaccum.errors import ConfigError
-from bertaccum.training.rate_finder import HIGHEST, LOWEST, suggested
+from bertaccum.config import TrainConfig
+from bertaccum.errors import ConfigError, RunError
+from bertaccum.progress import silent
+from bertaccum.training.events import Event, Updated
+from bertaccum.training.rate_finder import HIGHEST, LOWEST, find_rate, suggested
 
 
 def curve(low: float, high: float, noise: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
@@ -100,6 +107,17 @@ def test_command_prints_the_suggestion_and_starts_no_run(
         main(["train", "--find-lr", "--seeds", "2", *flags])
     assert done.value.code == 2
     assert "--find-lr and --seeds contradict each other" in capfd.readouterr().err
+
+
+def test_losses_that_are_never_finite_are_an_error(options: dict[str, Any]) -> None:
+    def train(*_: Any) -> Iterator[Event]:
+        for number in itertools.count(1):
+            fields = {field.name: 1 for field in dataclasses.fields(Updated)}
+            yield Updated(**fields | {"update": number, "loss": math.nan, "learning_rate": 1e-6})
+
+    with pytest.raises(RunError, match="not finite in any update"):
+        find_rate(TrainConfig(**options), train, silent)
+    assert not Path(options["out"]).exists()
 
 
 def test_too_few_updates_are_refused(options: dict[str, Any]) -> None:
