@@ -322,8 +322,13 @@ def test_real_steps_take_the_predicted_memory(
     assert 1 < values["micro_batch"] < 256
     for row in values["candidates"]:
         if row["measured_peak_bytes"]:
-            predicted = row["predicted_peak_bytes"]
-            assert predicted == pytest.approx(row["measured_peak_bytes"], rel=0.03), row
+            predicted, measured = row["predicted_peak_bytes"], row["measured_peak_bytes"]
+            assert measured < 1.03 * predicted, row
+            # Gradients are copied to the host in parallel. In an update without large activations,
+            # how many wait in device memory at the same time depends on the machine's load.
+            copies = values["update_bytes"][str(Saving(row["recompute"], row["offload"]))]
+            lower = 0.9 if offload == "all" and predicted == copies else 0.97
+            assert measured > lower * predicted, row
     assert taken["fits"] and taken["examples_per_second"] > 0
     larger = [c for c in values["candidates"] if not c["fits"]]
     assert larger
