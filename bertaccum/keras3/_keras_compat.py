@@ -1,8 +1,11 @@
-"""All uses of private names of Keras 3 in this package, checked with Keras 3.15."""
+"""All uses of private names of Keras 3 in this package, checked with Keras 3.15.
+
+One private name is TensorFlow's; `bertaccum._tf_compat` has the others, but imports tf_keras.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +16,11 @@ def mask_of(tensor: Any) -> Any | None:
     """Return the mask that Keras has attached to a tensor, or None."""
     # Tensors of JAX cannot have attributes, so Keras keeps their masks in a table.
     return get_keras_mask(tensor)
+
+
+def all_layers(model: keras.Model) -> list[keras.Layer]:
+    """Return a model's layers, including those of nested models and layers."""
+    return list(model._flatten_layers(include_self=False))
 
 
 def replace_losses(
@@ -40,3 +48,41 @@ def position(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) ->
 def trained(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return the variables that an optimizer was built with."""
     return list(optimizer._trainable_variables)
+
+
+def add_replicated(
+    optimizer: keras.optimizers.Optimizer, shape: Sequence[int], dtype: str, **options: Any
+) -> keras.Variable:
+    """Return a new variable of an optimizer, which each TensorFlow replica updates separately.
+
+    Args:
+      optimizer: The optimizer that owns the variable.
+      shape, dtype: Shape and dtype of the variable. It starts with zeros.
+      **options: Arguments of `keras.Variable`. Outside of replicas and in files, the value is their
+        `aggregation`: the `sum` over the replicas, or `only_first_replica`.
+    """
+    variable = keras.Variable(
+        "zeros", tuple(shape), dtype, trainable=False, synchronization="on_read", **options
+    )
+    optimizer._track_variable(variable)
+    return variable
+
+
+def layout_of(variable: keras.Variable) -> Any | None:
+    """Return how `keras.distribution` spreads a variable over devices, or None."""
+    return getattr(variable, "_layout", None)
+
+
+def local_component(variable: keras.Variable) -> Any:
+    """Return this replica's component of a TensorFlow variable; only a component is sparse.
+
+    Relies on `DistributedVariable._get`.
+    """
+    value = variable.value
+    return value._get() if hasattr(value, "_get") else value
+
+
+def stop_reducing(optimizer: keras.optimizers.Optimizer) -> None:
+    """Make a TensorFlow optimizer use gradients as they are, without summing them over replicas."""
+    innermost = getattr(optimizer, "inner_optimizer", optimizer)
+    innermost._all_reduce_sum_gradients = list

@@ -15,6 +15,7 @@ from keras import ops
 
 from bertaccum.keras3 import _keras_compat, loss_divisor, step_weight
 from bertaccum.keras3.accumulating_optimizer import AccumulatingOptimizer, checked_steps
+from bertaccum.keras3.batch_statistics import AccumBatchNormalization
 from bertaccum.window_arguments import ON_PARTIAL, check_choice
 
 _JAX = keras.config.backend() == "jax"
@@ -156,13 +157,24 @@ class AccumulatingModel(_Mixin):
         """
         if self._accumulation.on_partial == "apply":
             self.optimizer.flush()
+            for layer in self._batch_normalizations():
+                layer.end_window()
         elif self._accumulation.on_partial == "drop":
-            self.optimizer.drop()
+            self._drop_window()
 
     def begin_window(self) -> None:
         """Drop the partial window of an interrupted `fit`, unless `on_partial` is `carry`."""
         if self._accumulation.on_partial != "carry":
-            self.optimizer.drop()
+            self._drop_window()
+
+    def _drop_window(self) -> None:
+        self.optimizer.drop()
+        for layer in self._batch_normalizations():
+            layer.drop_window()
+
+    def _batch_normalizations(self) -> list[AccumBatchNormalization]:
+        layers = _keras_compat.all_layers(self)
+        return [layer for layer in layers if isinstance(layer, AccumBatchNormalization)]
 
     def get_compile_config(self) -> dict[str, Any]:
         """Return the arguments of `compile`, with the wrapped optimizer."""

@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from bertaccum.keras3 import _keras_compat, step_weight
+from bertaccum.keras3 import tensorflow_replicas as replicas
 from bertaccum.window_arguments import whole_steps
 
 _JAX = keras.config.backend() == "jax"
@@ -56,22 +57,29 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Create the state for `variables`; only these can be trained afterwards."""
         if self.built:
             return
-        _refuse_replicas()
         dtypes = {keras.backend.standardize_dtype(v.dtype) for v in variables}
-        self._step = self.add_variable((), dtype="int32", name="micro_step")
         wide = "float64" if dtypes == {"float64"} else "float32"
-        self._weight = self.add_variable((), dtype=wide, name="window_weight")
+        add = functools.partial(_keras_compat.add_replicated, self)
+        self._step = add((), "int32", name="micro_step", aggregation="only_first_replica")
+        self._weight = add((), wide, name="window_weight", aggregation="sum")
         self._sums = [self._new_sum(v) for v in variables]
+        # Positions of variables that have a gradient; weight decay must not change the others.
         self._touched: set[int] = set()
+        one_each = (len(variables),)
+        self._reached = add(one_each, "int32", name="reached", aggregation="only_first_replica")
         self.inner_optimizer.build(variables)
+        _keras_compat.stop_reducing(self.inner_optimizer)
         super().build(variables)
 
     def _new_sum(self, variable: keras.Variable) -> keras.Variable:
+        dtype = keras.backend.standardize_dtype(variable.dtype)
         # A sum of many numbers needs more digits than half precision has.
-        half = keras.backend.standardize_dtype(variable.dtype) in ("float16", "bfloat16")
-        if not half:
-            return self.add_variable_from_reference(variable, name="gradient_sum")
-        return self.add_variable(variable.shape, dtype="float32", name="gradient_sum")
+        dtype = "float32" if dtype in ("float16", "bfloat16") else dtype
+        name = f"{variable.path.replace('/', '_')}_gradient_sum"
+        layout = _keras_compat.layout_of(variable)
+        return _keras_compat.add_replicated(
+            self, variable.shape, dtype, name=name, aggregation="sum", layout=layout
+        )
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -106,15 +114,11 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
                 position = _keras_compat.position(self, variable)
                 self._touched.add(position)
                 total = self._sums[position]
-                self.assign_add(total, _times(gradient, weight, total.dtype))
-        self.assign_add(self._weight, ops.cast(weight, self._weight.dtype))
-        self.assign_add(self._step, 1)
-
-        def update() -> Any:
-            self._update()
-            return ops.convert_to_tensor(True)
-
-        ops.cond(self._is_complete(), update, lambda: ops.convert_to_tensor(False))
+                replicas.add(total, replicas.times(gradient, weight, total.dtype))
+        self._weight.assign_add(ops.cast(weight, self._weight.dtype))
+        self._step.assign_add(1)
+        self._reached.assign([int(i in self._touched) for i in range(len(self._sums))])
+        replicas.run_if(self._is_complete(), self._update)
 
     def _is_complete(self) -> Any:
         steps = self.accumulation_steps
@@ -122,9 +126,11 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     def _update(self) -> None:
         """Apply the mean of the window, and start a new one."""
-        touched = sorted(self._touched)
         trained = _keras_compat.trained(self)
-        means = [self._mean(self._sums[i], self._weight) for i in touched]
+        touched = [i for i in sorted(self._touched) if trained[i].trainable]
+        # Keras divides the loss of each replica by the number of replicas.
+        *sums, weight = replicas.sums([*(self._sums[i] for i in touched), self._weight])
+        means = [self._mean(total, weight / replicas.count()) for total in sums]
         self.inner_optimizer.apply(means, [trained[i] for i in touched])
         self._reset()
 
@@ -162,9 +168,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
             for total, gradient in zip(self._sums, grads, strict=True):
-                total.assign_add(_times(gradient, weight, total.dtype))
+                total.assign_add(replicas.times(gradient, weight, total.dtype))
             self._weight.assign_add(ops.cast(weight, self._weight.dtype))
             self._step.assign_add(1)
+            self._reached.assign(ops.ones(self._reached.shape, "int32"))
             complete = self._is_complete()
         state = [scope.get_current_value(v) for v in self.variables]
         return ops.cond(
@@ -200,8 +207,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Apply a partial window, if there is one; the mean is over the examples it contains."""
         if not self.pending:
             return
+        # In a loaded model, no step has been traced yet.
+        self._touched.update(ops.convert_to_numpy(self._reached).nonzero()[0].tolist())
         if not _JAX:
-            self._update()
+            replicas.on_each(self._step, self._update)
             return
         trained = _keras_compat.trained(self)
         values = [v.value for v in self.variables], [v.value for v in trained]
@@ -259,30 +268,6 @@ def checked_steps(steps: Any) -> Any:
     if callable(steps):
         return steps
     return whole_steps(steps, "an integer or a function of the number of updates")
-
-
-def _times(gradient: Any, weight: Any, dtype: Any) -> Any:
-    """Return a gradient times a scalar; on TensorFlow, it may be `IndexedSlices`."""
-    if hasattr(gradient, "indices") and hasattr(gradient, "dense_shape"):
-        values = _times(gradient.values, weight, dtype)
-        return type(gradient)(values, gradient.indices, gradient.dense_shape)
-    return ops.multiply(ops.cast(gradient, dtype), ops.cast(weight, dtype))
-
-
-def _refuse_replicas() -> None:
-    """Raise ValueError inside a TensorFlow strategy with several replicas.
-
-    Keras 3 updates its variables separately in each replica, so the sums would have to be as well.
-    """
-    if keras.config.backend() != "tensorflow":
-        return
-    import tensorflow as tf
-
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-        raise ValueError(
-            "bertaccum.keras3 does not accumulate over several TensorFlow replicas; use one,"
-            " keras.distribution on JAX, or tf_keras with bertaccum.accumulation"
-        )
 
 
 def _checked_inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

@@ -1,6 +1,6 @@
 """`bertaccum.keras3` equals large batches, on the backend of Keras that KERAS_BACKEND selects.
 
-The last test runs this file on JAX in an environment without TensorFlow and tf_keras.
+The last test runs this file on JAX and PyTorch, in environments without TensorFlow and tf_keras.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ import keras
 import numpy as np
 import pytest
 
-from bertaccum.keras3 import AccumulatingOptimizer, accumulate_gradients
+from bertaccum.keras3 import (
+    AccumBatchNormalization,
+    AccumulatingOptimizer,
+    accumulate_gradients,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND = keras.config.backend()
@@ -137,6 +141,24 @@ def test_embeddings_equal_a_dense_gradient() -> None:
     assert_same(train(4, 8), whole)
 
 
+def test_frozen_layers_keep_their_weights() -> None:
+    """Weight decay changes only variables that are trained."""
+
+    def train(steps: int, batch: int) -> keras.Model:
+        optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.5)
+        model = fitted(dense_model(), dense_data(), optimizer, steps, batch, epochs=1)
+        model.layers[0].trainable = False
+        model.compile(optimizer if steps == 0 else model.optimizer, LOSS)
+        model.fit(*dense_data(), batch_size=batch, epochs=1, shuffle=False, verbose=0)
+        return model
+
+    if BACKEND == "jax":  # Keras itself expects as many gradients as before.
+        with pytest.raises(ValueError, match="variables"):
+            train(0, 32)
+        return
+    assert_same(train(4, 8), train(0, 32))
+
+
 def test_ignored_class_and_sample_weights() -> None:
     x, y = dense_data()
     y[::3] = 2
@@ -160,6 +182,64 @@ def test_partial_windows() -> None:
     assert [m.optimizer.pending for m in (apply, carry, drop)] == [False, True, False]
     first = data[0][:32], data[1][:32]
     assert_same(drop, fitted(dense_model(), first, "sgd", 0, 32, epochs=2))
+
+
+@pytest.mark.parametrize("on_partial", ["apply", "drop"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_batch_normalization_pools_its_statistics(on_partial: str, masked: bool) -> None:
+    """The layer comes first, so that the inputs are those of the large batch."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(55, 4, 2)).astype("float32") * [3, 1] + [2, 0]
+    x[::3, 2:] = 0
+    y = rng.integers(0, 3, 55)
+
+    def statistics(steps: int, batch: int, examples: int = 55) -> list[np.ndarray]:
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        normalization = (
+            AccumBatchNormalization(steps, momentum=0.8)
+            if steps
+            else layers.BatchNormalization(momentum=0.8)
+        )
+        model = keras.Sequential([keras.Input((4, 2)), *[layers.Masking()] * masked, normalization])
+        model.add(layers.Flatten())
+        model.add(layers.Dense(3))
+        fitted(model, (x[:examples], y[:examples]), "sgd", steps, batch, on_partial)
+        return [
+            keras.ops.convert_to_numpy(w)
+            for w in (normalization.moving_mean, normalization.moving_variance)
+        ]
+
+    # An epoch of 55 examples has a window of 33 examples, and a partial one of 22.
+    whole = statistics(0, 33, 55 if on_partial == "apply" else 33)
+    for mine, theirs in zip(statistics(3, 11), whole, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert abs(whole[1] - 1).max() > 0.1
+
+
+def test_batch_normalization_is_saved_with_its_window(tmp_path: Path) -> None:
+    x, y = dense_data(40)
+
+    def model() -> keras.Model:
+        keras.utils.set_random_seed(0)
+        return keras.Sequential(
+            [keras.Input((5,)), AccumBatchNormalization(4), keras.layers.Dense(3)]
+        )
+
+    half = fitted(model(), (x, y), "sgd", 4, 8, "carry", epochs=1)
+    half.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one in (half, loaded):
+        one.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+    assert_same(loaded, half, atol=1e-7)
+    frozen = model()
+    frozen.layers[0].trainable = False
+    before = frozen.layers[0].get_weights()
+    fitted(frozen, (x, y), "sgd", 4, 8)
+    for old, new in zip(before, frozen.layers[0].get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    with pytest.raises(ValueError, match="renorm"):
+        AccumBatchNormalization(4, renorm=True)
 
 
 def test_learning_rate_and_callbacks_see_updates() -> None:
@@ -199,6 +279,12 @@ def test_saving_and_loading_in_the_middle_of_a_window(tmp_path: Path) -> None:
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.optimizer.pending and loaded.optimizer.accumulation_steps == 4
+    flushed = keras.saving.load_model(tmp_path / "model.keras")
+    flushed.optimizer.flush()
+    assert_same(
+        flushed,
+        fitted(dense_model(), (x[:40], y[:40]), keras.optimizers.Adam(0.01), 4, 8, epochs=1),
+    )
     for one in (loaded, whole):
         one.fit(x[40:], y[40:], batch_size=8, epochs=3, shuffle=False, verbose=0)
     # `whole` has seen the last batch once more, in its first window.
@@ -267,13 +353,15 @@ def test_import_loads_no_tf_keras() -> None:
 
 
 @pytest.mark.slow
-def test_on_jax() -> None:
-    python = ROOT / "build/peers/environments/jax/bin/python"
+@pytest.mark.parametrize(("backend", "folder"), [("jax", "jax"), ("torch", "huggingface")])
+def test_other_backend(backend: str, folder: str) -> None:
+    python = ROOT / f"build/peers/environments/{folder}/bin/python"
     if not python.exists():
-        pytest.skip(f"no JAX (run make {python.parents[1].relative_to(ROOT)})")
-    environment = os.environ | {"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
-    command = [python, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "-k", "not on_jax"]
-    command += ["--rootdir", ROOT / "tests/keras3", "-p", "no:cacheprovider", __file__]
+        pytest.skip(f"no {backend} (run make {python.parents[1].relative_to(ROOT)})")
+    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    command = [python, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull]
+    command += ["--rootdir", ROOT / "tests/keras3", "-p", "no:cacheprovider"]
+    command += ["-k", "not other_backend", __file__]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment
     )

@@ -1,0 +1,87 @@
+"""TensorFlow replicas that accumulate separately, and one reduction per update.
+
+Keras 3 sums the gradients of all replicas in each call of `apply`, and clips them before. Here, the
+replicas accumulate separately, and the optimizer receives the mean of the window over all replicas.
+On other backends there is one replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from bertaccum.keras3 import _keras_compat
+
+_TENSORFLOW = keras.config.backend() == "tensorflow"
+if _TENSORFLOW:
+    import tensorflow as tf
+
+
+def count() -> int:
+    """Return the number of replicas that share an update."""
+    return int(tf.distribute.get_strategy().num_replicas_in_sync) if _TENSORFLOW else 1
+
+
+def add(total: keras.Variable, gradient: Any) -> None:
+    """Add a gradient, which may be `IndexedSlices`, to this replica's sum."""
+    if _is_sparse(gradient):
+        _keras_compat.local_component(total).scatter_add(gradient)
+    else:
+        total.assign_add(gradient)
+
+
+def times(gradient: Any, weight: Any, dtype: Any) -> Any:
+    """Return a gradient times a scalar; it may be `IndexedSlices`."""
+    if _is_sparse(gradient):
+        values = times(gradient.values, weight, dtype)
+        return type(gradient)(values, gradient.indices, gradient.dense_shape)
+    return ops.multiply(ops.cast(gradient, dtype), ops.cast(weight, dtype))
+
+
+def _is_sparse(gradient: Any) -> bool:
+    return _TENSORFLOW and isinstance(gradient, tf.IndexedSlices)
+
+
+def sums(values: Sequence[Any]) -> list[Any]:
+    """Return the sums of tensors over all replicas, computed with one reduction."""
+    if count() == 1:
+        return list(values)
+    # A value read from a variable has no device yet, but a reduction needs one.
+    values = [tf.identity(value) for value in values]
+    context = tf.distribute.get_replica_context()
+    return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
+
+
+def run_if(condition: Any, function: Callable[[], None]) -> None:
+    """Call a function on each replica if a condition is true; each replica must call `run_if`.
+
+    With several replicas, the branch is inside a `merge_call`, because TensorFlow forbids calling
+    `merge_call`, as optimizers do, inside a branch on a replica.
+    """
+
+    if count() == 1:
+        ops.cond(condition, function, lambda: None)
+        return
+
+    def merged(strategy: Any, condition: Any) -> None:
+        first = strategy.experimental_local_results(condition)[0]
+
+        def call() -> None:
+            strategy.extended.call_for_each_replica(function)
+
+        ops.cond(first, call, lambda: None)
+
+    tf.distribute.get_replica_context().merge_call(merged, args=(condition,))
+
+
+def on_each(variable: keras.Variable, function: Callable[[], None]) -> None:
+    """Call a function on each replica of a variable's strategy, from outside of the replicas."""
+    strategy = _TENSORFLOW and getattr(variable.value, "distribute_strategy", None)
+    if strategy and strategy.num_replicas_in_sync > 1:
+        with strategy.scope():
+            strategy.run(function)
+    else:
+        function()

@@ -1,0 +1,114 @@
+"""`bertaccum.keras3` under MirroredStrategy equals one device, with one reduction per update."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertaccum.keras3 import accumulate_gradients
+
+# Windows of 36 in batches of 12. An epoch ends with a partial window, with batches of 12 and 1; in
+# the last one, one of two replicas has no example.
+EXAMPLES, WINDOW, STEPS = 49, 36, 3
+
+
+def network() -> keras.Model:
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((6,), dtype="int32"),
+            layers.Embedding(20, 4),
+            layers.Flatten(),
+            layers.Dense(3, kernel_regularizer="l2"),
+        ]
+    )
+
+
+def adamw() -> keras.optimizers.Optimizer:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.7)
+    return keras.optimizers.AdamW(schedule, global_clipnorm=0.05, use_ema=True)
+
+
+def scaled() -> keras.optimizers.Optimizer:
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=1024.0)
+
+
+def trained(
+    strategy: tf.distribute.Strategy,
+    optimizer: Callable[[], Any],
+    steps: int,
+    on_partial: str = "apply",
+    epochs: int = 3,
+) -> keras.Model:
+    """Train a model; with one step, on whole windows."""
+    rng = np.random.default_rng(0)
+    tokens, labels = rng.integers(0, 20, (EXAMPLES, 6)), rng.integers(0, 3, EXAMPLES)
+    with strategy.scope():
+        model = accumulate_gradients(network(), steps, on_partial)
+        model.compile(
+            optimizer(),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            jit_compile=False,
+        )
+    batch = WINDOW // steps
+    model.fit(tokens, labels, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
+    return model
+
+
+def difference(one: keras.Model, other: keras.Model) -> float:
+    pairs = zip(one.get_weights(), other.get_weights(), strict=True)
+    return float(max(np.abs(a - b).max() for a, b in pairs))
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    one = tf.distribute.get_strategy()
+    found: dict[str, Any] = {"reduced": []}
+    all_reduce = tf.distribute.ReplicaContext.all_reduce
+
+    def counted(self: Any, operation: Any, value: Any, *rest: Any) -> Any:
+        found["reduced"].append(sum(t.shape.num_elements() for t in tf.nest.flatten(value)))
+        return all_reduce(self, operation, value, *rest)
+
+    tf.distribute.ReplicaContext.all_reduce = counted
+    model = trained(mirrored, adamw, STEPS)
+    tf.distribute.ReplicaContext.all_reduce = all_reduce
+    found["parameters"] = model.count_params()
+    found["adamw"] = difference(model, trained(one, adamw, 1))
+    found["scaled"] = difference(trained(mirrored, scaled, STEPS), trained(one, scaled, 1))
+
+    part = trained(mirrored, scaled, STEPS, "carry", epochs=1)
+    part.save(folder / "model.keras")
+    with mirrored.scope():
+        loaded = keras.saving.load_model(folder / "model.keras")
+    found["pending"] = loaded.optimizer.pending
+    for model in (part, loaded):
+        model.optimizer.flush()
+    found["loaded"] = difference(part, loaded)
+    found["carried"] = difference(part, trained(one, scaled, 1, epochs=1))
+    return found
+
+
+@pytest.mark.slow
+def test_replicas(tmp_path: Path) -> None:
+    # The devices must be configured before TensorFlow starts.
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(measure, (tmp_path,))
+    assert found["adamw"] < 1e-6
+    assert found["scaled"] < 1e-6
+    # Two replicas reduce all gradients and the weight, in the traced step and in the partial
+    # windows of three epochs.
+    assert found["reduced"] == [found["parameters"] + 1] * 2 * 4
+    assert found["pending"]
+    assert found["loaded"] < 1e-6
+    assert found["carried"] < 1e-6
