@@ -2,11 +2,13 @@
 
     python benchmarks/exactness.py --out build/exactness           # about 10 minutes on 2 cores
     python benchmarks/exactness.py --out build/exactness --peers   # about 35 minutes, 6 GB on disk
+    python benchmarks/exactness.py --out build/exactness3 --keras3 # about 60 minutes on 2 cores
 
 Writes exactness.json and exactness.md, and prints the first table of exactness.md.
 
-`--peers` also measures Keras 3, gradient-accumulator, and Hugging Face's Trainer and Accelerate.
-Each has its own environment in the folder `peers` of --out. A missing environment is installed from
+`--keras3` measures `bertaccum.keras3` and Keras' own accumulation instead, on TensorFlow, JAX and
+PyTorch. `--peers` also measures Keras 3, gradient-accumulator, and Hugging Face's Trainer and
+Accelerate. Each has its own environment in the folder `peers` of --out. A missing environment is installed from
 `benchmarks/peers`, which requires Python 3.11 and a package index. `--only TEXT` measures only the
 columns with this text in their title. A crash is recorded as a result and does not stop the
 benchmark. The *.log files contain the output of the trainings.
@@ -21,15 +23,17 @@ import time
 from pathlib import Path
 
 from exactness_cases import tables
-from exactness_cases.cases import all_cases
-from exactness_cases.columns import ENVIRONMENTS, OWN, PEERS, Column, Job
+from exactness_cases.cases import Case, all_cases
+from exactness_cases.columns import ENVIRONMENTS, KERAS_3, OWN, PEERS, Column, Job
 from exactness_cases.compare import Trained, cell
 from exactness_cases.processes import environment_python, run_jobs
 
 
-def train(columns: list[Column], pythons: dict[str, str], folder: Path) -> Trained:
+def train(
+    columns: list[Column], cases: list[Case], pythons: dict[str, str], folder: Path
+) -> Trained:
     """Run all trainings that the columns need, one process at a time, and return the results."""
-    cases, trained = all_cases(), {}
+    trained: Trained = {}
     for framework, dtype in tables.unique((c.framework, c.dtype) for c in columns):
         chosen = [c for c in columns if (c.framework, c.dtype) == (framework, dtype)]
         jobs: list[Job] = tables.unique(job for c in chosen for job in c.jobs(cases))
@@ -66,6 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("build/exactness"))
     parser.add_argument("--peers", action="store_true", help="also measure other packages")
+    parser.add_argument("--keras3", action="store_true", help="measure Keras 3 and its backends")
     parser.add_argument(
         "--peers-python", default=sys.executable, help="Python 3.11 for their environments"
     )
@@ -77,15 +82,15 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     for log in out.glob("*.log"):
         log.unlink()
-    columns = [c for c in (*OWN, *PEERS) if arguments.only in c.title]
-    if not arguments.peers:
-        columns = [c for c in columns if c in OWN]
-    pythons = {"with_bertaccum": sys.executable}
+    all_columns = KERAS_3 if arguments.keras3 else [*OWN, *(PEERS if arguments.peers else ())]
+    columns = [c for c in all_columns if arguments.only in c.title]
+    own = ("with_bertaccum", "with_keras.tensorflow", "with_keras3.tensorflow")
+    pythons = dict.fromkeys(own, sys.executable)
     for framework in {c.framework for c in columns} & ENVIRONMENTS.keys():
         name = ENVIRONMENTS[framework]
         pythons[framework] = environment_python(name, arguments.peers_python, out / "peers")
-    trained = train(columns, pythons, out)
-    cases = all_cases()
+    cases = all_cases(arguments.keras3)
+    trained = train(columns, cases, pythons, out)
     write([cell(trained, c, cases, n) for n in range(len(cases)) for c in columns], out)
 
 

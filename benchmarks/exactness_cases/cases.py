@@ -26,6 +26,8 @@ LEARNING_RATES = {
     "RMSprop": 0.01,
     "SGD": 0.05,
 }
+# Optimizers that only Keras 3 has.
+KERAS_3_LEARNING_RATES = {"Lamb": 0.01, "Muon": 0.01}
 
 # Each option is strong enough to show in the weights, except clipping with Lion, which uses only
 # the signs of gradients.
@@ -112,11 +114,13 @@ class Case:
         return dtype == "float32" or not (self.mixed or self.accumulator_dtype)
 
 
-def all_cases() -> list[Case]:
+def all_cases(keras_3: bool = False) -> list[Case]:
+    """Return the cases of all frameworks, or those of Keras 3, which has more optimizers."""
+    optimizers = [*LEARNING_RATES, *(KERAS_3_LEARNING_RATES if keras_3 else ())]
     grid = [
         Case(row, optimizer=optimizer, **options)
         for row, options in VARIANTS.items()
-        for optimizer in LEARNING_RATES
+        for optimizer in optimizers
     ]
     return grid + special_cases()
 

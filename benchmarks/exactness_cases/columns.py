@@ -28,7 +28,8 @@ class Column:
 
     Attributes:
       title: Title of the column.
-      framework: Module of this package that runs the training.
+      framework: Module of this package that runs the training. For Keras 3, the backend follows
+        after a period, TensorFlow if there is none.
       training: Name in the TRAININGS of that module.
       dtype: Type of the model.
       legacy: Training to use instead if the first crashes, compared with `legacy large batch`.
@@ -87,9 +88,20 @@ PEERS = [
     ),
     Column("Hugging Face Accelerate 1.15.0", "with_accelerate", "accelerate"),
 ]
+KERAS_3 = [
+    column
+    for name, backend in (("TensorFlow", "tensorflow"), ("JAX", "jax"), ("PyTorch", "torch"))
+    for column in (
+        Column(f"bertaccum, {name}, float64", f"with_keras3.{backend}", "model", "float64"),
+        Column(f"bertaccum, {name}, float32", f"with_keras3.{backend}", "model"),
+        Column(f"Keras 3.15.1, {name}", f"with_keras.{backend}", "optimizer"),
+    )
+]
 # Names of the environments, whose requirements are in ../peers.
 ENVIRONMENTS = {
     "with_keras": "keras",
+    **{f"{module}.jax": "jax" for module in ("with_keras", "with_keras3")},
+    **{f"{module}.torch": "huggingface" for module in ("with_keras", "with_keras3")},
     "with_gradient_accumulator": "gradient-accumulator",
     "with_trainer": "huggingface",
     "with_accelerate": "huggingface",

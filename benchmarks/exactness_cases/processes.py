@@ -79,7 +79,11 @@ def started(
             ):
                 processes.append(
                     subprocess.Popen(
-                        command, stdin=stdin, stdout=log, stderr=log, env=environment(cluster)
+                        command,
+                        stdin=stdin,
+                        stdout=log,
+                        stderr=log,
+                        env=environment(arguments[0]) | cluster,
                     )
                 )
         yield processes
@@ -89,13 +93,20 @@ def started(
             process.wait()
 
 
-def environment(cluster: dict[str, str]) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "2"} | FRAMEWORK | cluster
-
-
-# All frameworks run on the CPU, and Keras 3 on TensorFlow.
-FRAMEWORK = {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
+def environment(framework: str) -> dict[str, str]:
+    """Return the environment variables of a process; all frameworks run on the CPU."""
+    backend = framework.partition(".")[2] or "tensorflow"
+    folders = [str(BENCHMARKS), str(BENCHMARKS.parent), os.environ.get("PYTHONPATH")]
+    found = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "KERAS_BACKEND": backend,
+    }
+    if backend == "jax":
+        found["JAX_ENABLE_X64"] = "1"
+        found["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    return found
 
 
 def clusters(workers: int) -> list[dict[str, str]]:

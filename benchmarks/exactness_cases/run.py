@@ -36,8 +36,9 @@ def gist(error: Exception) -> str:
 
 def main(framework: str, dtype: str, results: Path) -> None:
     jobs = json.load(sys.stdin)
-    cases = all_cases()
-    module = importlib.import_module(f"exactness_cases.{framework}")
+    name, _, backend = framework.partition(".")
+    cases = all_cases(keras_3=bool(backend))
+    module = importlib.import_module(f"exactness_cases.{name}")
     train = module.start(jobs[0][2], dtype)
     with results.open("a") as file:
         for name, number, _ in jobs:

@@ -1,17 +1,21 @@
-"""The small Keras model and its training, for tf_keras, tf.keras and Keras 3."""
+"""The small Keras model and its training, for tf_keras, tf.keras and Keras 3.
+
+TensorFlow is imported where it is used, because the environments of the other backends lack it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from exactness_cases.cases import (
     FEATURES,
+    KERAS_3_LEARNING_RATES,
     LEARNING_RATES,
     STOP_AFTER,
     TOKENS,
@@ -50,7 +54,7 @@ def make_optimizer(keras: Any, case: Case, legacy: bool = False, **more: Any) ->
       NotSupportedError: The optimizer is missing or rejects an argument.
     """
     optimizers = keras.optimizers.legacy if legacy else keras.optimizers
-    rate: Any = LEARNING_RATES[case.optimizer]
+    rate: Any = (LEARNING_RATES | KERAS_3_LEARNING_RATES)[case.optimizer]
     if case.schedule:
         rate = keras.optimizers.schedules.ExponentialDecay(rate, 2, 0.7)
     if not hasattr(optimizers, case.optimizer):
@@ -66,9 +70,14 @@ def scaled(keras: Any, optimizer: Any) -> Any:
 
 
 def compiled(model: Any, optimizer: Any) -> Any:
-    # XLA, which Keras 3 would use, takes longer to compile than the model to train.
-    model.compile(optimizer, "mse", jit_compile=False)
+    # XLA takes longer to compile than the model to train, but JAX is slow without it.
+    model.compile(optimizer, "mse", jit_compile=backend() == "jax")
     return model
+
+
+def backend() -> str:
+    """Return the backend of Keras 3; other frameworks use TensorFlow."""
+    return os.environ["KERAS_BACKEND"]
 
 
 def large_batch(keras: Any, case: Case, legacy: bool = False) -> Any:
@@ -96,7 +105,7 @@ def accumulated(keras: Any, case: Case, make: Callable[[], Any], suffix: str = "
     if len(set(case.micro)) == 1:
         fit(model, case, data(case, keras.backend.floatx()), case.micro[0])
     else:
-        model.fit(ragged_batches(keras, case), epochs=case.epochs, verbose=0)
+        model.fit(ragged_batches(keras, case), epochs=case.epochs, shuffle=False, verbose=0)
     return model
 
 
@@ -121,12 +130,30 @@ def micro_batches(keras: Any, case: Case) -> Iterator[tuple[np.ndarray, np.ndarr
             yield features[rows], targets[rows]
 
 
-def ragged_batches(keras: Any, case: Case) -> tf.data.Dataset:
+def ragged_batches(keras: Any, case: Case) -> Any:
+    """Return a dataset of the micro-batches of an epoch."""
+    if backend() != "tensorflow":
+        return listed(keras, list(micro_batches(keras, case)))
+    import tensorflow as tf
+
     dtype = keras.backend.floatx()
     shapes = tf.TensorSpec((None, FEATURES), dtype), tf.TensorSpec((None, 1), dtype)
     return tf.data.Dataset.from_generator(
         lambda: micro_batches(keras, case), output_signature=shapes
     )
+
+
+def listed(keras: Any, batches: list[tuple[np.ndarray, np.ndarray]]) -> Any:
+    """Return a Keras 3 dataset of these batches."""
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return len(batches)
+
+        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+            return batches[index]
+
+    return Batches()
 
 
 def interrupted(keras: Any, case: Case, make: Callable[[], Any], suffix: str) -> Any:
@@ -148,6 +175,10 @@ def interrupted(keras: Any, case: Case, make: Callable[[], Any], suffix: str) ->
 
 def restored(model: Any, fresh: Any, path: str) -> Any:
     """Return `fresh` after saving a checkpoint of `model` and restoring it into `fresh`."""
+    if backend() != "tensorflow":
+        raise NotSupportedError("needs TensorFlow")
+    import tensorflow as tf
+
     path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(path)
     if hasattr(fresh.optimizer, "build"):  # Legacy optimizers have no `build`.
         fresh.optimizer.build(fresh.trainable_variables)
@@ -164,7 +195,7 @@ def start(
     keras: Any, trainings: dict[str, Callable[[Case], Any]], placement: str, dtype: str
 ) -> Callable[[str, Case], list[list[float]]]:
     """Set up devices and precision, and return a function that trains a case."""
-    strategy = make_strategy(placement)
+    strategy = make_strategy(keras, placement)
     keras.backend.set_floatx(dtype)
 
     def train(name: str, case: Case) -> list[list[float]]:
@@ -176,14 +207,29 @@ def start(
     return train
 
 
-def make_strategy(placement: str) -> Any:
-    """Return the strategy, or None for one device."""
+def make_strategy(keras: Any, placement: str) -> Any:
+    """Return the strategy, or None for one device and on JAX, where it is a setting of Keras."""
     count, _, of = placement.partition(" ")
+    if not of:
+        return None
+    if backend() == "jax" and of == "replicas":
+        devices = keras.distribution.list_devices()[: int(count)]
+        keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+        return None
+    if backend() != "tensorflow":
+        return _Unsupported()
+    import tensorflow as tf
+
     if of == "workers":
         return tf.distribute.MultiWorkerMirroredStrategy()
-    if of != "replicas":
-        return None
     cpu = tf.config.list_physical_devices("CPU")[0]
     logical = [tf.config.LogicalDeviceConfiguration()] * int(count)
     tf.config.set_logical_device_configuration(cpu, logical)
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(count))])
+
+
+class _Unsupported:
+    """A strategy that the backend does not have."""
+
+    def scope(self) -> Any:
+        raise NotSupportedError("not available")

@@ -84,5 +84,11 @@ def local_component(variable: keras.Variable) -> Any:
 
 def stop_reducing(optimizer: keras.optimizers.Optimizer) -> None:
     """Make a TensorFlow optimizer use gradients as they are, without summing them over replicas."""
-    innermost = getattr(optimizer, "inner_optimizer", optimizer)
-    innermost._all_reduce_sum_gradients = list
+    for one in innermost(optimizer):
+        one._all_reduce_sum_gradients = list
+
+
+def innermost(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers inside `LossScaleOptimizer` and `MultiOptimizer`, or the optimizer."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return list(getattr(optimizer, "optimizers", [optimizer]))

@@ -113,12 +113,25 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             if gradient is not None:
                 position = _keras_compat.position(self, variable)
                 self._touched.add(position)
-                total = self._sums[position]
-                replicas.add(total, replicas.times(gradient, weight, total.dtype))
+                self._accumulate(position, gradient, weight)
         self._weight.assign_add(ops.cast(weight, self._weight.dtype))
         self._step.assign_add(1)
         self._reached.assign([int(i in self._touched) for i in range(len(self._sums))])
         replicas.run_if(self._is_complete(), self._update)
+
+    def _accumulate(self, position: int, gradient: Any, weight: Any) -> None:
+        total = self._sums[position]
+        if self._is_overwritten(position):
+            total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
+        else:
+            replicas.add(total, replicas.times(gradient, weight, total.dtype))
+
+    def _is_overwritten(self, position: int) -> bool:
+        """Return whether a "gradient" is a new value, such as a scale of float8 training.
+
+        As in Keras' own accumulation, the value of a window is the maximum over its micro-steps.
+        """
+        return getattr(_keras_compat.trained(self)[position], "overwrite_with_gradient", False)
 
     def _is_complete(self) -> Any:
         steps = self.accumulation_steps
@@ -128,14 +141,21 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Apply the mean of the window, and start a new one."""
         trained = _keras_compat.trained(self)
         touched = [i for i in sorted(self._touched) if trained[i].trainable]
-        # Keras divides the loss of each replica by the number of replicas.
         *sums, weight = replicas.sums([*(self._sums[i] for i in touched), self._weight])
-        means = [self._mean(total, weight / replicas.count()) for total in sums]
-        self.inner_optimizer.apply(means, [trained[i] for i in touched])
+        # Keras divides the loss of each replica by the number of replicas.
+        means = self._means(dict(zip(touched, sums, strict=True)), weight / replicas.count())
+        self.inner_optimizer.apply([means.get(i) for i in range(len(trained))], trained)
         self._reset()
 
-    def _mean(self, total: Any, weight: Any) -> Any:
-        return ops.divide(total, ops.cast(weight, total.dtype))
+    def _means(self, sums: dict[int, Any], weight: Any) -> dict[int, Any]:
+        """Return the mean gradients from sums, by the positions of their variables."""
+        return {
+            i: ops.divide(
+                total,
+                replicas.count() if self._is_overwritten(i) else ops.cast(weight, total.dtype),
+            )
+            for i, total in sums.items()
+        }
 
     def _reset(self) -> None:
         for variable in (*self._sums, self._weight, self._step):
@@ -167,8 +187,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         self, state: Sequence[Any], grads: Sequence[Any], trained: Sequence[Any], weight: Any
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
-            for total, gradient in zip(self._sums, grads, strict=True):
-                total.assign_add(replicas.times(gradient, weight, total.dtype))
+            for position, gradient in enumerate(grads):
+                self._accumulate(position, gradient, weight)
             self._weight.assign_add(ops.cast(weight, self._weight.dtype))
             self._step.assign_add(1)
             self._reached.assign(ops.ones(self._reached.shape, "int32"))
@@ -184,8 +204,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Return the variables after the update with the window's mean."""
         own = len(_keras_compat.own_variables(self))
         with self._scope(state):
-            means = [self._mean(total, self._weight) for total in self._sums]
-        new, inner = self.inner_optimizer.stateless_apply(list(state[own:]), means, list(trained))
+            means = self._means(dict(enumerate(self._sums)), self._weight)
+        new, inner = self.inner_optimizer.stateless_apply(
+            list(state[own:]), list(means.values()), list(trained)
+        )
         with self._scope(state) as scope:
             self._reset()
         return list(new), [*map(scope.get_current_value, self.variables[:own]), *inner]
@@ -271,8 +293,7 @@ def checked_steps(steps: Any) -> Any:
 
 
 def _checked_inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    innermost = getattr(optimizer, "inner_optimizer", optimizer)
-    for one in (optimizer, innermost):
+    for one in (optimizer, *_keras_compat.innermost(optimizer)):
         if isinstance(one, AccumulatingOptimizer) or one.gradient_accumulation_steps:
             raise ValueError(
                 "this optimizer already accumulates; wrap its inner optimizer, without"

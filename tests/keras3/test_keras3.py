@@ -343,6 +343,22 @@ def test_wrong_arguments_are_refused() -> None:
         model.fit(*dense_data(), verbose=0)
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution is for JAX")
+def test_data_parallel() -> None:
+    """Every micro-batch is spread over the devices of `keras.distribution`."""
+    whole = fitted(dense_model(), dense_data(60), keras.optimizers.AdamW(schedule()), 0, 32)
+    devices = keras.distribution.list_devices()
+    assert len(devices) == 4
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    try:
+        spread = fitted(dense_model(), dense_data(60), keras.optimizers.AdamW(schedule()), 4, 8)
+        assert len(spread.optimizer.variables[2].value.sharding.device_set) == 4
+        assert spread.optimizer.variables[-1].value.sharding.is_fully_replicated
+    finally:
+        keras.distribution.set_distribution(None)
+    assert_same(spread, whole)
+
+
 def test_import_loads_no_tf_keras() -> None:
     code = "import sys, bertaccum.keras3; print('tf_keras' in sys.modules)"
     own = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
@@ -358,12 +374,15 @@ def test_other_backend(backend: str, folder: str) -> None:
     python = ROOT / f"build/peers/environments/{folder}/bin/python"
     if not python.exists():
         pytest.skip(f"no {backend} (run make {python.parents[1].relative_to(ROOT)})")
+    devices = "--xla_force_host_platform_device_count=4"
     environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    environment["XLA_FLAGS"] = devices
     command = [python, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull]
     command += ["--rootdir", ROOT / "tests/keras3", "-p", "no:cacheprovider"]
-    command += ["-k", "not other_backend", __file__]
+    files = (Path(__file__).with_name(f"test_{name}.py") for name in ("keras3", "keras_scenarios"))
+    command += ["-k", "not other_backend", *files]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert " passed" in done.stdout and "skipped" not in done.stdout
+    assert " passed" in done.stdout and ("skipped" in done.stdout) == (backend != "jax")

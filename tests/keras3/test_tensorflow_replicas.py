@@ -41,6 +41,12 @@ def scaled() -> keras.optimizers.Optimizer:
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=1024.0)
 
 
+def several() -> keras.optimizers.Optimizer:
+    optimizers = keras.optimizers
+    by_path = optimizers.OptimizerMap(optimizers.Adam(0.01), {".*bias": optimizers.SGD(0.1)})
+    return optimizers.MultiOptimizer(by_path)
+
+
 def trained(
     strategy: tf.distribute.Strategy,
     optimizer: Callable[[], Any],
@@ -87,6 +93,8 @@ def measure(folder: Path) -> dict[str, Any]:
     found["adamw"] = difference(model, trained(one, adamw, 1))
     found["scaled"] = difference(trained(mirrored, scaled, STEPS), trained(one, scaled, 1))
 
+    found["several"] = difference(trained(mirrored, several, STEPS), trained(one, several, 1))
+
     part = trained(mirrored, scaled, STEPS, "carry", epochs=1)
     part.save(folder / "model.keras")
     with mirrored.scope():
@@ -106,6 +114,7 @@ def test_replicas(tmp_path: Path) -> None:
         found = pool.apply(measure, (tmp_path,))
     assert found["adamw"] < 1e-6
     assert found["scaled"] < 1e-6
+    assert found["several"] < 1e-6
     # Two replicas reduce all gradients and the weight, in the traced step and in the partial
     # windows of three epochs.
     assert found["reduced"] == [found["parameters"] + 1] * 2 * 4

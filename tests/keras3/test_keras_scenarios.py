@@ -1,0 +1,238 @@
+"""What Keras tests of its own accumulation, its optimizers and its training, with accumulation.
+
+Source of the scenarios: `optimizer_test.py`, `optimizer_distribute_test.py`, `trainer_test.py`,
+`multi_optimizer_test.py` and `loss_scale_optimizer_test.py` of Keras 3.15.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from test_keras3 import BACKEND, CLOSE, LOSS, OPTIMIZERS, assert_same, dense_data, dense_model
+
+from bertaccum.keras3 import AccumulatingOptimizer, accumulate_gradients
+
+pytestmark = pytest.mark.slow
+ONES = [[1.0, 1.0], [1.0, 1.0]]
+
+
+def variable(values: Any = ((1.0, 2.0), (3.0, 4.0))) -> keras.Variable:
+    return keras.Variable(np.array(values, "float32"))
+
+
+def applied(optimizer: Any, *pairs: tuple[Any, keras.Variable]) -> list[np.ndarray]:
+    """Apply gradients to variables, and return the values of the variables."""
+    tensors = [(keras.ops.convert_to_tensor(np.array(g, "float32")), v) for g, v in pairs]
+    optimizer.apply_gradients(tensors)
+    return [keras.ops.convert_to_numpy(v) for _, v in pairs]
+
+
+def test_variables_change_with_the_last_micro_step_of_a_window() -> None:
+    optimizer, v = AccumulatingOptimizer(keras.optimizers.SGD(1.0), 3), variable()
+    for micro_step, (value, updates) in enumerate(
+        [([[1, 2], [3, 4]], 0), ([[1, 2], [3, 4]], 0), ([[0, 1], [2, 3]], 1), ([[0, 1], [2, 3]], 1)]
+    ):
+        (found,) = applied(optimizer, (ONES, v))
+        np.testing.assert_array_equal(found, value)
+        assert int(optimizer.iterations) == updates
+        assert optimizer.pending == (micro_step != 2)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weight_decay_acts_once_per_window(name: str) -> None:
+    one, three = variable([[0.9], [0.5]]), variable([[0.9], [0.5]])
+
+    def make() -> Any:
+        return getattr(keras.optimizers, name)(weight_decay=0.05)
+
+    plain, accumulating = make(), AccumulatingOptimizer(make(), 3)
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        gradients = rng.random((3, 2, 1))
+        expected = applied(plain, (gradients.mean(0), one))
+        for gradient in gradients:
+            found = applied(accumulating, (gradient, three))
+        np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+def test_gradients_that_overwrite_variables() -> None:
+    """The scales of float8 training arrive as gradients; a window takes their maximum."""
+    scale, v = variable(), variable()
+    scale.overwrite_with_gradient = True
+    optimizer = AccumulatingOptimizer(keras.optimizers.SGD(1.0), 2)
+    for factor, (new_scale, new_v) in (
+        (1, ([[1, 2], [3, 4]], [[1, 2], [3, 4]])),
+        (2, ([[2, 2], [2, 2]], [[-0.5, 0.5], [1.5, 2.5]])),
+        (1, ([[2, 2], [2, 2]], [[-0.5, 0.5], [1.5, 2.5]])),
+    ):
+        gradient = factor * np.array(ONES)
+        found = applied(optimizer, (gradient, scale), (gradient, v))
+        np.testing.assert_array_equal(found, [new_scale, new_v])
+
+
+def several() -> keras.optimizers.Optimizer:
+    """Return an optimizer that trains biases with another one than kernels."""
+    optimizers = keras.optimizers
+    by_path = optimizers.OptimizerMap(optimizers.Adam(0.01), {".*bias": optimizers.SGD(0.1)})
+    return optimizers.MultiOptimizer(by_path)
+
+
+def free() -> keras.optimizers.Optimizer:
+    return keras.optimizers.ScheduleFreeAdamW(0.01, warmup_steps=2)
+
+
+@pytest.mark.parametrize("make", [several, free])
+def test_optimizers_of_later_versions(make: Any) -> None:
+    def train(steps: int) -> keras.Model:
+        model = dense_model()
+        if steps > 1:
+            accumulate_gradients(model, steps)
+        model.compile(make(), LOSS)
+        batch = 32 // steps
+        model.fit(*dense_data(), batch_size=batch, epochs=3, shuffle=False, verbose=0)
+        return model
+
+    assert_same(train(4), train(1))
+
+
+def test_pickled_optimizer_has_the_same_options() -> None:
+    optimizer = AccumulatingOptimizer(keras.optimizers.Adam(0.1, clipnorm=2.0), 2)
+    applied(optimizer, (ONES, variable()))
+    assert pickle.loads(pickle.dumps(optimizer)).get_config() == optimizer.get_config()
+
+
+def test_learning_rate_can_be_replaced_by_a_function() -> None:
+    optimizer, v = AccumulatingOptimizer(keras.optimizers.SGD(0.5), 2), variable()
+    optimizer.learning_rate = 0.25
+    assert float(optimizer.inner_optimizer.learning_rate) == 0.25
+    optimizer.learning_rate = lambda: 0.1
+    applied(optimizer, (ONES, v))
+    (found,) = applied(optimizer, (ONES, v))
+    np.testing.assert_allclose(found, [[0.9, 1.9], [2.9, 3.9]], rtol=1e-6)
+
+
+def fitted(steps: int, compiling: Any = None, callbacks: Any = None, **fit: Any) -> keras.Model:
+    model = dense_model()
+    if steps > 1:
+        accumulate_gradients(model, steps)
+    model.compile(keras.optimizers.Adam(0.01), LOSS, **compiling or {})
+    settings = {"epochs": 3, "shuffle": False, "verbose": 0, "batch_size": 32 // steps} | fit
+    model.fit(*dense_data(60), callbacks=callbacks and callbacks(), **settings)
+    return model
+
+
+@pytest.mark.parametrize(
+    "compiling",
+    [
+        *({"jit_compile": True}, {"jit_compile": False}, {"run_eagerly": True}),
+        *({"steps_per_execution": 2}, {"steps_per_execution": 3, "jit_compile": True}),
+    ],
+    ids=str,
+)
+def test_compile_options_do_not_change_the_updates(compiling: dict[str, Any]) -> None:
+    if BACKEND == "torch":  # Keras needs a C++ compiler, and executes single steps.
+        compiling = {"run_eagerly": compiling.get("run_eagerly", False)}
+    assert_same(fitted(4, compiling), fitted(1))
+
+
+def test_class_weights_and_validation() -> None:
+    options = {"class_weight": {0: 0.5, 1: 1.0, 2: 3.0}, "validation_data": dense_data(20)}
+    whole, ours = fitted(1, **options), fitted(4, **options)
+    assert_same(ours, whole)
+    losses = [model.history.history["val_loss"] for model in (ours, whole)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_callbacks_act_on_updates(tmp_path: Path) -> None:
+    path = str(tmp_path / "best.keras")
+
+    def callbacks() -> list[keras.callbacks.Callback]:
+        named = keras.callbacks
+        return [
+            named.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=10, cooldown=0),
+            named.EarlyStopping("loss", patience=3, min_delta=10, restore_best_weights=True),
+            named.ModelCheckpoint(path, "loss", save_best_only=True),
+            named.TerminateOnNaN(),
+        ]
+
+    whole, ours = fitted(1, None, callbacks, epochs=9), fitted(4, None, callbacks, epochs=9)
+    assert_same(ours, whole)
+    rates = [float(model.optimizer.learning_rate) for model in (ours, whole)]
+    assert rates[0] == rates[1] < 0.01
+    assert len(ours.history.history["loss"]) == len(whole.history.history["loss"]) == 4
+    loaded = keras.saving.load_model(path)
+    assert loaded.optimizer.accumulation_steps == 4
+    # An update later than the best epoch's would differ by more.
+    best = int(np.argmin(ours.history.history["loss"])) + 1
+    assert int(loaded.optimizer.iterations) == 2 * best
+
+
+def test_custom_compute_loss() -> None:
+    class Doubled(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = dense_model()
+
+        def call(self, inputs: Any) -> Any:
+            return self.inner(inputs)
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+            return 2 * loss + 0.1 * keras.ops.mean(y_pred**2)
+
+    def train(steps: int) -> keras.Model:
+        model = Doubled()
+        if steps > 1:
+            accumulate_gradients(model, steps)
+        model.compile(keras.optimizers.Adam(0.01), LOSS)
+        model.fit(*dense_data(60), batch_size=32 // steps, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    assert_same(train(4), train(1))
+
+
+def test_two_outputs_with_loss_weights() -> None:
+    x, y = dense_data(60)
+
+    def train(steps: int) -> keras.Model:
+        inner = dense_model()
+        one = keras.layers.Dense(1, name="score")(inner.layers[0].output)
+        model = keras.Model(inner.inputs, {"class": inner.outputs[0], "score": one})
+        if steps > 1:
+            accumulate_gradients(model, steps)
+        losses = {"class": LOSS, "score": "mse"}
+        model.compile(keras.optimizers.Adam(0.01), losses, loss_weights={"class": 1, "score": 3})
+        targets = {"class": y, "score": x.sum(1, keepdims=True)}
+        model.fit(x, targets, batch_size=32 // steps, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    assert_same(train(4), train(1))
+
+
+def test_train_on_batch_and_weights_file(tmp_path: Path) -> None:
+    x, y = dense_data(32)
+
+    def new() -> keras.Model:
+        model = accumulate_gradients(dense_model(), 4)
+        model.compile(keras.optimizers.Adam(0.01), LOSS)
+        return model
+
+    model = new()
+    for begin in range(0, 24, 8):
+        model.train_on_batch(x[begin : begin + 8], y[begin : begin + 8])
+    assert model.optimizer.pending
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = new()
+    other.optimizer.build(other.trainable_variables)
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_same(other, model, atol=0)
+    model.train_on_batch(x[24:], y[24:])
+    whole = dense_model()
+    whole.compile(keras.optimizers.Adam(0.01), LOSS)
+    whole.train_on_batch(x, y)
+    assert_same(model, whole)
