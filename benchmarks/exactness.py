@@ -8,10 +8,10 @@ Writes exactness.json and exactness.md, and prints the first table of exactness.
 
 `--keras3` measures `bertaccum.keras3` and Keras' own accumulation instead, on TensorFlow, JAX and
 PyTorch. `--peers` also measures Keras 3, gradient-accumulator, and Hugging Face's Trainer and
-Accelerate. Each has its own environment in the folder `peers` of --out. A missing environment is installed from
-`benchmarks/peers`, which requires Python 3.11 and a package index. `--only TEXT` measures only the
-columns with this text in their title. A crash is recorded as a result and does not stop the
-benchmark. The *.log files contain the output of the trainings.
+Accelerate. Each has its own environment in the folder `peers` of --out. A missing environment is
+installed from `benchmarks/peers`, which requires Python 3.11 and a package index. `--only TEXT`
+measures only the columns with this text in their title. A crash is recorded as a result and does
+not stop the benchmark. The *.log files contain the output of the trainings.
 """
 
 from __future__ import annotations

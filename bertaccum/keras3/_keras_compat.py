@@ -68,6 +68,20 @@ def add_replicated(
     return variable
 
 
+def expect_scalar(model: keras.Model) -> None:
+    """Make the step of a model on JAX accept a scalar after the trainable variables.
+
+    The step of Keras 3.10, but not of 3.15, restores the sharding of each variable by its position.
+    """
+    shardings = getattr(model, "_trainable_variable_shardings", None)
+    if not shardings or len(shardings) != len(model.trainable_variables):
+        return
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    mesh = getattr(shardings[0], "mesh", None)
+    shardings.append(NamedSharding(mesh, PartitionSpec()) if mesh else shardings[0])
+
+
 def layout_of(variable: keras.Variable) -> Any | None:
     """Return how `keras.distribution` spreads a variable over devices, or None."""
     return getattr(variable, "_layout", None)

@@ -112,6 +112,7 @@ class AccumulatingModel(_Mixin):
         with step_weight.step_weight(_examples(data)):
             if not _JAX:
                 return super().train_step(data)
+            _keras_compat.expect_scalar(self)
             trained, *rest = args[0]
             unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
             logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)

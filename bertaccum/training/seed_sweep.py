@@ -82,9 +82,13 @@ def train_seeds(
             yield event
             if isinstance(event, Stopped):
                 return
-        # Free this model's memory before the next one is built.
-        tf_keras.backend.clear_session()
-        gc.collect()
+        free_models()
+
+
+def free_models() -> None:
+    """Free the memory of earlier models, before the next one is built."""
+    tf_keras.backend.clear_session()
+    gc.collect()
 
 
 def seed_folder(out: Path, seed: int) -> Path:

@@ -161,9 +161,9 @@ def alone(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("workers", "replicas", "offload"),
     [
-        *((1, 1, "none"), (1, 2, "none"), (1, 4, "none"), (2, 1, "none"), (3, 1, "none")),
-        *((2, 2, "none"), (3, 2, "none"), (2, 4, "none")),
-        *((1, 2, "moments"), (1, 2, "all"), (2, 1, "all"), (2, 2, "all")),
+        *((1, 1, "none"), (1, 2, "none"), (1, 4, "none"), (2, 1, "none")),
+        *((2, 2, "none"), (3, 2, "none")),
+        *((1, 2, "moments"), (1, 2, "all"), (2, 2, "all")),
     ],
 )
 def test_topology_and_micro_batch_do_not_change_the_weights(

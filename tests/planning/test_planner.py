@@ -298,7 +298,7 @@ def test_stderr_of_a_failed_measurement_process_is_shown(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offload", ["auto", "moments", "all"])
+@pytest.mark.parametrize("offload", ["auto", "all"])
 def test_real_steps_take_the_predicted_memory(
     offload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,15 +92,13 @@ def test_updates_are_identical(store: TokenStore, what: str, micro_batch: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", OFFLOAD[1:])
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
-def test_updates_are_identical_with_a_skipped_window(
-    store: TokenStore, what: str, precision: str
-) -> None:
+def test_updates_are_identical_with_a_skipped_window(store: TokenStore, precision: str) -> None:
     options = {"precision": precision, "spoiled": 3, "recompute": "layer"}
     plain = train(store, "none", **options)
-    assert_identical(train(store, what, **options), plain)
-    assert_identical(train(store, what, moved_after=5, **options), plain)
+    for what in OFFLOAD[1:]:
+        assert_identical(train(store, what, **options), plain)
+    assert_identical(train(store, OFFLOAD[-1], moved_after=5, **options), plain)
 
 
 def test_half_precision_accumulators_become_float32_on_the_host(store: TokenStore) -> None:

@@ -163,7 +163,7 @@ def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., Tr
     rows = [f"{i % 2}\t{'very ' * 200}{('bad', 'good')[i % 2]}\n" for i in range(1024)]
     (data / "train.tsv").write_text("label\ttext\n" + "".join(rows))
     summaries = []
-    for limit in ("1500MiB", "330MiB", "250MiB", "180MiB"):
+    for limit in ("1500MiB", "330MiB", "180MiB"):
         out = data.parent / f"real-{limit}"
         command = [sys.executable, "-m", "bertaccum", "train", "--data", str(data)]
         command += ["--out", str(out), "--memory-limit", limit, "--target-batch", "256"]
@@ -179,9 +179,9 @@ def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., Tr
             )
     plenty, *little = summaries
     assert (plenty["out_of_memory"], plenty["micro_batch"]) == (0, 256)
-    assert [s["out_of_memory"] > 0 for s in little] == [True] * 3
+    assert [s["out_of_memory"] > 0 for s in little] == [True] * 2
     sizes = [s["micro_batch"] for s in summaries]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] < sizes[1]
-    for summary, limit in zip(little, (330, 250, 180), strict=True):
+    for summary, limit in zip(little, (330, 180), strict=True):
         assert summary["peak_memory_bytes"] <= limit * 2**20 < plenty["peak_memory_bytes"]
         assert summary["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)

@@ -13,6 +13,7 @@ from small import write_small_task
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, RunError
+from bertaccum.training import seed_sweep
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.sweep import PAPER, Sweep, cells_of
 
@@ -45,6 +46,12 @@ class Trainer:
                 "total_seconds": 2.0,
             }
         )
+
+
+@pytest.fixture(autouse=True)
+def free_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip freeing the model after each run, which takes seconds in a large test process."""
+    monkeypatch.setattr(seed_sweep, "free_models", lambda: None)
 
 
 def run(
