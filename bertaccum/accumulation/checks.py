@@ -53,7 +53,7 @@ def check_inner(optimizer: Any, accumulating: type) -> None:
     if not isinstance(innermost, tf_keras.optimizers.Optimizer):
         raise TypeError(
             f"{type(innermost).__module__}.{type(innermost).__name__} is not a tf_keras optimizer;"
-            " use one from tf_keras.optimizers (`tf.keras` is Keras 3)"
+            " use one from tf_keras.optimizers, or bertaccum.keras3 with one of Keras 3"
         )
 
 
@@ -62,7 +62,7 @@ def check_is_model(model: Any) -> None:
     if not isinstance(model, tf_keras.Model):
         raise TypeError(
             f"{type(model).__module__}.{type(model).__name__} is not a tf_keras model;"
-            " build it with tf_keras (`tf.keras` is Keras 3)"
+            " for a model of Keras 3 (`keras` or `tf.keras`), use bertaccum.keras3"
         )
 
 

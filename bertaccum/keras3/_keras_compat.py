@@ -61,9 +61,10 @@ def add_replicated(
       **options: Arguments of `keras.Variable`. Outside of replicas and in files, the value is their
         `aggregation`: the `sum` over the replicas, or `only_first_replica`.
     """
-    variable = keras.Variable(
-        "zeros", tuple(shape), dtype, trainable=False, synchronization="on_read", **options
-    )
+    with keras.name_scope(optimizer.name, caller=optimizer):
+        variable = keras.Variable(
+            "zeros", tuple(shape), dtype, trainable=False, synchronization="on_read", **options
+        )
     optimizer._track_variable(variable)
     return variable
 

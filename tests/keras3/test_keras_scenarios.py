@@ -237,3 +237,34 @@ def test_train_on_batch_and_weights_file(tmp_path: Path) -> None:
     whole.compile(keras.optimizers.Adam(0.01), LOSS)
     whole.train_on_batch(x, y)
     assert_same(model, whole)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch has neither kind of checkpoint")
+def test_checkpoint_of_the_backend_contains_the_partial_window(tmp_path: Path) -> None:
+    """The checkpoint is one of Orbax on JAX, and one of TensorFlow on TensorFlow."""
+
+    def new() -> keras.Model:
+        keras.utils.clear_session()  # Orbax finds variables by the names of their layers.
+        model = accumulate_gradients(dense_model(), 4, "carry")
+        model.compile(keras.optimizers.Adam(0.01), LOSS)
+        return model
+
+    model, other = new(), new()
+    other.optimizer.build(other.trainable_variables)
+    callbacks: list[keras.callbacks.Callback] = []
+    if BACKEND == "jax":
+        callbacks = [keras.callbacks.OrbaxCheckpoint(str(tmp_path), save_freq="epoch")]
+    settings = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    model.fit(*dense_data(40), callbacks=callbacks, **settings)
+    if BACKEND == "jax":
+        other.load_weights(tmp_path)
+    else:
+        import tensorflow as tf
+
+        path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "saved")
+        restored = tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+        restored.expect_partial()
+    assert other.optimizer.pending
+    for one in (model, other):
+        one.fit(*dense_data(24), **settings)
+    assert_same(other, model, atol=1e-7)
