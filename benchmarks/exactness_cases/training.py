@@ -28,13 +28,19 @@ from exactness_cases.cases import (
 )
 
 
-def make_model(keras: Any, case: Case) -> Any:
-    """Return the case's functional model with its start weights; all packages can wrap it."""
+def make_model(keras: Any, case: Case, embedding: Any = None) -> Any:
+    """Return the case's functional model with its start weights; all packages can wrap it.
+
+    Args:
+      keras: The Keras module.
+      case: The case.
+      embedding: Class of the embedding, if it is not that of Keras.
+    """
     regularizer = keras.regularizers.L2(0.01) if case.model == "regularised" else None
     dense = keras.layers.Dense
     if case.model == "embedding":
         inputs = keras.Input((TOKENS,), dtype="int32")
-        words = keras.layers.Embedding(WORDS, 4)(inputs)
+        words = (embedding or keras.layers.Embedding)(WORDS, 4)(inputs)
         hidden = keras.layers.GlobalAveragePooling1D()(words)
     else:
         inputs = hidden = keras.Input((FEATURES,))
@@ -80,12 +86,12 @@ def backend() -> str:
     return os.environ["KERAS_BACKEND"]
 
 
-def large_batch(keras: Any, case: Case, legacy: bool = False) -> Any:
+def large_batch(keras: Any, case: Case, legacy: bool = False, embedding: Any = None) -> Any:
     """Train with plain `fit` and the whole window as the batch: the reference of all columns."""
     optimizer = make_optimizer(keras, case, legacy)
     if case.loss_scale:
         optimizer = scaled(keras, optimizer)
-    model = compiled(make_model(keras, case), optimizer)
+    model = compiled(make_model(keras, case, embedding), optimizer)
     fit(model, case, data(case, keras.backend.floatx()), case.window)
     return model
 

@@ -94,8 +94,19 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     # --- One micro-step -------------------------------------------------------------
 
     def scale_loss(self, loss: Any) -> Any:
-        """Return the loss to differentiate: `loss` times the inner loss scale, if there is one."""
-        return self.inner_optimizer.scale_loss(loss)
+        """Return the loss to differentiate: `loss` times the inner loss scale, if there is one.
+
+        The scaled loss is divided by the number of micro-steps, and `apply` multiplies its
+        gradients by this number. Otherwise a micro-batch's gradients could overflow float16 in
+        windows that do not overflow as one large batch.
+        """
+        return self.inner_optimizer.scale_loss(loss) / self._parts()
+
+    def _parts(self) -> Any:
+        """Return the number of micro-steps, rounded up to a power of two to divide exactly."""
+        inner = self.inner_optimizer
+        scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer) or inner.loss_scale_factor
+        return ops.exp2(ops.ceil(ops.log2(ops.cast(self._steps(), "float32")))) if scaled else 1.0
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Accumulate gradients, and update the variables if the window is complete."""
@@ -109,14 +120,15 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             values = [v.value for v in self.variables], [v.value for v in variables]
             self._assign(*self._next_state(values[0], grads, values[1], weight))
             return
-        for variable, gradient in zip(variables, grads, strict=True):
-            if gradient is not None:
-                position = _keras_compat.position(self, variable)
-                self._touched.add(position)
-                self._accumulate(position, gradient, weight)
-        self._weight.assign_add(ops.cast(weight, self._weight.dtype))
-        self._step.assign_add(1)
-        self._reached.assign([int(i in self._touched) for i in range(len(self._sums))])
+        with replicas.after(gradient for gradient in grads if gradient is not None):
+            for variable, gradient in zip(variables, grads, strict=True):
+                if gradient is not None:
+                    position = _keras_compat.position(self, variable)
+                    self._touched.add(position)
+                    self._accumulate(position, gradient, weight)
+            self._weight.assign_add(ops.cast(weight, self._weight.dtype))
+            self._step.assign_add(1)
+            self._reached.assign([int(i in self._touched) for i in range(len(self._sums))])
         replicas.run_if(self._is_complete(), self._update)
 
     def _accumulate(self, position: int, gradient: Any, weight: Any) -> None:
@@ -124,7 +136,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         if self._is_overwritten(position):
             total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
         else:
-            replicas.add(total, replicas.times(gradient, weight, total.dtype))
+            factor = ops.cast(weight, total.dtype) * ops.cast(self._parts(), total.dtype)
+            replicas.add(total, replicas.times(gradient, factor))
 
     def _is_overwritten(self, position: int) -> bool:
         """Return whether a "gradient" is a new value, such as a scale of float8 training.
@@ -134,8 +147,11 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         return getattr(_keras_compat.trained(self)[position], "overwrite_with_gradient", False)
 
     def _is_complete(self) -> Any:
+        return self._step >= self._steps()
+
+    def _steps(self) -> Any:
         steps = self.accumulation_steps
-        return self._step >= (steps(self.iterations) if callable(steps) else steps)
+        return steps(self.iterations) if callable(steps) else steps
 
     def _update(self) -> None:
         """Apply the mean of the window, and start a new one."""

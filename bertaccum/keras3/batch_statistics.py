@@ -79,7 +79,8 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
         finally:
             self.momentum = momentum
         mean, variance = (ops.convert_to_tensor(variable) for variable in statistics)
-        self._add(self._count(inputs, mask), mean, variance)
+        with tensorflow_replicas.after([inputs]):
+            self._add(self._count(inputs, mask), mean, variance)
         self._end(self.window_calls >= self.accumulation_steps, before)
         return outputs
 

@@ -7,7 +7,8 @@ On other backends there is one replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -33,16 +34,27 @@ def add(total: keras.Variable, gradient: Any) -> None:
         total.assign_add(gradient)
 
 
-def times(gradient: Any, weight: Any, dtype: Any) -> Any:
-    """Return a gradient times a scalar; it may be `IndexedSlices`."""
+def times(gradient: Any, factor: Any) -> Any:
+    """Return a gradient, which may be `IndexedSlices`, times a scalar, in the scalar's dtype."""
     if _is_sparse(gradient):
-        values = times(gradient.values, weight, dtype)
+        values = times(gradient.values, factor)
         return type(gradient)(values, gradient.indices, gradient.dense_shape)
-    return ops.multiply(ops.cast(gradient, dtype), ops.cast(weight, dtype))
+    return ops.multiply(ops.cast(gradient, factor.dtype), factor)
 
 
 def _is_sparse(gradient: Any) -> bool:
     return _TENSORFLOW and isinstance(gradient, tf.IndexedSlices)
+
+
+def after(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
+    """Return a context whose operations run only after these tensors have been computed.
+
+    When a dataset ends, `fit` may start one more step, which fails when it reads the batch. On
+    TensorFlow, operations of this step that do not depend on the batch would run nevertheless.
+    """
+    if not _TENSORFLOW:
+        return nullcontext()
+    return tf.control_dependencies([t.values if _is_sparse(t) else t for t in tensors])
 
 
 def sums(values: Sequence[Any]) -> list[Any]:

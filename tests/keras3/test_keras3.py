@@ -320,6 +320,22 @@ def test_mixed_float16_scales_the_loss_inside() -> None:
         keras.config.set_dtype_policy("float32")
 
 
+def test_micro_batches_overflow_no_sooner_than_the_large_batch() -> None:
+    """The gradient of the first micro-batch alone, times the loss scale, exceeds float16."""
+    x, y = np.ones((32, 1), "float32"), np.zeros((32, 1), "float32")
+    y[:8] = -100
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        for steps in (1, 4):
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+            scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), 512.0)
+            fitted(model, (x, y), scaled, steps, 32 // steps, loss="mse", epochs=1)
+            assert float(scaled.dynamic_scale) == 512
+            assert int(scaled.iterations) == 1
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="not a Keras 3 model"):
         accumulate_gradients(object(), 4)

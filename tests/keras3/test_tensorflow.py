@@ -1,4 +1,4 @@
-"""`bertaccum.keras3` under MirroredStrategy equals one device, with one reduction per update."""
+"""What only TensorFlow has: MirroredStrategy, and datasets of unknown length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.keras3 import accumulate_gradients
+from bertaccum.keras3 import AccumBatchNormalization, accumulate_gradients
 
 # Windows of 36 in batches of 12. An epoch ends with a partial window, with batches of 12 and 1; in
 # the last one, one of two replicas has no example.
@@ -121,3 +121,21 @@ def test_replicas(tmp_path: Path) -> None:
     assert found["pending"]
     assert found["loaded"] < 1e-6
     assert found["carried"] < 1e-6
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_end_of_a_dataset_is_no_micro_step(jit_compile: bool) -> None:
+    """Without a known length, `fit` starts one more step, which fails when it reads the batch."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(48, 3)).astype("float32")
+    batches = list(zip(features.reshape(6, 8, 3), features.sum(1).reshape(6, 8, 1), strict=True))
+    shapes = tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1))
+    dataset = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=shapes)
+    keras.utils.set_random_seed(0)
+    normalization = AccumBatchNormalization(4)
+    model = keras.Sequential([keras.Input((3,)), normalization, keras.layers.Dense(1)])
+    accumulate_gradients(model, 4, "carry").compile("sgd", "mse", jit_compile=jit_compile)
+    model.fit(dataset, epochs=1, verbose=0, shuffle=False)
+    state = [float(v.numpy()) for v in model.optimizer.variables if v.name == "micro_step"]
+    assert state == [2] and float(normalization.window_calls.numpy()) == 2
+    assert int(model.optimizer.iterations) == 1
