@@ -177,13 +177,6 @@ class AccumulatingModel(_Mixin):
         layers = _keras_compat.all_layers(self)
         return [layer for layer in layers if isinstance(layer, AccumBatchNormalization)]
 
-    def get_compile_config(self) -> dict[str, Any]:
-        """Return the arguments of `compile`, with the wrapped optimizer."""
-        config = super().get_compile_config()
-        if config and self.optimizer is not None:
-            config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
-        return config
-
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compile the model as a saved one was compiled."""
         self.compile(**keras.saving.deserialize_keras_object(config))

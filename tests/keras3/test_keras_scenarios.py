@@ -104,7 +104,9 @@ def test_optimizers_of_later_versions(make: Any) -> None:
 def test_pickled_optimizer_has_the_same_options() -> None:
     optimizer = AccumulatingOptimizer(keras.optimizers.Adam(0.1, clipnorm=2.0), 2)
     applied(optimizer, (ONES, variable()))
-    assert pickle.loads(pickle.dumps(optimizer)).get_config() == optimizer.get_config()
+    copied = pickle.loads(pickle.dumps(optimizer))
+    assert copied.get_config() == optimizer.get_config()
+    assert copied.accumulation_steps == 2
 
 
 def test_learning_rate_can_be_replaced_by_a_function() -> None:

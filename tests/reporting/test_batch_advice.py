@@ -38,6 +38,8 @@ def test_advice_uses_the_last_third_of_the_run(run) -> None:
     assert (shown.code, shown.err) == (0, "")
     assert "32 takes 3" in shown.out and "64 would take about 0.6" in shown.out
     assert "(updates 201 to 300)" in run("show", "run").out
+    assert run("report", "run").code == 0
+    assert "(updates 201 to 300)" in Path("run/report.html").read_text(encoding="utf-8")
 
 
 def test_predictions_follow_the_theory() -> None:
