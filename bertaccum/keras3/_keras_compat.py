@@ -24,15 +24,31 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
 
 
 def replace_losses(
-    model: keras.Model, y: Any, y_pred: Any, by: Callable[[keras.losses.Loss], keras.losses.Loss]
+    model: keras.Model, by: Callable[[keras.losses.Loss], keras.losses.Loss]
 ) -> None:
-    """Replace the losses in the container that `compile` made, and build it if necessary."""
-    container = model._compile_loss
+    """Replace the losses of a compiled model, now or when Keras builds their container."""
+    container = getattr(model, "_compile_loss", None)
     if container is None:
         return
-    if not container.built:
-        container.build(y, y_pred)
-    container._flat_losses = [one._replace(loss=by(one.loss)) for one in container._flat_losses]
+
+    def replace() -> None:
+        container._flat_losses = [one._replace(loss=by(one.loss)) for one in container._flat_losses]
+
+    if container.built:
+        replace()
+        return
+    build = container.build
+
+    def build_and_replace(*args: Any) -> None:
+        build(*args)
+        replace()
+
+    container.build = build_and_replace
+
+
+def unpickle_model(*args: Any) -> keras.Model:
+    """Return a model from what `Model.__reduce__` returns for it."""
+    return keras.Model._unpickle_model(*args)
 
 
 def own_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
@@ -43,6 +59,11 @@ def own_variables(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]
 def position(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:
     """Return the position of a variable among those that an optimizer was built with."""
     return int(optimizer._get_variable_index(variable))
+
+
+def check_known(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]) -> None:
+    """Raise ValueError if an optimizer was not built with one of the variables."""
+    optimizer._check_variables_are_known(variables)
 
 
 def trained(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
@@ -69,7 +90,7 @@ def add_replicated(
     return variable
 
 
-def expect_scalar(model: keras.Model) -> None:
+def accept_unit(model: keras.Model) -> None:
     """Make the step of a model on JAX accept a scalar after the trainable variables.
 
     The step of Keras 3.10, but not of 3.15, restores the sharding of each variable by its position.

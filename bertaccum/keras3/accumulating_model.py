@@ -65,7 +65,7 @@ def accumulate_gradients(
     names = {"__module__": __name__} | settings
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
-        model.optimizer = model._accumulating(model.optimizer, scale=False)
+        model._accumulate()
         model.train_function = None  # It would call the train_step of the old class.
     return model
 
@@ -74,20 +74,29 @@ class AccumulatingModel(_Mixin):
     """A mixin that `accumulate_gradients` adds to a model's class; do not instantiate it."""
 
     _accumulation: _Settings
+    optimizer: Any
 
-    def compile(self, optimizer: Any = "rmsprop", *args: Any, **kwargs: Any) -> None:
-        """Compile the model with the optimizer wrapped in an `AccumulatingOptimizer`."""
-        scale = kwargs.pop("auto_scale_loss", True)
-        optimizer = self._accumulating(keras.optimizers.get(optimizer), scale)
-        super().compile(optimizer, *args, auto_scale_loss=False, **kwargs)
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the model, and wrap its optimizer in an `AccumulatingOptimizer`."""
+        super().compile(*args, **kwargs)
+        self._accumulate()
 
-    def _accumulating(self, optimizer: Any, scale: bool) -> AccumulatingOptimizer:
+    def _accumulate(self) -> None:
+        """Make the optimizer accumulate, and the losses report their divisors."""
+        _keras_compat.replace_losses(self, loss_divisor.measured)
+        if self.optimizer is not None:
+            self.optimizer = self._accumulating(self.optimizer)
+
+    def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:
+        inside = getattr(optimizer, "inner_optimizer", None)
         # An AccumulatingOptimizer itself never contains another one.
-        if isinstance(getattr(optimizer, "inner_optimizer", None), AccumulatingOptimizer):
-            raise ValueError(
-                "the LossScaleOptimizer is outside; put it inside:"
-                " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
-            )
+        if isinstance(inside, AccumulatingOptimizer):
+            if not isinstance(inside.inner_optimizer, keras.optimizers.LossScaleOptimizer):
+                raise ValueError(
+                    "the LossScaleOptimizer is outside; put it inside:"
+                    " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
+                )
+            optimizer = inside  # `compile` scales the loss a second time.
         if isinstance(optimizer, AccumulatingOptimizer):
             if optimizer.accumulation_steps != self._accumulation.steps:
                 raise ValueError(
@@ -96,23 +105,22 @@ class AccumulatingModel(_Mixin):
                     " `accumulation_steps`"
                 )
             return optimizer
-        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        if scale and not scaled and self.dtype_policy.name == "mixed_float16":
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         return AccumulatingOptimizer(optimizer, self._accumulation.steps)
 
     def train_step(self, *args: Any) -> Any:
         """Run the model's own `train_step`, with gradients weighted by the divisor of the loss.
 
-        The arguments are those of the backend: the data, and on JAX the state before it. There, the
-        weight leaves the differentiated function as the gradient of a number that is added to the
-        trainable variables.
+        The arguments are those of the backend: the data, and on JAX the state before it.
+
+        On JAX, the weight is known only inside the differentiated function. Therefore a zero, the
+        unit, is appended to the trainable variables, and the loss gets `unit * weight` added; the
+        gradient of the unit is the weight.
         """
         data = args[-1]
         with step_weight.step_weight(_examples(data)):
             if not _JAX:
                 return super().train_step(data)
-            _keras_compat.expect_scalar(self)
+            _keras_compat.accept_unit(self)
             trained, *rest = args[0]
             unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
             logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
@@ -120,35 +128,29 @@ class AccumulatingModel(_Mixin):
 
     def compute_loss_and_updates(self, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss on JAX, and add the unit whose gradient is the weight."""
-        present = step_weight.present()
-        if present is None:
+        current = step_weight.current()
+        if current is None:
             return super().compute_loss_and_updates(trainable_variables, *args, **kwargs)
         *own, unit = trainable_variables
         loss, aux = super().compute_loss_and_updates(own, *args, **kwargs)
-        return ops.cast(loss, unit.dtype) + unit * ops.cast(present.value, unit.dtype), aux
-
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> Any:
-        """Compute the model's own loss, and note its divisor."""
-        _keras_compat.replace_losses(self, y, y_pred, loss_divisor.measured)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
+        return ops.cast(loss, unit.dtype) + unit * ops.cast(current.value, unit.dtype), aux
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Call `Model.fit`, and treat partial windows as `on_partial` says."""
-        bound = inspect.signature(super().fit).bind_partial(*args, **kwargs)
-        given = bound.arguments.get("callbacks")
+        signature = inspect.signature(super().fit)
+        bound = signature.bind_partial(*args, **kwargs)
+        named = bound.arguments
+        if "callbacks" not in signature.parameters:
+            # The model's own `fit` passes other arguments on as **kwargs.
+            rest = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+            named = named.setdefault(rest[0], {}) if rest else {}
+        given = named.get("callbacks")
         if isinstance(given, keras.callbacks.CallbackList):
             if not any(isinstance(callback, _EpochEnd) for callback in given.callbacks):
                 given.callbacks.insert(0, _EpochEnd(self))
         else:
             # First, so that other callbacks see the weights after the last update.
-            bound.arguments["callbacks"] = [_EpochEnd(self), *keras.tree.flatten(given or [])]
+            named["callbacks"] = [_EpochEnd(self), *keras.tree.flatten(given or [])]
         return super().fit(*bound.args, **bound.kwargs)
 
     def end_window(self) -> None:
@@ -179,8 +181,13 @@ class AccumulatingModel(_Mixin):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compile the model as a saved one was compiled."""
+        kind: Any = type(self).__bases__[1]
+        base = keras.Model
+        if (kind.compile, kind.compile_from_config) != (base.compile, base.compile_from_config):
+            super().compile_from_config(config)
+            return
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built:
+        if self.built and self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
@@ -196,6 +203,10 @@ class AccumulatingModel(_Mixin):
             "accumulation_steps": keras.saving.serialize_keras_object(self._accumulation.steps),
             "on_partial": self._accumulation.on_partial,
         }
+
+    def __reduce__(self) -> Any:
+        # The class cannot be found by its name, so that a saved model is pickled in its place.
+        return _keras_compat.unpickle_model, super().__reduce__()[1]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> keras.Model:

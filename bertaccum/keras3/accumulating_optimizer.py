@@ -7,6 +7,7 @@ whatever the sizes of the micro-batches.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,11 +64,14 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         self._step = add((), "int32", name="micro_step", aggregation="only_first_replica")
         self._weight = add((), wide, name="window_weight", aggregation="sum")
         self._sums = [self._new_sum(v) for v in variables]
-        # Positions of variables that have a gradient; weight decay must not change the others.
-        self._touched: set[int] = set()
-        one_each = (len(variables),)
-        self._reached = add(one_each, "int32", name="reached", aggregation="only_first_replica")
-        self.inner_optimizer.build(variables)
+        # Positions of variables that have a gradient; weight decay must not change the others. The
+        # variable contains the same, because a loaded model has not traced a step yet.
+        self._with_gradient: set[int] = set()
+        self._saved_with_gradient = add(
+            (len(variables),), "int32", name="with_gradient", aggregation="only_first_replica"
+        )
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
         _keras_compat.stop_reducing(self.inner_optimizer)
         super().build(variables)
 
@@ -75,7 +79,9 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         dtype = keras.backend.standardize_dtype(variable.dtype)
         # A sum of many numbers needs more digits than half precision has.
         dtype = "float32" if dtype in ("float16", "bfloat16") else dtype
-        name = f"{variable.path.replace('/', '_')}_gradient_sum"
+        # A tf.Variable has a name, but no path.
+        path = getattr(variable, "path", variable.name)
+        name = f"{re.sub('[/:]', '_', path)}_gradient_sum"
         layout = _keras_compat.layout_of(variable)
         return _keras_compat.add_replicated(
             self, variable.shape, dtype, name=name, aggregation="sum", layout=layout
@@ -114,30 +120,45 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         variables = list(trainable_variables or _keras_compat.trained(self))
         if not self.built:
             self.build(variables)
-        present = step_weight.present()
-        weight = 1.0 if present is None else present.value
+        current = step_weight.current()
+        weight = 1.0 if current is None else current.value
+        _keras_compat.check_known(self, variables)
         if _JAX:
-            values = [v.value for v in self.variables], [v.value for v in variables]
+            pairs = zip(variables, grads, strict=True)
+            by_position = {_keras_compat.position(self, v): gradient for v, gradient in pairs}
+            trained = _keras_compat.trained(self)
+            grads = [by_position.get(i) for i in range(len(trained))]
+            values = [v.value for v in self.variables], [v.value for v in trained]
             self._assign(*self._next_state(values[0], grads, values[1], weight))
             return
         with replicas.after(gradient for gradient in grads if gradient is not None):
             for variable, gradient in zip(variables, grads, strict=True):
                 if gradient is not None:
                     position = _keras_compat.position(self, variable)
-                    self._touched.add(position)
+                    self._with_gradient.add(position)
                     self._accumulate(position, gradient, weight)
-            self._weight.assign_add(ops.cast(weight, self._weight.dtype))
-            self._step.assign_add(1)
-            self._reached.assign([int(i in self._touched) for i in range(len(self._sums))])
+            self._count(weight)
+            self._saved_with_gradient.assign(
+                [int(i in self._with_gradient) for i in range(len(self._sums))]
+            )
         replicas.run_if(self._is_complete(), self._update)
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        """Call `apply`, and return the number of updates."""
+        super().apply_gradients(grads_and_vars)
+        return self.iterations
 
     def _accumulate(self, position: int, gradient: Any, weight: Any) -> None:
         total = self._sums[position]
         if self._is_overwritten(position):
             total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
         else:
-            factor = ops.cast(weight, total.dtype) * ops.cast(self._parts(), total.dtype)
+            factor = _at_least(weight, total.dtype) * ops.cast(self._parts(), total.dtype)
             replicas.add(total, replicas.times(gradient, factor))
+
+    def _count(self, weight: Any) -> None:
+        self._weight.assign_add(_at_least(weight, self._weight.dtype))
+        self._step.assign_add(1)
 
     def _is_overwritten(self, position: int) -> bool:
         """Return whether a "gradient" is a new value, such as a scale of float8 training.
@@ -156,20 +177,19 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     def _update(self) -> None:
         """Apply the mean of the window, and start a new one."""
         trained = _keras_compat.trained(self)
-        touched = [i for i in sorted(self._touched) if trained[i].trainable]
-        *sums, weight = replicas.sums([*(self._sums[i] for i in touched), self._weight])
+        with_gradient = [i for i in sorted(self._with_gradient) if trained[i].trainable]
+        *sums, weight = replicas.sums([*(self._sums[i] for i in with_gradient), self._weight])
         # Keras divides the loss of each replica by the number of replicas.
-        means = self._means(dict(zip(touched, sums, strict=True)), weight / replicas.count())
+        sums_of = dict(zip(with_gradient, sums, strict=True))
+        means = self._means(sums_of, weight / replicas.count())
         self.inner_optimizer.apply([means.get(i) for i in range(len(trained))], trained)
         self._reset()
 
     def _means(self, sums: dict[int, Any], weight: Any) -> dict[int, Any]:
         """Return the mean gradients from sums, by the positions of their variables."""
         return {
-            i: ops.divide(
-                total,
-                replicas.count() if self._is_overwritten(i) else ops.cast(weight, total.dtype),
-            )
+            i: total
+            / (replicas.count() if self._is_overwritten(i) else ops.cast(weight, total.dtype))
             for i, total in sums.items()
         }
 
@@ -187,7 +207,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         In the step of an accumulating model, the last "gradient" is the weight of the micro-step.
         """
         grads, trainable_variables = list(grads), list(trainable_variables)
-        if step_weight.present() is None:
+        if step_weight.current() is None:
             return self._next_state(optimizer_variables, grads, trainable_variables, 1.0)
         *trainable_variables, unit = trainable_variables
         *grads, weight = grads
@@ -204,10 +224,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
             for position, gradient in enumerate(grads):
-                self._accumulate(position, gradient, weight)
-            self._weight.assign_add(ops.cast(weight, self._weight.dtype))
-            self._step.assign_add(1)
-            self._reached.assign(ops.ones(self._reached.shape, "int32"))
+                if gradient is not None:
+                    self._accumulate(position, gradient, weight)
+            self._count(weight)
+            self._saved_with_gradient.assign(ops.ones(self._saved_with_gradient.shape, "int32"))
             complete = self._is_complete()
         state = [scope.get_current_value(v) for v in self.variables]
         return ops.cond(
@@ -246,7 +266,9 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         if not self.pending:
             return
         # In a loaded model, no step has been traced yet.
-        self._touched.update(ops.convert_to_numpy(self._reached).nonzero()[0].tolist())
+        self._with_gradient.update(
+            ops.convert_to_numpy(self._saved_with_gradient).nonzero()[0].tolist()
+        )
         if not _JAX:
             replicas.on_each(self._step, self._update)
             return
@@ -274,12 +296,23 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     @learning_rate.setter
     def learning_rate(self, learning_rate: Any) -> None:
         self.inner_optimizer.learning_rate = learning_rate
+        self.__dict__.pop("_flushed", None)  # A schedule is part of the compiled function.
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """Overwrite variables with their moving averages, if the inner optimizer has them."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     # --- Saving ---------------------------------------------------------------------
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the window; Keras saves the inner optimizer separately."""
+        for number, variable in enumerate(_keras_compat.own_variables(self)):
+            store[str(number)] = ops.convert_to_numpy(variable)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load what `save_own_variables` saved."""
+        for number, variable in enumerate(_keras_compat.own_variables(self)):
+            variable.assign(store[str(number)])
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as serializable values."""
@@ -295,6 +328,14 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Create an optimizer from the config that `get_config` returns."""
         revive = keras.saving.deserialize_keras_object
         return cls(**{key: revive(value, custom_objects) for key, value in config.items()})
+
+
+def _at_least(weight: Any, dtype: Any) -> Any:
+    """Return a weight that is too small to change a sum, but not zero.
+
+    If all positions of a window are masked, the mean is then the gradient of the regularizers.
+    """
+    return ops.maximum(ops.cast(weight, dtype), 1e-20)
 
 
 def checked_steps(steps: Any) -> Any:

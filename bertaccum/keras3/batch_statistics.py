@@ -50,6 +50,9 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
             raise ValueError("AccumBatchNormalization does not support renorm; remove it")
         super().__init__(**kwargs)
         self.accumulation_steps = whole_steps(accumulation_steps, "an integer")
+        # Without momentum, `BatchNormalization` replaces the moving statistics by those of a
+        # micro-batch, which `call` reads.
+        self.window_momentum, self.momentum = float(self.momentum), 0.0
 
     def build(self, input_shape: Any) -> None:
         """Create the weights of `BatchNormalization` and the window."""
@@ -71,13 +74,7 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
             return super().call(inputs, training=training, mask=mask)
         statistics = self.moving_mean, self.moving_variance
         before = [ops.copy(ops.convert_to_tensor(variable)) for variable in statistics]
-        momentum = self.momentum
-        # Without momentum, the moving statistics become those of the micro-batch.
-        self.momentum = 0.0
-        try:
-            outputs = super().call(inputs, training=training, mask=mask)
-        finally:
-            self.momentum = momentum
+        outputs = super().call(inputs, training=training, mask=mask)
         mean, variance = (ops.convert_to_tensor(variable) for variable in statistics)
         with tensorflow_replicas.after([inputs]):
             self._add(self._count(inputs, mask), mean, variance)
@@ -124,7 +121,7 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
         pooled = self.window_mean, self.window_variance
         moving = self.moving_mean, self.moving_variance
         for variable, old, new in zip(moving, before, pooled, strict=True):
-            moved = old * self.momentum + new * (1.0 - self.momentum)
+            moved = old * self.window_momentum + new * (1.0 - self.window_momentum)
             variable.assign(ops.where(due, moved, old))
         for variable in self._window:
             value = ops.convert_to_tensor(variable)
@@ -132,4 +129,5 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as serializable values."""
-        return {**super().get_config(), "accumulation_steps": self.accumulation_steps}
+        own = {"accumulation_steps": self.accumulation_steps, "momentum": self.window_momentum}
+        return super().get_config() | own

@@ -16,9 +16,9 @@ _EXAMPLES, _POSITIONS, _WEIGHTS = "examples", "unmasked positions", "sample weig
 _Mixin: Any = keras.losses.Loss if TYPE_CHECKING else object
 
 
-def measured(loss: keras.losses.Loss) -> keras.losses.Loss:
+def measured(loss: Any) -> Any:
     """Return a copy of a loss that reports its divisor; the user's object does not change."""
-    if isinstance(loss, _MeasuredLoss):
+    if loss is None or isinstance(loss, _MeasuredLoss):
         return loss
     loss = copy.copy(loss)
     loss.__class__ = type(type(loss).__name__, (_MeasuredLoss, type(loss)), {})
@@ -44,13 +44,13 @@ class _MeasuredLoss(_Mixin):
         value = super().__call__(y_true, y_pred, sample_weight)
         # A traced tensor must not outlive its trace.
         losses, self._losses = self._losses, None
-        if (present := step_weight.present()) is not None:
+        if (current := step_weight.current()) is not None:
             if self.reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
                 raise ValueError(
                     f"loss {self.name} has the reduction {self.reduction!r}, but accumulation needs"
                     " a mean; use reduction='sum_over_batch_size'"
                 )
-            _report(present, *_divisor(self.reduction, losses, y_pred, sample_weight))
+            _report(current, *_divisor(self.reduction, losses, y_pred, sample_weight))
         return value
 
 
@@ -77,11 +77,11 @@ def _divisor(
     return (_POSITIONS, *map(id, masks)), ops.sum(ops.cast(valid, "float32"))
 
 
-def _report(present: step_weight.StepWeight, kind: Hashable, size: Any | None) -> None:
-    if present.kind is None:
-        present.kind = kind
-        present.value = present.value if size is None else size
-    elif present.kind != kind:
+def _report(current: step_weight.StepWeight, kind: Hashable, size: Any | None) -> None:
+    if current.kind is None:
+        current.kind = kind
+        current.value = current.value if size is None else size
+    elif current.kind != kind:
         raise ValueError(
             "two losses of this model are means over different numbers, such as the unmasked"
             " positions of different outputs, so their gradients cannot be accumulated together;"

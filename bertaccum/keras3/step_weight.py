@@ -37,6 +37,6 @@ def step_weight(examples: Any) -> Iterator[StepWeight]:
         _PRESENT.reset(token)
 
 
-def present() -> StepWeight | None:
+def current() -> StepWeight | None:
     """Return the weight of the current micro-step; None outside of an accumulating model's step."""
     return _PRESENT.get()

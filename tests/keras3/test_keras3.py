@@ -320,6 +320,35 @@ def test_mixed_float16_scales_the_loss_inside() -> None:
         keras.config.set_dtype_policy("float32")
 
 
+def test_window_without_weight_leaves_the_weights_finite() -> None:
+    x, y = dense_data()
+    y[:16] = 2
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=2)
+    adam = keras.optimizers.Adam
+    trained = [
+        fitted(dense_model(), (x, y), adam(0.01), steps, batch, loss=loss)
+        for steps, batch in ((2, 8), (0, 16))
+    ]
+    assert np.isfinite(trained[0].get_weights()[0]).all()
+    assert_same(*trained)
+
+
+def test_loss_scale_of_a_trained_model_goes_on(tmp_path: Path) -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), 64.0)
+        model = fitted(dense_model(), dense_data(), scaled, 0, 32, epochs=1)
+        accumulate_gradients(model, 4, "carry")
+        model.fit(*dense_data(40), batch_size=8, epochs=1, shuffle=False, verbose=0)
+        assert float(scaled.dynamic_scale) == 64
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert loaded.optimizer.pending
+        assert float(loaded.optimizer.inner_optimizer.dynamic_scale) == 64
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 def test_micro_batches_overflow_no_sooner_than_the_large_batch() -> None:
     """The gradient of the first micro-batch alone, times the loss scale, exceeds float16."""
     x, y = np.ones((32, 1), "float32"), np.zeros((32, 1), "float32")

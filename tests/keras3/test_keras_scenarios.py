@@ -119,10 +119,12 @@ def test_learning_rate_can_be_replaced_by_a_function() -> None:
     np.testing.assert_allclose(found, [[0.9, 1.9], [2.9, 3.9]], rtol=1e-6)
 
 
-def fitted(steps: int, compiling: Any = None, callbacks: Any = None, **fit: Any) -> keras.Model:
+def fitted(
+    steps: int, compiling: Any = None, callbacks: Any = None, on_partial: str = "apply", **fit: Any
+) -> keras.Model:
     model = dense_model()
     if steps > 1:
-        accumulate_gradients(model, steps)
+        accumulate_gradients(model, steps, on_partial)
     model.compile(keras.optimizers.Adam(0.01), LOSS, **compiling or {})
     settings = {"epochs": 3, "shuffle": False, "verbose": 0, "batch_size": 32 // steps} | fit
     model.fit(*dense_data(60), callbacks=callbacks and callbacks(), **settings)
@@ -270,3 +272,107 @@ def test_checkpoint_of_the_backend_contains_the_partial_window(tmp_path: Path) -
     for one in (model, other):
         one.fit(*dense_data(24), **settings)
     assert_same(other, model, atol=1e-7)
+
+
+def losses_and_targets() -> Any:
+    x, y = dense_data(60)
+    score = x.sum(1, keepdims=True)
+    return [
+        ({"class": LOSS, "score": "mse"}, {"class": y, "score": score}),
+        ([LOSS, "mse"], [y, score]),
+        ([LOSS, None], [y, score]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_structures_of_losses_and_targets(number: int) -> None:
+    losses, targets = losses_and_targets()[number]
+
+    def train(steps: int) -> keras.Model:
+        inner = dense_model()
+        one = keras.layers.Dense(1, name="score")(inner.layers[0].output)
+        outputs = [inner.outputs[0], one]
+        if isinstance(losses, dict):
+            outputs = dict(zip(losses, outputs, strict=True))
+        model = keras.Model(inner.inputs, outputs)
+        if steps > 1:
+            accumulate_gradients(model, steps)
+        model.compile(keras.optimizers.Adam(0.01), losses)
+        model.fit(
+            dense_data(60)[0], targets, batch_size=32 // steps, epochs=2, shuffle=False, verbose=0
+        )
+        return model
+
+    assert_same(train(4), train(1))
+
+
+@keras.saving.register_keras_serializable("scenarios")
+class Custom(keras.Sequential):
+    """A model with its own `compile`, `fit` and `compute_loss`."""
+
+    def compile(self, optimizer: Any, factor: float) -> None:
+        super().compile(optimizer, LOSS)
+        self.factor = factor
+
+    def compile_from_config(self, config: Any) -> None:
+        self.compile(keras.optimizers.Adam(0.01), 2.0)
+        self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x: Any, y: Any, **rest: Any) -> Any:
+        return super().fit(x, y, **rest)
+
+    def compute_loss(self, x, y, y_pred, sample_weight):
+        return self.factor * super().compute_loss(x, y, y_pred, sample_weight)
+
+
+def test_custom_compile_and_fit(tmp_path: Path) -> None:
+    def train(steps: int) -> keras.Model:
+        model = Custom(dense_model().layers)
+        model.build((None, 5))
+        if steps > 1:
+            accumulate_gradients(model, steps)
+        model.compile(keras.optimizers.Adam(0.01), 2.0)
+        model.fit(*dense_data(60), batch_size=32 // steps, shuffle=False, verbose=0)
+        return model
+
+    if BACKEND != "torch":  # There, Keras itself passes `training`.
+        assert_same(train(4), train(1))
+        model = train(4)
+        assert not model.optimizer.pending
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert_same(loaded, model, atol=0)
+
+
+def test_pickled_model_continues() -> None:
+    model = fitted(4, on_partial="carry")
+    copied = pickle.loads(pickle.dumps(model))
+    for one in (model, copied):
+        one.fit(*dense_data(), batch_size=8, shuffle=False, verbose=0)
+    assert_same(copied, model, atol=1e-7)
+
+
+def test_variables_in_another_order_and_without_gradient() -> None:
+    found = []
+    for steps in (0, 2):
+        optimizer: Any = keras.optimizers.SGD(1.0)
+        a, b, c = variable(), variable(), variable()
+        optimizer = AccumulatingOptimizer(optimizer, steps) if steps else optimizer
+        optimizer.build([a, b, c])
+        for _ in range(steps or 1):
+            applied(optimizer, (2 * np.array(ONES), b), (ONES, a))
+        found.append([keras.ops.convert_to_numpy(v) for v in (a, b, c)])
+    np.testing.assert_array_equal(*found)
+    with pytest.raises(ValueError, match="Unknown variable"):
+        applied(optimizer, (ONES, variable()))
+
+
+def test_file_contains_each_variable_once(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(500)])
+    accumulate_gradients(model, 2).compile("adam", "mse")
+    model.train_on_batch(np.ones((2, 500)), np.ones((2, 500)))
+    model.save(tmp_path / "model.keras")
+    parameters = 4 * model.count_params()
+    # The weights, two moments and the sums.
+    assert 3.9 < (tmp_path / "model.keras").stat().st_size / parameters < 4.3

@@ -74,6 +74,21 @@ def difference(one: keras.Model, other: keras.Model) -> float:
     return float(max(np.abs(a - b).max() for a, b in pairs))
 
 
+def statistics(strategy: tf.distribute.Strategy, steps: int) -> np.ndarray:
+    """Return the moving statistics of a batch normalization that sees the inputs."""
+    features = np.random.default_rng(0).normal(1, 2, (72, 3)).astype("float32")
+    with strategy.scope():
+        keras.utils.set_random_seed(0)
+        options = {"momentum": 0.8, "synchronized": True}
+        layer = AccumBatchNormalization(steps, **options)
+        model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
+        accumulate_gradients(model, steps).compile("sgd", "mse", jit_compile=False)
+    batch = WINDOW // steps
+    model.fit(features, features[:, :1], batch_size=batch, shuffle=False, verbose=0)
+    assert layer.get_config()["momentum"] == 0.8
+    return np.stack([layer.moving_mean.numpy(), layer.moving_variance.numpy()])
+
+
 def measure(folder: Path) -> dict[str, Any]:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -93,6 +108,7 @@ def measure(folder: Path) -> dict[str, Any]:
     found["adamw"] = difference(model, trained(one, adamw, 1))
     found["scaled"] = difference(trained(mirrored, scaled, STEPS), trained(one, scaled, 1))
 
+    found["normalized"] = [statistics(mirrored, STEPS), statistics(one, 1)]
     found["several"] = difference(trained(mirrored, several, STEPS), trained(one, several, 1))
 
     part = trained(mirrored, scaled, STEPS, "carry", epochs=1)
@@ -115,6 +131,7 @@ def test_replicas(tmp_path: Path) -> None:
     assert found["adamw"] < 1e-6
     assert found["scaled"] < 1e-6
     assert found["several"] < 1e-6
+    np.testing.assert_allclose(*found["normalized"], rtol=1e-5)
     # Two replicas reduce all gradients and the weight, in the traced step and in the partial
     # windows of three epochs.
     assert found["reduced"] == [found["parameters"] + 1] * 2 * 4
