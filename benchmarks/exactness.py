@@ -53,6 +53,8 @@ def write(cells: list[tables.Cell], out: Path) -> None:
     (out / "exactness.json").write_text(json.dumps(cells, indent=1) + "\n")
     peers = {c["column"] for c in cells} & {p.title for p in PEERS}
     notes = f"{tables.NOTES}\n{tables.PEER_NOTES}" if peers else tables.NOTES
+    if cells[0]["column"] in {c.title for c in KERAS_3}:
+        notes = tables.KERAS_3_NOTES
     summary = tables.summary(cells)
     parts = [
         tables.TITLE,

@@ -46,6 +46,24 @@ PEER_NOTES = """\
   mean of the micro-batches' means, and divides a shorter last window by the full number of steps.
   The 1e-06 of global clipping with RMSprop is a rounding error."""
 
+KERAS_3_NOTES = """\
+Each cell is the largest relative difference between a weight after accumulation and the same weight
+after training with large batches in Keras 3 on the same backend, after at least eight updates. The
+first six rows show the largest difference among thirteen optimizers; the other rows use Adam.
+**Bold** marks a crash, or a difference above 1e-12 in float64 or 1e-6 in float32.
+
+- bertaccum: `accumulate_gradients` of `bertaccum.keras3`. For embeddings, the large batch has dense
+  gradients, because Keras' optimizers combine sparse gradients of a repeated token wrongly.
+- Keras 3: `gradient_accumulation_steps`, in float32.
+- float64: on PyTorch, and on JAX for batches whose size is no power of two, Keras 3 computes parts
+  of the loss in float32. Its large batch then differs from NumPy's as much as from ours.
+- float32 on JAX: Keras' own accumulation differs from the large batch as much, because XLA computes
+  sums over batches of different sizes in different orders.
+- mixed_float16: gradients are rounded to float16, once per micro-batch with accumulation and once
+  per window with the large batch.
+- 2 and 4 replicas: `MirroredStrategy` on TensorFlow, `keras.distribution.DataParallel` on JAX. In
+  Keras 3, `fit` fails with several workers."""
+
 
 def summary(cells: list[Cell]) -> str:
     """Return a table with a row for each kind of case and a column for each method."""

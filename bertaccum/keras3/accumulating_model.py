@@ -43,8 +43,8 @@ def accumulate_gradients(
         `AccumulatingModel` as well. If it is compiled, its optimizer is wrapped.
       accumulation_steps: Number of micro-steps in a window; see `AccumulatingOptimizer`.
       on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
-        it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` also drops
-        the partial window of an earlier, interrupted `fit`.
+        it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` starts by
+        dropping any partial window, also of a loaded model.
 
     Returns:
       The same model. Its `compile` wraps any optimizer in an `AccumulatingOptimizer`.

@@ -106,7 +106,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         gradients by this number. Otherwise a micro-batch's gradients could overflow float16 in
         windows that do not overflow as one large batch.
         """
-        return self.inner_optimizer.scale_loss(loss) / self._parts()
+        scaled = self.inner_optimizer.scale_loss(loss)
+        return scaled / ops.cast(self._parts(), scaled.dtype)
 
     def _parts(self) -> Any:
         """Return the number of micro-steps, rounded up to a power of two to divide exactly."""
