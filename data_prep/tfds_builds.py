@@ -1,4 +1,4 @@
-"""What every data set of tensorflow-datasets needs: progress, messages and errors of its builder.
+"""Progress, messages and errors of the builders of tensorflow-datasets.
 
 tensorflow-datasets is imported only when a function is called.
 """

@@ -28,8 +28,8 @@ class Column:
 
     Attributes:
       title: Title of the column.
-      framework: Module of this package that runs the training. For Keras 3, the backend follows
-        after a period, TensorFlow if there is none.
+      framework: Module of this package that runs the training. For the table of Keras 3, a period
+        and the backend follow, as in `with_keras3.jax`.
       training: Name in the TRAININGS of that module.
       dtype: Type of the model.
       legacy: Training to use instead if the first crashes, compared with `legacy large batch`.

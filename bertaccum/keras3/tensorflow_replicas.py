@@ -1,7 +1,7 @@
 """TensorFlow replicas that accumulate separately, and one reduction per update.
 
-Keras 3 clips each replica's gradients and then sums them, in each call of `apply`. Here, the replicas
-accumulate separately, and the optimizer receives the mean of the window over all replicas.
+Keras 3 clips each replica's gradients and then sums them, in each call of `apply`. Here, the
+replicas accumulate separately, and the optimizer receives the mean of the window over all replicas.
 On other backends there is one replica.
 """
 

@@ -1,4 +1,4 @@
-"""What Keras tests of its own accumulation, its optimizers and its training, with accumulation.
+"""Scenarios from Keras' tests of accumulation, optimizers and training, with `bertaccum.keras3`.
 
 Source of the scenarios: `optimizer_test.py`, `optimizer_distribute_test.py`, `trainer_test.py`,
 `multi_optimizer_test.py` and `loss_scale_optimizer_test.py` of Keras 3.15.

@@ -1,4 +1,4 @@
-"""What only TensorFlow has: MirroredStrategy, and datasets of unknown length."""
+"""`bertaccum.keras3` with features of TensorFlow: MirroredStrategy, datasets of unknown length."""
 
 from __future__ import annotations
 
