@@ -47,7 +47,8 @@ class Stopping:
     Before the first call of `heed`, a signal raises an exception, like Python's own handlers. After
     it, the first signal only requests a stop; the second signal, or the end of the grace period,
     ends the process. Python runs signal handlers only between its own instructions, and a
-    TensorFlow call can take minutes. Therefore Python's low-level handler wakes a thread through a pipe.
+    TensorFlow call can take minutes. Therefore Python's low-level handler wakes a thread through a
+    pipe.
 
     Args:
       leave: Called in that thread with the number of the signal, to end the process immediately.
