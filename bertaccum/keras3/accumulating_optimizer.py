@@ -311,8 +311,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             store[str(number)] = ops.convert_to_numpy(variable)
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what `save_own_variables` saved."""
-        for number, variable in enumerate(_keras_compat.own_variables(self)):
+        """Load what `save_own_variables` saved; warn if it is the state of another optimizer."""
+        own = _keras_compat.own_variables(self)
+        if len(store.keys()) != len(own):
+            super().load_own_variables(store)
+            return
+        for number, variable in enumerate(own):
             variable.assign(store[str(number)])
 
     def get_config(self) -> dict[str, Any]:
@@ -332,7 +336,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
 
 def _at_least(weight: Any, dtype: Any) -> Any:
-    """Return a weight that is too small to change a sum, but not zero.
+    """Return the weight, or instead of zero a number that is too small to change a sum.
 
     If all positions of a window are masked, the mean is then the gradient of the regularizers.
     """

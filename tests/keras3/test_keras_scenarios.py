@@ -241,6 +241,11 @@ def test_train_on_batch_and_weights_file(tmp_path: Path) -> None:
     whole.compile(keras.optimizers.Adam(0.01), LOSS)
     whole.train_on_batch(x, y)
     assert_same(model, whole)
+    whole.save_weights(tmp_path / "plain.weights.h5")
+    with pytest.warns(UserWarning, match="Skipping variable loading"):
+        other.load_weights(tmp_path / "plain.weights.h5")
+    for mine, theirs in zip(other.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="PyTorch has neither kind of checkpoint")
