@@ -83,7 +83,9 @@ def assert_same(one: keras.Model, other: keras.Model, **close: Any) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS],
+    FEW
+    if BACKEND != "tensorflow"
+    else [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS],
 )
 def test_every_optimizer_equals_the_large_batch(name: str) -> None:
     options = {"use_ema": True, "clipnorm": 0.1, "weight_decay": 0.01}
