@@ -155,7 +155,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
         else:
             factor = _at_least(weight, total.dtype) * ops.cast(self._parts(), total.dtype)
-            replicas.add(total, replicas.times(gradient, factor))
+            replicas.add(total, gradient, factor)
 
     def _count(self, weight: Any) -> None:
         self._weight.assign_add(_at_least(weight, self._weight.dtype))

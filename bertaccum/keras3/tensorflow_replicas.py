@@ -17,6 +17,7 @@ from keras import ops
 from bertaccum.keras3 import _keras_compat
 
 _TENSORFLOW = keras.config.backend() == "tensorflow"
+_TORCH = keras.config.backend() == "torch"
 if _TENSORFLOW:
     import tensorflow as tf
 
@@ -26,20 +27,17 @@ def count() -> int:
     return int(tf.distribute.get_strategy().num_replicas_in_sync) if _TENSORFLOW else 1
 
 
-def add(total: keras.Variable, gradient: Any) -> None:
-    """Add a gradient, which may be `IndexedSlices`, to this replica's sum."""
+def add(total: keras.Variable, gradient: Any, factor: Any) -> None:
+    """Add a gradient, which may be `IndexedSlices`, times a scalar to this replica's sum."""
     if _is_sparse(gradient):
-        _keras_compat.local_component(total).scatter_add(gradient)
+        values = ops.multiply(ops.cast(gradient.values, total.dtype), factor)
+        product = type(gradient)(values, gradient.indices, gradient.dense_shape)
+        _keras_compat.local_component(total).scatter_add(product)
+    elif _TORCH:
+        # In place, because Keras would create the product, the sum and a copy.
+        total.value.data.addcmul_(ops.cast(gradient, total.dtype), factor)
     else:
-        total.assign_add(gradient)
-
-
-def times(gradient: Any, factor: Any) -> Any:
-    """Return a gradient, which may be `IndexedSlices`, times a scalar, in the scalar's dtype."""
-    if _is_sparse(gradient):
-        values = times(gradient.values, factor)
-        return type(gradient)(values, gradient.indices, gradient.dense_shape)
-    return ops.multiply(ops.cast(gradient, factor.dtype), factor)
+        total.assign_add(ops.multiply(ops.cast(gradient, total.dtype), factor))
 
 
 def _is_sparse(gradient: Any) -> bool:
