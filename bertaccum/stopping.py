@@ -44,7 +44,7 @@ class StoppedEarlyError(Exception):
 class Stopping:
     """A context manager for the main thread that turns SIGINT and SIGTERM into stop requests.
 
-    Before the first call of `heed`, a signal raises an exception, like Python's own handlers. After
+    Before the first call of `heed`, a signal raises an exception, as Python's handlers do. After
     it, the first signal only requests a stop; the second signal, or the end of the grace period,
     ends the process. Python runs signal handlers only between its own instructions, and a
     TensorFlow call can take minutes. Therefore Python's low-level handler wakes a thread through a

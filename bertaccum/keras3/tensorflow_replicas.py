@@ -71,7 +71,6 @@ def run_if(condition: Any, function: Callable[[], None]) -> None:
     With several replicas, the branch is inside a `merge_call`, because TensorFlow forbids calling
     `merge_call`, as optimizers do, inside a branch on a replica.
     """
-
     if count() == 1:
         ops.cond(condition, function, lambda: None)
         return

@@ -201,24 +201,6 @@ def test_custom_compute_loss() -> None:
     assert_same(train(4), train(1))
 
 
-def test_two_outputs_with_loss_weights() -> None:
-    x, y = dense_data(60)
-
-    def train(steps: int) -> keras.Model:
-        inner = dense_model()
-        one = keras.layers.Dense(1, name="score")(inner.layers[0].output)
-        model = keras.Model(inner.inputs, {"class": inner.outputs[0], "score": one})
-        if steps > 1:
-            accumulate_gradients(model, steps)
-        losses = {"class": LOSS, "score": "mse"}
-        model.compile(keras.optimizers.Adam(0.01), losses, loss_weights={"class": 1, "score": 3})
-        targets = {"class": y, "score": x.sum(1, keepdims=True)}
-        model.fit(x, targets, batch_size=32 // steps, epochs=2, shuffle=False, verbose=0)
-        return model
-
-    assert_same(train(4), train(1))
-
-
 def test_train_on_batch_and_weights_file(tmp_path: Path) -> None:
     x, y = dense_data(32)
 
@@ -279,19 +261,21 @@ def test_checkpoint_of_the_backend_contains_the_partial_window(tmp_path: Path) -
     assert_same(other, model, atol=1e-7)
 
 
-def losses_and_targets() -> Any:
+def losses_targets_and_weights() -> list[tuple[Any, Any, Any]]:
     x, y = dense_data(60)
     score = x.sum(1, keepdims=True)
+    named = {"class": LOSS, "score": "mse"}, {"class": y, "score": score}
     return [
-        ({"class": LOSS, "score": "mse"}, {"class": y, "score": score}),
-        ([LOSS, "mse"], [y, score]),
-        ([LOSS, None], [y, score]),
+        (*named, None),
+        (*named, {"class": 1, "score": 3}),
+        ([LOSS, "mse"], [y, score], None),
+        ([LOSS, None], [y, score], None),
     ]
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_structures_of_losses_and_targets(number: int) -> None:
-    losses, targets = losses_and_targets()[number]
+    losses, targets, weights = losses_targets_and_weights()[number]
 
     def train(steps: int) -> keras.Model:
         inner = dense_model()
@@ -302,10 +286,9 @@ def test_structures_of_losses_and_targets(number: int) -> None:
         model = keras.Model(inner.inputs, outputs)
         if steps > 1:
             accumulate_gradients(model, steps)
-        model.compile(keras.optimizers.Adam(0.01), losses)
-        model.fit(
-            dense_data(60)[0], targets, batch_size=32 // steps, epochs=2, shuffle=False, verbose=0
-        )
+        model.compile(keras.optimizers.Adam(0.01), losses, loss_weights=weights)
+        settings = {"batch_size": 32 // steps, "epochs": 2, "shuffle": False, "verbose": 0}
+        model.fit(dense_data(60)[0], targets, **settings)
         return model
 
     assert_same(train(4), train(1))
@@ -340,13 +323,12 @@ def test_custom_compile_and_fit(tmp_path: Path) -> None:
         model.fit(*dense_data(60), batch_size=32 // steps, shuffle=False, verbose=0)
         return model
 
-    if BACKEND != "torch":  # There, Keras itself passes `training`.
-        assert_same(train(4), train(1))
-        model = train(4)
-        assert not model.optimizer.pending
-        model.save(tmp_path / "model.keras")
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-        assert_same(loaded, model, atol=0)
+    model = train(4)
+    assert_same(model, train(1))
+    assert not model.optimizer.pending
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_same(loaded, model, atol=0)
 
 
 def test_pickled_model_continues() -> None:
