@@ -124,6 +124,18 @@ def stop_reducing(optimizer: keras.optimizers.Optimizer) -> None:
         one._all_reduce_sum_gradients = list
 
 
+def show_moving_averages(optimizer: keras.optimizers.Optimizer) -> None:
+    """Make a `LossScaleOptimizer` have the moving averages of the optimizer inside.
+
+    Keras' callback `SwapEMAWeights` looks into one `inner_optimizer`, not into that one's.
+    """
+    name = "_model_variables_moving_average"
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if hasattr(inner, name):
+        # Not with setattr, which would count these variables as its own.
+        vars(optimizer)[name] = getattr(inner, name)
+
+
 def innermost(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     """Return the optimizers inside `LossScaleOptimizer` and `MultiOptimizer`, or the optimizer."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)

@@ -7,6 +7,7 @@ partial window, drop it or carry it over to the next epoch.
 from __future__ import annotations
 
 import inspect
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,9 @@ def accumulate_gradients(
     Returns:
       The same model. Its `compile` wraps any optimizer in an `AccumulatingOptimizer`.
 
+    Warns:
+      UserWarning: If the model has layers that make exact accumulation impossible.
+
     Raises:
       TypeError: If `model` is not a Keras 3 model or an argument has a wrong type.
       ValueError: If the model already accumulates or an argument has a wrong value.
@@ -61,6 +65,7 @@ def accumulate_gradients(
     if isinstance(model, AccumulatingModel):
         raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
     check_choice("on_partial", on_partial, ON_PARTIAL)
+    _warn_of_batch_normalization(model)
     settings = {"_accumulation": _Settings(checked_steps(accumulation_steps), on_partial)}
     names = {"__module__": __name__} | settings
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
@@ -68,6 +73,20 @@ def accumulate_gradients(
         model._accumulate()
         model.train_function = None  # It would call the train_step of the old class.
     return model
+
+
+def _warn_of_batch_normalization(model: keras.Model) -> None:
+    kind = keras.layers.BatchNormalization
+    layers = [one for one in _keras_compat.all_layers(model) if isinstance(one, kind)]
+    plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
+    names = [one.name for one in plain if one.trainable]
+    if names:
+        warnings.warn(
+            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}), because"
+            " each micro-batch is normalized separately and updates the moving statistics. Use"
+            " AccumBatchNormalization, freeze these layers, or use group or layer normalization",
+            stacklevel=3,
+        )
 
 
 class AccumulatingModel(_Mixin):

@@ -73,6 +73,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         _keras_compat.stop_reducing(self.inner_optimizer)
+        _keras_compat.show_moving_averages(self.inner_optimizer)
         super().build(variables)
 
     def _new_sum(self, variable: keras.Variable) -> keras.Variable:
@@ -133,11 +134,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             self._assign(*self._next_state(values[0], grads, values[1], weight))
             return
         with replicas.after(gradient for gradient in grads if gradient is not None):
+            factors = self._factors(weight)
             for variable, gradient in zip(variables, grads, strict=True):
                 if gradient is not None:
                     position = _keras_compat.position(self, variable)
                     self._with_gradient.add(position)
-                    self._accumulate(position, gradient, weight)
+                    self._accumulate(position, gradient, factors)
             self._count(weight)
             self._saved_with_gradient.assign(
                 [int(i in self._with_gradient) for i in range(len(self._sums))]
@@ -149,13 +151,17 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
-    def _accumulate(self, position: int, gradient: Any, weight: Any) -> None:
+    def _factors(self, weight: Any) -> dict[str, Any]:
+        """Return the factor of a micro-step's gradients in the sums, by the dtype of a sum."""
+        dtypes = sorted({total.dtype for total in self._sums})
+        return {d: _at_least(weight, d) * ops.cast(self._parts(), d) for d in dtypes}
+
+    def _accumulate(self, position: int, gradient: Any, factors: dict[str, Any]) -> None:
         total = self._sums[position]
         if self._is_overwritten(position):
             total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
         else:
-            factor = _at_least(weight, total.dtype) * ops.cast(self._parts(), total.dtype)
-            replicas.add(total, gradient, factor)
+            replicas.add(total, gradient, factors[total.dtype])
 
     def _count(self, weight: Any) -> None:
         self._weight.assign_add(_at_least(weight, self._weight.dtype))
@@ -224,9 +230,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         self, state: Sequence[Any], grads: Sequence[Any], trained: Sequence[Any], weight: Any
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
+            factors = self._factors(weight)
             for position, gradient in enumerate(grads):
                 if gradient is not None:
-                    self._accumulate(position, gradient, weight)
+                    self._accumulate(position, gradient, factors)
             self._count(weight)
             self._saved_with_gradient.assign(ops.ones(self._saved_with_gradient.shape, "int32"))
             complete = self._is_complete()

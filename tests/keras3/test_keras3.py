@@ -427,7 +427,8 @@ def test_other_backend(backend: str, folder: str) -> None:
     environment["XLA_FLAGS"] = devices
     command = [python, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull]
     command += ["--rootdir", ROOT / "tests/keras3", "-p", "no:cacheprovider"]
-    files = (Path(__file__).with_name(f"test_{name}.py") for name in ("keras3", "keras_scenarios"))
+    names = ("keras3", "keras_scenarios", "threads")
+    files = (Path(__file__).with_name(f"test_{name}.py") for name in names)
     command += ["-k", "not other_backend", *files]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment
