@@ -5,12 +5,12 @@
 ARG PYTHON_VERSION=3.13
 FROM python:${PYTHON_VERSION}-slim-bookworm
 
-# Extras of bertaccum, separated by commas: gpu, huggingface, parquet.
+# Extras of bertaccum, separated by commas: gpu, huggingface, parquet, serve.
 ARG EXTRAS=""
 WORKDIR /opt/bertaccum
 
-# The requirements come first, in a layer of their own: a change of the source does not install
-# TensorFlow again.
+# The requirements are installed first, in a separate layer, so that a change of the source code does
+# not install TensorFlow again.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY bertaccum/__init__.py bertaccum/version.py bertaccum/
 RUN python -m pip install --no-cache-dir --constraint constraints.txt ".${EXTRAS:+[${EXTRAS}]}"
@@ -19,8 +19,8 @@ COPY bertaccum bertaccum
 COPY data_prep data_prep
 RUN python -m pip install --no-cache-dir --no-deps --force-reinstall .
 
-# The user's number is that of the first user of most Linux systems, so that files in a mounted
-# folder belong to that user. For another one, use `docker run --user`.
+# Most Linux systems give their first user the ID 1000. Files in a mounted folder then belong to that
+# user. For another user, use `docker run --user`.
 RUN useradd --uid 1000 --create-home bertaccum \
     && install --directory --owner=bertaccum /cache /work
 ENV BERTACCUM_CACHE=/cache

@@ -1,8 +1,12 @@
-# make demo      install, prepare the synthetic sample, and train and evaluate a classifier
-# make test      run lint, type checks and the fast tests
+# make demo          install bertaccum, prepare the synthetic sample, train a classifier, evaluate it
+# make test          check the code and the documentation, and run the fast tests
+# make test-slow     run the tests that take minutes
 # make test-install  build the packages and try them in new environments
-# make dist      build the wheel and the source distribution in dist/
-# make examples  run the programs in examples/ to the end
+# make dist          build the wheel and the source distribution in dist/
+# make format        format the code with ruff and apply its automatic fixes
+# make docs          build the documentation site in build/docs
+# make examples      run the programs in examples/ to the end
+# make bench-peers   compare the speed with that of other programs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +42,8 @@ test-slow: $(INSTALLED)
 test-install: $(INSTALLED)
 	$(BIN)/pytest -m install -rA --durations 5
 
-# Builds the wheel from the source distribution, which proves that the latter is complete.
+# Builds the wheel from the source distribution, which proves that the source distribution is
+# complete.
 dist: $(INSTALLED)
 	rm -rf build/lib dist
 	$(BIN)/python -m build --outdir dist

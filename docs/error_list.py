@@ -83,7 +83,7 @@ class ErrorList(SphinxDirective):
         group += [nodes.colspec(colwidth=60), nodes.colspec(colwidth=40)]
         head, body = nodes.thead(), nodes.tbody()
         group += [head, body]
-        head += self._row("What the message says", "What to do")
+        head += self._row("Message", "What to do")
         body += [self._row(with_flags(m.what), with_flags(m.remedy)) for m in rows]
         return [table]
 
