@@ -71,7 +71,7 @@ def accumulate_gradients(
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
         model._accumulate()
-        model.train_function = None  # It would call the train_step of the old class.
+        model.train_function = None  # A compiled step calls the train_step of the old class.
     return model
 
 

@@ -289,7 +289,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         if self.built:
             self._reset()
 
-    # --- What the inner optimizer answers -------------------------------------------
+    # --- Values of the inner optimizer ---------------------------------------------
 
     @property
     def iterations(self) -> Any:

@@ -39,7 +39,7 @@ class _MeasuredLoss(_Mixin):
         """Return the mean loss, and report its divisor to the current micro-step, if any.
 
         Raises:
-          ValueError: If the loss is no mean, or has another kind of divisor than the first one.
+          ValueError: If the loss is not a mean, or its divisor is not of the first loss's kind.
         """
         value = super().__call__(y_true, y_pred, sample_weight)
         # A traced tensor must not outlive its trace.

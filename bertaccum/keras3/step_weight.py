@@ -16,7 +16,7 @@ class StepWeight:
     Attributes:
       value: The divisor of the loss, a scalar: the number of examples until a loss reports another
         divisor.
-      kind: Kind of the divisor; None until the first loss has reported its own.
+      kind: Kind of the divisor; None until the first loss has reported its kind.
     """
 
     value: Any
