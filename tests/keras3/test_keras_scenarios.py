@@ -320,7 +320,7 @@ def test_custom_compile_and_fit(tmp_path: Path) -> None:
         if steps > 1:
             accumulate_gradients(model, steps)
         model.compile(keras.optimizers.Adam(0.01), 2.0)
-        model.fit(*dense_data(60), batch_size=32 // steps, shuffle=False, verbose=0)
+        model.fit(*dense_data(50), batch_size=32 // steps, shuffle=False, verbose=0)
         return model
 
     model = train(4)
