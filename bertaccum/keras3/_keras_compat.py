@@ -83,11 +83,9 @@ def add_replicated(
         `aggregation`: the `sum` over the replicas, or `only_first_replica`.
     """
     with keras.name_scope(optimizer.name, caller=optimizer):
-        variable = keras.Variable(
+        return keras.Variable(
             "zeros", tuple(shape), dtype, trainable=False, synchronization="on_read", **options
         )
-    optimizer._track_variable(variable)
-    return variable
 
 
 def accept_unit(model: keras.Model) -> None:
