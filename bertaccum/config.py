@@ -38,16 +38,10 @@ TEXTS, TOKENS = "text", "tokens"
 INPUTS = (TEXTS, TOKENS)
 NOT_QUANTIZED, INT8 = "none", "int8"
 QUANTIZE = (NOT_QUANTIZED, INT8)
-STRATEGIES = (AUTO, "one", "mirrored", "multi-worker")
-RECOMPUTE = ("none", "layer", AUTO)
-FREEZE = ("none", "embeddings")
 CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
-DROPOUT_STREAMS = ("example", "micro-batch")
 HEAD, TAIL, HEAD_TAIL = "head", "tail", "head-tail"
 MEAN, MAX = "mean", "max"
-_LABEL_SEPARATOR = "|"
-ACCUMULATOR_DTYPES = ("float32", "bfloat16", "float16")
 MAX_SEED = 2**32 - 1
 
 # The choices of `thresholds`: the same for every label, or fitted on dev.tsv.
@@ -60,7 +54,6 @@ _THRESHOLDS = (
     "Probability from which a label of a multi-label task is predicted. dev: for each label, the"
     " threshold with the highest F1 on dev.tsv; they are saved with the best checkpoint."
 )
-NOISE_SCALE = ("all", "groups", "none")
 # Sections of a command's help, in the order in which they are printed.
 SOURCE = "Source"
 TABLES = "Tables"
@@ -73,6 +66,15 @@ CHECKPOINTS = "Evaluation and checkpoints"
 DEVICES = "Devices"
 OUTPUT = "Output"
 GROUPS = (SOURCE, TABLES, SPLIT, DATA, MODEL, MEMORY, OPTIMIZATION, CHECKPOINTS, DEVICES, OUTPUT)
+
+# Each defines an option of one section, as `setting` does.
+data_option = partial(setting, group=DATA)
+model_option = partial(setting, group=MODEL)
+memory_option = partial(setting, group=MEMORY)
+optimization_option = partial(setting, group=OPTIMIZATION)
+checkpoint_option = partial(setting, group=CHECKPOINTS)
+device_option = partial(setting, group=DEVICES)
+output_option = partial(setting, group=OUTPUT)
 
 
 def _refuse_above(config: Options, name: str, limit: str) -> None:
@@ -108,186 +110,158 @@ def _batch_setting() -> Any:
 class StepConfig(Options):
     """Options that determine the cost of a training step: model, batch, precision and memory."""
 
-    data: str = setting(
-        "data/yelp_polarity",
-        "Data folder written by `bertaccum prepare`.",
-        group=DATA,
-        free=True,
-        path=True,
+    data: str = data_option(
+        "data/yelp_polarity", "Data folder written by `bertaccum prepare`.", free=True, path=True
     )
-    task: str | None = setting(
+    task: str | None = data_option(
         None,
         "Kind of task. classification: one class for each example; regression: one number;"
         " multi-label: any number of labels. [default: the task for which the data were prepared,"
         " else classification]",
-        group=DATA,
         choices=TASKS,
     )
-    max_seq_length: int = setting(
+    max_seq_length: int = data_option(
         128,
         "Maximum number of tokens per text, including [CLS] and [SEP]; longer texts are truncated,"
         " or read in several `windows`.",
-        group=DATA,
         minimum=3,
     )
-    truncate: str = setting(
+    truncate: str = data_option(
         HEAD,
         "Part of longer texts to keep. head: the beginning; tail: the end; head-tail: some of both,"
         " see `head_fraction`. In pairs, it applies to each text that is truncated.",
-        group=DATA,
         choices=(HEAD, TAIL, HEAD_TAIL),
     )
-    head_fraction: float = setting(
+    head_fraction: float = data_option(
         0.25,
         "With `truncate` head-tail, the fraction of the kept tokens that come from the beginning.",
-        group=DATA,
         minimum=0,
         maximum=1,
     )
-    windows: int = setting(
+    windows: int = data_option(
         1,
         "Read a long text in up to this many overlapping windows of `max_seq_length` tokens each. A"
         " text still counts as one example; texts longer than all windows are truncated.",
-        group=DATA,
         minimum=1,
     )
-    stride: int | None = setting(
+    stride: int | None = data_option(
         None,
         "With `windows`, the number of tokens from the start of a window to the start of the next"
         " one. [default: three quarters of a window, so that windows overlap by a quarter]",
-        group=DATA,
         minimum=1,
     )
-    pool: str = setting(
+    pool: str = data_option(
         MEAN,
         "With `windows`, how the encoder's pooled outputs of a text's windows are combined before"
         " the head: their mean, or the maximum of each unit.",
-        group=DATA,
         choices=(MEAN, MAX),
     )
-    model: str | None = setting(
+    model: str | None = model_option(
         None,
         "Encoder preset; `bertaccum models` lists them. [default: the preset of `init_checkpoint`,"
         " else bert-small]",
-        group=MODEL,
     )
-    init_checkpoint: str | None = setting(
+    init_checkpoint: str | None = model_option(
         None,
         "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
         " or file prefix in Google's format; a Hugging Face folder; a run folder, whose best"
         " checkpoint is loaded (the head only if the classes match); or none for random weights."
         " [default: the weights of the preset]",
-        group=MODEL,
         path=True,
     )
-    keep_head: bool = setting(
+    keep_head: bool = model_option(
         False,
         "Start with the head of `init_checkpoint`, a classifier that is fine-tuned already, instead"
         " of a random one. With `max_updates` 0, the run is that classifier, unchanged.",
-        group=MODEL,
     )
-    bert_config: str | None = setting(
-        None, "bert_config.json file to use instead of a preset.", group=MODEL, path=True
+    bert_config: str | None = model_option(
+        None, "bert_config.json file to use instead of a preset.", path=True
     )
-    vocab: str | None = setting(
+    vocab: str | None = model_option(
         None,
         "WordPiece vocabulary file. [default: the vocabulary of the checkpoint, else that of the"
         " data folder]",
-        group=MODEL,
         free=True,
         path=True,
     )
-    lower_case: bool | None = setting(
+    lower_case: bool | None = model_option(
         None,
         "Lowercase texts and remove accents, as for uncased models. [default: as the checkpoint's"
         " tokenizer files or name tell, else as its vocabulary suggests]",
-        group=MODEL,
         switch=True,
     )
-    dropout: float = setting(
-        0.1, "Dropout rate of the encoder and the head.", group=MODEL, minimum=0, maximum=0.99
+    dropout: float = model_option(
+        0.1, "Dropout rate of the encoder and the head.", minimum=0, maximum=0.99
     )
-    dropout_stream: str = setting(
+    dropout_stream: str = model_option(
         "example",
         "How dropout masks are seeded. example: one mask per example, so results do not depend on"
         " the micro-batch size; micro-batch: a fresh mask per micro-batch, as in other frameworks,"
         " so results depend on the micro-batch size.",
-        group=MODEL,
-        choices=DROPOUT_STREAMS,
+        choices=("example", "micro-batch"),
     )
-    train_layers: int | None = setting(
+    train_layers: int | None = model_option(
         None,
         "Train only the last N layers of the encoder, the pooler and the head; the other weights"
         " keep their initial values and need no gradients, moments or accumulators. [default: all]",
-        group=MODEL,
         minimum=0,
     )
-    freeze: str = setting(
-        FREEZE[0],
+    freeze: str = model_option(
+        "none",
         "embeddings: the embeddings keep their initial values, too; none: they are trained, unless"
         " `train_layers` is set.",
-        group=MODEL,
-        choices=FREEZE,
+        choices=("none", "embeddings"),
     )
-    target_batch: int = setting(
-        32, "Number of examples per optimizer update.", group=MEMORY, minimum=1
-    )
-    micro_batch: int | str = setting(
+    target_batch: int = memory_option(32, "Number of examples per optimizer update.", minimum=1)
+    micro_batch: int | str = memory_option(
         AUTO,
         "Number of full-length examples per forward and backward pass. auto: the fastest size that"
         " fits in memory, as `bertaccum plan` finds it.",
-        group=MEMORY,
         minimum=1,
         free=True,
     )
     memory_limit: str | None = memory_limit_setting(group=MEMORY)
-    precision: str = setting(
+    precision: str = memory_option(
         AUTO,
         "Numeric precision of the model. auto: float32 on a CPU, mixed_bfloat16 on a GPU of compute"
         " capability 8 or higher, mixed_float16 on older GPUs.",
-        group=MEMORY,
         choices=(AUTO, *PRECISIONS),
     )
-    recompute: str = setting(
+    recompute: str = memory_option(
         AUTO,
         "Activation recomputation, which saves memory but takes time; it does not change the"
         " results. layer: store only the input of each encoder layer and recompute the rest; none:"
         " store all activations; auto: the planner chooses if `micro_batch` is auto, else none.",
-        group=MEMORY,
-        choices=RECOMPUTE,
+        choices=("none", "layer", AUTO),
         free=True,
     )
-    cut: str = setting(
+    cut: str = memory_option(
         "cost",
         "How the examples of an update are split into micro-batches. cost: by length, in the way"
         " that is fastest; short examples share larger micro-batches. count: into micro-batches of"
         " `micro_batch` examples.",
-        group=MEMORY,
         choices=CUTS,
         free=True,
     )
-    accumulator_dtype: str = setting(
+    accumulator_dtype: str = memory_option(
         "float32",
         "Data type of the gradient accumulators. bfloat16 and float16 halve their memory and keep"
         " about 3 digits of the mean gradient.",
-        group=MEMORY,
-        choices=ACCUMULATOR_DTYPES,
+        choices=("float32", "bfloat16", "float16"),
     )
-    offload: str = setting(
+    offload: str = memory_option(
         AUTO,
         "Parts of the training state to keep in host memory instead of the device's memory; this"
         " does not change the results. moments: AdamW's moments, and the CPU computes the optimizer"
         " step; all: the gradient accumulators as well, in float32; auto: the planner chooses if"
         " `micro_batch` is auto, else none.",
-        group=MEMORY,
         choices=(*OFFLOAD, AUTO),
         free=True,
     )
-    offload_folder: str | None = setting(
+    offload_folder: str | None = memory_option(
         None,
         "Folder for the files that contain what is offloaded, for machines with little memory."
         " [default: none, use memory]",
-        group=MEMORY,
         free=True,
         path=True,
     )
@@ -318,156 +292,133 @@ class StepConfig(Options):
 class TrainConfig(StepConfig):
     """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
 
-    epochs: float = setting(
-        3.0, "Number of passes over train.tsv.", group=OPTIMIZATION, minimum=0, exclusive=True
+    epochs: float = optimization_option(
+        3.0, "Number of passes over train.tsv.", minimum=0, exclusive=True
     )
-    learning_rate: float = setting(
-        2e-5, "Peak learning rate.", group=OPTIMIZATION, minimum=0, exclusive=True
+    learning_rate: float = optimization_option(
+        2e-5, "Peak learning rate.", minimum=0, exclusive=True
     )
-    seed: int = setting(
-        0,
-        "Seed of the initial weights, the data order and dropout.",
-        group=OPTIMIZATION,
-        minimum=0,
-        maximum=MAX_SEED,
+    seed: int = optimization_option(
+        0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=MAX_SEED
     )
-    max_updates: int | None = setting(
+    max_updates: int | None = optimization_option(
         None,
         "Maximum number of updates; it does not change the learning rate schedule, which covers"
         " all `epochs`. 0: only evaluate the model and save it.",
-        group=OPTIMIZATION,
         minimum=0,
         free=True,
     )
-    warmup_fraction: float = setting(
+    warmup_fraction: float = optimization_option(
         0.1,
         "Fraction of the updates during which the learning rate rises linearly; linear decay"
         " follows.",
-        group=OPTIMIZATION,
         minimum=0,
         maximum=1,
     )
-    weight_decay: float = setting(
-        0.01,
-        "Weight decay rate; biases and LayerNorm parameters are exempt.",
-        group=OPTIMIZATION,
-        minimum=0,
+    weight_decay: float = optimization_option(
+        0.01, "Weight decay rate; biases and LayerNorm parameters are exempt.", minimum=0
     )
-    clip_norm: float = setting(
+    clip_norm: float = optimization_option(
         1.0,
         "Gradient clipping: maximum global norm of the mean gradient.",
-        group=OPTIMIZATION,
         minimum=0,
         exclusive=True,
     )
-    class_weight: str | None = setting(
+    class_weight: str | None = optimization_option(
         None,
         "Weights of the classes in the training loss. balanced: inversely proportional to the"
         " number of rows of each class in train.tsv; or NAME=W,NAME=W (1 for classes that are not"
         " named). The mean loss of an update is divided by the sum of the weights of its examples."
         " [default: all 1]",
-        group=OPTIMIZATION,
     )
-    label_smoothing: float = setting(
+    label_smoothing: float = optimization_option(
         0.0,
         "Label smoothing of a classification: fraction of each target that is spread evenly over"
         " all classes.",
-        group=OPTIMIZATION,
         minimum=0,
         maximum=0.99,
     )
-    optimizer: str = setting(
+    optimizer: str = optimization_option(
         ADAMW,
         "Optimizer. adamw: AdamW, with learning rate decay that starts after warm-up; bert-adamw:"
         " AdamW as in google-research/bert, without bias correction and with decay that starts at"
         " the first update.",
-        group=OPTIMIZATION,
         choices=(ADAMW, BERT_ADAMW),
     )
-    max_nonfinite: int = setting(
+    max_nonfinite: int = optimization_option(
         20,
         "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
         " skipped; mixed_float16 skips some while it finds its loss scale.",
-        group=OPTIMIZATION,
         minimum=1,
         free=True,
     )
-    deterministic: bool | None = setting(
+    deterministic: bool | None = optimization_option(
         None,
         "Make results bit-identical in every run on the same machine. [default: only on a CPU]",
-        group=OPTIMIZATION,
         switch=True,
     )
-    noise_scale: str = setting(
-        NOISE_SCALE[0],
+    noise_scale: str = optimization_option(
+        "all",
         "Estimate the gradient noise scale, for `bertaccum advise`; this does not change the"
         " updates. all: of all weights; groups: also of the embeddings, the encoder and the head;"
         " none: do not estimate it.",
-        group=OPTIMIZATION,
-        choices=NOISE_SCALE,
+        choices=("all", "groups", "none"),
     )
-    eval_every: int | float | None = setting(
+    eval_every: int | float | None = checkpoint_option(
         None,
         "Evaluation interval: a number of updates (200) or, with a decimal point, of epochs (0.25)."
         " [default: once per epoch]",
-        group=CHECKPOINTS,
         minimum=1,
         fraction=True,
     )
-    best_by: str | None = setting(
+    best_by: str | None = checkpoint_option(
         None,
         "Metric on dev.tsv that selects the best checkpoint. [default: accuracy for classification,"
         " pearson for regression, micro_f1 for multi-label]",
-        group=CHECKPOINTS,
         choices=METRICS,
     )
-    calibrate: bool = setting(False, _CALIBRATE, group=CHECKPOINTS)
-    thresholds: str = setting(HALF, _THRESHOLDS, group=CHECKPOINTS, choices=(HALF, FITTED))
-    patience: int | None = setting(
+    calibrate: bool = checkpoint_option(False, _CALIBRATE)
+    thresholds: str = checkpoint_option(HALF, _THRESHOLDS, choices=(HALF, FITTED))
+    patience: int | None = checkpoint_option(
         None,
         "Early stopping: stop after this many consecutive evaluations that are worse than the best"
         " one. [default: never]",
-        group=CHECKPOINTS,
         minimum=1,
         free=True,
     )
-    save_every: str = setting(
+    save_every: str = checkpoint_option(
         "10m",
         "Checkpoint interval: a number of updates (200) or a time (90s, 10m, 2h).",
-        group=CHECKPOINTS,
         free=True,
         check=save_interval,
     )
-    keep: int = setting(
-        2, "Number of checkpoints to keep for resuming.", group=CHECKPOINTS, minimum=1, free=True
+    keep: int = checkpoint_option(
+        2, "Number of checkpoints to keep for resuming.", minimum=1, free=True
     )
-    strategy: str = setting(
+    strategy: str = device_option(
         AUTO,
         "Devices to train on. one: the first device; mirrored: several devices of this process;"
         " multi-worker: the devices of several processes, as described by TF_CONFIG, Slurm or"
         " `bertaccum launch`; auto: multi-worker if one of these describes several processes, else"
         " all GPUs.",
-        group=DEVICES,
-        choices=STRATEGIES,
+        choices=(AUTO, "one", "mirrored", "multi-worker"),
         free=True,
     )
-    replicas: int | None = setting(
+    replicas: int | None = device_option(
         None,
         "Number of GPUs to use in this process; without a GPU, number of virtual CPU devices."
         " [default: all GPUs, or one CPU device]",
-        group=DEVICES,
         minimum=1,
         free=True,
     )
-    collective_timeout: str = setting(
+    collective_timeout: str = device_option(
         "10m",
         "Maximum time for which workers wait for each other, such as 90s or 10m.",
-        group=DEVICES,
         free=True,
         check=timeout_seconds,
     )
-    out: str | None = setting(
-        None, "Run folder to create. [default: runs/DATE-TIME]", group=OUTPUT, path=True
+    out: str | None = output_option(
+        None, "Run folder to create. [default: runs/DATE-TIME]", path=True
     )
 
     def __post_init__(self) -> None:
@@ -484,18 +435,15 @@ class TrainConfig(StepConfig):
 class PlanConfig(StepConfig):
     """Options of `bertaccum plan`: `StepConfig`, the device and the output file."""
 
-    device_memory: str | None = setting(
+    device_memory: str | None = memory_option(
         None,
         "Plan for a GPU with this much memory, such as 4GiB, which need not be in this machine."
         " Part of the memory is reserved for the CUDA context and workspaces.",
-        group=MEMORY,
         check=partial(size_in_bytes, "device_memory"),
     )
-    out: str = setting("plan.json", "Plan file to write.", group=OUTPUT, path=True)
-    fresh: bool = setting(
-        False,
-        "Ignore earlier measurements and out-of-memory failures, and measure again.",
-        group=MEMORY,
+    out: str = output_option("plan.json", "Plan file to write.", path=True)
+    fresh: bool = memory_option(
+        False, "Ignore earlier measurements and out-of-memory failures, and measure again."
     )
 
     def __post_init__(self) -> None:
@@ -556,8 +504,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
     label_columns: str | None = label_columns_setting(" of `file`")
-    label_separator: str = label_separator_setting(_LABEL_SEPARATOR)
-
+    label_separator: str = label_separator_setting()
     calibrate: bool | None = setting(
         None,
         f"{_CALIBRATE} `calibrate=False` removes it. [default: use the saved temperature, if any]",

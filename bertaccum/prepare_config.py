@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from bertaccum.config import MAX_SEED, OUTPUT, SOURCE, SPLIT, TABLES
+from bertaccum.config import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
 from bertaccum.errors import ConfigError
 from bertaccum.settings import (
+    LABEL_SEPARATOR,
     Options,
     delimiter_setting,
     encoding_setting,
@@ -18,7 +20,9 @@ from bertaccum.task_names import MULTI_LABEL, TASKS
 
 SOURCES = ("yelp", "sample", "csv", "glue", "tfds")
 LAYOUTS = ("plain", "cola")
-_LABEL_SEPARATOR = "|"
+source_option = partial(setting, group=SOURCE)
+table_option = partial(setting, group=TABLES)
+split_option = partial(setting, group=SPLIT)
 # The sources of `prepare` that some of its options belong to.
 _SOURCES_OF_OPTIONS = {
     "dataset": ("glue", "tfds"),
@@ -35,138 +39,110 @@ _SOURCES_OF_OPTIONS = {
 class PrepareConfig(Options):
     """Options of `bertaccum prepare`: the source of the texts, their split and the data folder."""
 
-    source: str = setting(
+    source: str = source_option(
         "yelp",
         "Source of the texts. yelp: Yelp Polarity from tensorflow-datasets; sample: generated"
         " reviews; csv: your own tables or folders; glue: a data set of GLUE, or XNLI, as"
         " downloaded; tfds: a data set of tensorflow-datasets.",
         choices=SOURCES,
-        group=SOURCE,
     )
-    dataset: str | None = setting(
+    dataset: str | None = source_option(
         None,
         "Name of the data set for `source` glue (cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte,"
         " wnli or xnli) or `source` tfds (such as imdb_reviews or glue/mrpc).",
-        group=SOURCE,
     )
-    folder: str | None = setting(
-        None,
-        "Folder of the data set for `source` glue, or the folder that contains it.",
-        path=True,
-        group=SOURCE,
+    folder: str | None = source_option(
+        None, "Folder of the data set for `source` glue, or the folder that contains it.", path=True
     )
-    language: str | None = setting(
-        None, "Language for `dataset` xnli, such as de. [default: en]", group=SOURCE
+    language: str | None = source_option(
+        None, "Language for `dataset` xnli, such as de. [default: en]"
     )
-    archive: str | None = setting(
+    archive: str | None = source_option(
         None,
         "Existing copy of yelp_review_polarity_csv.tgz to read instead of downloading it.",
         path=True,
-        group=SOURCE,
     )
-    allow_unverified_archive: bool = setting(
+    allow_unverified_archive: bool = source_option(
         False,
         "Accept an `archive` whose checksum differs from the one that tensorflow-datasets records.",
-        group=SOURCE,
     )
-    task: str | None = setting(
+    task: str | None = source_option(
         None,
         "Kind of task. classification: one class for each text; regression: a score; multi-label:"
         " any number of labels. [default: multi-label with `label_columns`; the task of the data"
         " set for `source` glue and tfds; else classification]",
         choices=TASKS,
-        group=SOURCE,
     )
-    train_file: str | None = setting(
+    train_file: str | None = table_option(
         None,
         "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
         " contains, for each class, a subfolder of texts or a .txt file with one text per line.",
         path=True,
-        group=TABLES,
     )
-    test_file: str | None = setting(
-        None,
-        "Test rows for `source` csv, in any format that `train_file` accepts.",
-        path=True,
-        group=TABLES,
+    test_file: str | None = table_option(
+        None, "Test rows for `source` csv, in any format that `train_file` accepts.", path=True
     )
-    text_column: str = setting(
+    text_column: str = table_option(
         "text",
         "Name or 1-based number of the text column; for `source` tfds, the name of a feature.",
-        group=TABLES,
     )
-    text_pair_column: str | None = setting(
+    text_pair_column: str | None = table_option(
         None,
         "Name or 1-based number of the column with the second text of each pair. [default:"
         " text_pair if there is such a column]",
-        group=TABLES,
     )
-    label_column: str = setting(
+    label_column: str = table_option(
         "label",
         "Name or 1-based number of the label column; for `source` tfds, the name of a feature.",
-        group=TABLES,
     )
     label_columns: str | None = label_columns_setting(group=TABLES)
-    label_separator: str = label_separator_setting(
-        _LABEL_SEPARATOR,
-        group=TABLES,
-    )
-    weight_column: str | None = setting(
+    label_separator: str = label_separator_setting(group=TABLES)
+    weight_column: str | None = table_option(
         None,
         "Name or 1-based number of the column with the weight of each row in the training loss, a"
         " number of at least 0. [default: all rows have the same weight]",
-        group=TABLES,
     )
     delimiter: str | None = delimiter_setting(group=TABLES)
     encoding: str | None = encoding_setting(group=TABLES)
-    dev_fraction: float = setting(
+    dev_fraction: float = split_option(
         0.01,
         "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
         " to its size.",
         minimum=0,
         maximum=1,
         exclusive=True,
-        group=SPLIT,
     )
-    test_fraction: float = setting(
+    test_fraction: float = split_option(
         0.0,
         "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0 holds"
         " out none.",
         minimum=0,
         maximum=0.99,
-        group=SPLIT,
     )
-    drop_duplicates: bool | None = setting(
+    drop_duplicates: bool | None = split_option(
         None,
         "Drop each training row whose text occurs in an earlier training row or in the test set."
         " `drop_duplicates=False` keeps all rows. [default: drop only rows whose text is in the"
         " test set, but keep all rows for `source` glue and tfds]",
         switch=True,
-        group=SPLIT,
     )
-    seed: int = setting(
-        0,
-        "Seed of the split and of the generated reviews.",
-        minimum=0,
-        maximum=MAX_SEED,
-        group=SPLIT,
+    seed: int = split_option(
+        0, "Seed of the split and of the generated reviews.", minimum=0, maximum=MAX_SEED
     )
-    out: str | None = setting(
+    out: str | None = output_option(
         None,
         "Data folder to write. [default: data/yelp_polarity, data/sample, data/csv or data/NAME,"
         " depending on `source` and `dataset`]",
         path=True,
-        group=OUTPUT,
     )
-    layout: str = setting(
+    layout: str = output_option(
         "plain",
         "Layout of the TSV files. plain: a header, then label and text; cola: the layout that"
         " run_classifier.py of google-research/bert reads (test.tsv has no labels).",
         choices=LAYOUTS,
-        group=OUTPUT,
     )
-    overwrite: bool = setting(
-        False, "Replace a data folder that was prepared with other options.", group=OUTPUT
+    overwrite: bool = output_option(
+        False, "Replace a data folder that was prepared with other options."
     )
 
     def __post_init__(self) -> None:
@@ -210,7 +186,7 @@ class PrepareConfig(Options):
                 "omit one of the two",
             )
         several = self.label_columns or self.task == MULTI_LABEL
-        if self.label_separator != _LABEL_SEPARATOR and not several:
+        if self.label_separator != LABEL_SEPARATOR and not several:
             raise ConfigError(
                 "`label_separator` applies only to `task` multi-label", "omit one of the two"
             )

@@ -19,6 +19,7 @@ from bertaccum.sizes import parse_size
 AUTO = "auto"
 MOST_EPOCHS = 1e6
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
+LABEL_SEPARATOR = "|"
 _LEAST_SIZE = 2**20  # bytes
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -54,20 +55,8 @@ def setting(
       path: Whether the value is the path of a file or folder, which shells can complete.
       check: Called with each value that is not None; raises ConfigError if the value is invalid.
     """
-    metadata = {
-        "help": help,
-        "group": group,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-        "exclusive": exclusive,
-        "free": free,
-        "switch": switch,
-        "fraction": fraction,
-        "path": path,
-        "check": check,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+    # The metadata are the arguments of this function.
+    return dataclasses.field(default=default, metadata=locals())
 
 
 def memory_limit_setting(group: str | None = None) -> Any:
@@ -233,15 +222,10 @@ def label_columns_setting(file: str = "", group: str | None = None) -> Any:
     return setting(None, help, group=group, check=column_names)
 
 
-def label_separator_setting(default: str, group: str | None = None) -> Any:
-    """Return the dataclass field that defines the option `label_separator`.
-
-    Args:
-      default: The default separator.
-      group: The section of the command's help that lists the option.
-    """
+def label_separator_setting(group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `label_separator`."""
     help = "Separator of the labels in the label column, for a multi-label task."
-    return setting(default, help, group=group, check=check_label_separator)
+    return setting(LABEL_SEPARATOR, help, group=group, check=check_label_separator)
 
 
 def column_names(value: str | None) -> tuple[str, ...]:
