@@ -15,20 +15,28 @@ from typing import Any
 import click
 
 from bertaccum.cli.display.sentences import with_flags
+from bertaccum.cli.display.view import View
 from bertaccum.config import GROUPS, OUTPUT
 from bertaccum.errors import ConfigError
 from bertaccum.settings import AUTO, problem_of
 
-if typing.TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
-
 
 class GroupedOption(click.Option):
-    """An option with the name of the help section that lists it."""
+    """An option with the name of the help section that lists it, and with the range of numbers."""
 
     def __init__(self, *names: Any, group: str | None = None, **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.group = group
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.type, Number) and self.type.range:
+            extra |= {"range": self.type.range}
+        return extra
+
+
+grouped_option = functools.partial(click.option, cls=GroupedOption)
+_output_option = functools.partial(grouped_option, group=OUTPUT)
 
 
 class Command(click.Command):
@@ -118,16 +126,6 @@ class Number(click.ParamType):
         return None
 
 
-class FieldOption(GroupedOption):
-    """A grouped option whose help shows the range of valid numbers."""
-
-    def get_help_extra(self, ctx: click.Context) -> Any:
-        extra = super().get_help_extra(ctx)
-        if isinstance(self.type, Number) and self.type.range:
-            extra |= {"range": self.type.range}
-        return extra
-
-
 def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds one Click option per field of a configuration dataclass."""
 
@@ -143,17 +141,16 @@ def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
     flag = "--" + field.name.replace("_", "-")
     settings: dict[str, Any] = {
-        "cls": FieldOption,
         "group": field.metadata["group"],
         "default": field.default,
         "help": with_flags(field.metadata["help"]),
     }
     if hint is bool:
-        return click.option(flag, is_flag=True, **settings)
+        return grouped_option(flag, is_flag=True, **settings)
     if field.metadata["switch"]:
-        return click.option(f"{flag}/--no-{flag[2:]}", **settings)
+        return grouped_option(f"{flag}/--no-{flag[2:]}", **settings)
     shown = field.default is not None
-    return click.option(flag, type=_option_type(field, hint), show_default=shown, **settings)
+    return grouped_option(flag, type=_option_type(field, hint), show_default=shown, **settings)
 
 
 def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
@@ -196,48 +193,28 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-json_option = click.option(
-    "--json",
-    "as_json",
-    cls=GroupedOption,
-    group=OUTPUT,
-    is_flag=True,
-    help="Print the result as JSON.",
-)
+json_option = _output_option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def shown(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that control what is shown on stderr, and pass a `view` to the command."""
 
-    @click.option(
-        "--quiet",
-        "-q",
-        cls=GroupedOption,
-        group=OUTPUT,
-        is_flag=True,
-        help="Show only errors and results.",
-    )
-    @click.option(
+    @_output_option("--quiet", "-q", is_flag=True, help="Show only errors and results.")
+    @_output_option(
         "--verbose",
         "-v",
-        cls=GroupedOption,
-        group=OUTPUT,
         is_flag=True,
         help="Show TensorFlow's log and Python's warnings as they occur.",
     )
-    @click.option(
+    @_output_option(
         "--log-format",
-        cls=GroupedOption,
-        group=OUTPUT,
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
         help="Format of the messages on stderr. json: one JSON record per line.",
     )
-    @click.option(
+    @_output_option(
         "--log-every",
-        cls=GroupedOption,
-        group=OUTPUT,
         type=click.FloatRange(min=0),
         default=10.0,
         show_default=True,
@@ -256,7 +233,6 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         *arguments: Any,
         **options: Any,
     ) -> Any:
-
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose contradict each other; omit one")
         # bertaccum uses tf_keras. With this variable, TensorFlow does not also import Keras 3,
@@ -282,7 +258,6 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
     """
     from bertaccum.cli.display.log_views import Lines, Records
     from bertaccum.cli.display.terminal_view import Live
-    from bertaccum.cli.display.view import View
 
     if quiet:
         return View(verbose)

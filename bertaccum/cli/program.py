@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -30,14 +29,11 @@ from bertaccum.cli.commands.serve import serve
 from bertaccum.cli.commands.sweep import sweep
 from bertaccum.cli.commands.train import train
 from bertaccum.cli.display import sentences
+from bertaccum.cli.display.view import View
 from bertaccum.cli.shared import fail
 from bertaccum.errors import BertAccumError, LostWorkerError
 from bertaccum.stopping import Terminated, terminating
 from bertaccum.version import __version__
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
-
 
 # The commands of a first session, in the order of use; the help lists them before all others.
 _FIRST_COMMANDS = ("prepare", "train", "eval", "predict")

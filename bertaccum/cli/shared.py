@@ -8,14 +8,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from bertaccum.cli.display import sentences
+from bertaccum.cli.display.view import View
+from bertaccum.reporting.run_record import Record, read_record
 from bertaccum.stopping import Stopping
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
-    from bertaccum.reporting.run_record import Record
 
 
 def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
@@ -46,7 +44,6 @@ def name_run(view: View, named: str) -> Record:
       InputError: There is no run in this folder.
     """
     from bertaccum.reporting.run_outline import outline
-    from bertaccum.reporting.run_record import read_record
 
     record = read_record(Path(named))
     view.note(sentences.run_named(outline(record)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
+from bertaccum.reporting.run_record import read_record, undamaged
 
 
 @command()
@@ -25,7 +26,6 @@ def advise(run: str, as_json: bool) -> None:
       bertaccum advise runs/20260102-030405 --json
     """
     from bertaccum.reporting.batch_advice import advice
-    from bertaccum.reporting.run_record import read_record, undamaged
 
     record = read_record(Path(run))
     with undamaged(Path(run)):

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command
 from bertaccum.errors import RunError
@@ -26,8 +27,6 @@ def doctor(as_json: bool) -> None:
       bertaccum doctor
       bertaccum doctor --json > doctor.json
     """
-    from bertaccum import api
-
     sentences.note("checking the installation: importing TensorFlow and training a tiny model")
     record = api.doctor()
     if as_json:

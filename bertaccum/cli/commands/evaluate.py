@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from bertaccum import api
+from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give, name_run, name_split
 from bertaccum.config import EvalConfig
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
 
 
 @command("eval")
@@ -34,7 +33,6 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
       bertaccum eval --file mine.csv --text-column body --label-column stars --json
       bertaccum eval --split dev --results eval_results.txt
     """
-    from bertaccum import api
     from bertaccum.cli.display.run_classifier_files import results_file, write_evaluation
 
     with view, results_file(results) as file:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertaccum import api
 from bertaccum.cli.display import sentences
+from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give, name_run
 from bertaccum.config import ExportConfig
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
 
 
 @command()
@@ -27,8 +26,6 @@ def export(view: View, as_json: bool, **values: Any) -> None:
       bertaccum export --format tflite --quantize int8
       bertaccum export --run runs/20260102-030405 --out model
     """
-    from bertaccum import api
-
     with view:
         name_run(view, values["run"])
         view.note("loading and tracing the model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command
 
@@ -22,8 +23,6 @@ def models(as_json: bool) -> None:
       bertaccum models --json
       bertaccum train --model bert-base-multilingual-cased
     """
-    from bertaccum import api
-
     records = api.models()
     if as_json:
         for record in records:

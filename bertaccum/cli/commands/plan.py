@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertaccum import api
 from bertaccum.cli.config_file import config_option
+from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give
 from bertaccum.config import PlanConfig, StepConfig, TrainConfig
 from bertaccum.settings import field_names
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
 
 # Options of `train` that `plan` ignores in a recipe. One of them is `out`: for `train` it is a
 # run folder, for `plan` a file.
@@ -35,8 +34,6 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
       bertaccum plan --model bert-base --max-seq-length 512 --device-memory 4GiB
       bertaccum plan --config configs/bert-base-4gb.yaml --device-memory 4GiB --json
     """
-    from bertaccum import api
-
     with view:
         found = api.plan(progress=view, **values)
     give(as_json, found.values, lambda tables: tables.planned(found, values["out"]))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from bertaccum import api
 from bertaccum.cli.display import sentences
+from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, shown
 from bertaccum.cli.shared import name_run
 from bertaccum.config import PredictConfig
 from bertaccum.errors import ConfigError
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
 
 
 @command()
@@ -55,7 +54,6 @@ def predict(
                 "no texts are given", "pass texts as arguments, with --file or through a pipe"
             )
         values["file"] = "-"
-    from bertaccum import api
     from bertaccum.cli.display.run_classifier_files import (
         glue_labels,
         results_file,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertaccum import api
 from bertaccum.cli.display.data_notes import notes
+from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give
 from bertaccum.prepare_config import PrepareConfig
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
 
 
 @command()
@@ -31,8 +30,6 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --source glue --dataset mrpc --folder glue_data/MRPC
       bertaccum prepare --source tfds --dataset imdb_reviews --dev-fraction 0.1
     """
-    from bertaccum import api
-
     with view:
         done = api.prepare(progress=view, note=view.note, **values)
         for line in notes(done.manifest):

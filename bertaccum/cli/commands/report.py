@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertaccum import api
 from bertaccum.cli.display import sentences
+from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, run_argument, shown
 from bertaccum.cli.shared import name_run, name_split
 from bertaccum.config import ReportConfig
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
 
 
 @command("report")
@@ -29,8 +28,6 @@ def make_page(view: View, **values: Any) -> None:
       bertaccum report --run runs/20260102-030405 --split dev
       bertaccum report --out latest.html
     """
-    from bertaccum import api
-
     with view:
         record = name_run(view, values["run"])
         if record.best is not None:

@@ -12,6 +12,7 @@ from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
 from bertaccum.errors import BertAccumError
 from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.reporting.run_record import find_records, read_record
 
 
 @command()
@@ -26,7 +27,6 @@ def runs(folder: str, as_json: bool) -> None:
       bertaccum runs experiments --json
     """
     from bertaccum.reporting.run_outline import outline
-    from bertaccum.reporting.run_record import find_records
 
     found = list(find_records(Path(folder)))
     records = [one for one in found if not isinstance(one, BertAccumError)]
@@ -68,7 +68,6 @@ def show(run: str, as_json: bool) -> None:
       bertaccum show --run runs/20260102-030405 --json
     """
     from bertaccum.reporting.run_outline import details
-    from bertaccum.reporting.run_record import read_record
 
     found = details(read_record(Path(run)))
     give(as_json, found, lambda tables: tables.run(found))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertaccum import api
+from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, shown
 from bertaccum.cli.shared import name_run
 from bertaccum.config import ServeConfig
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
 
 
 @command()
@@ -32,8 +31,6 @@ def serve(view: View, **values: Any) -> None:
     SIGINT (Ctrl-C) and SIGTERM stop the service after the requests in progress; a second SIGINT
     stops it immediately.
     """
-    from bertaccum import api
-
     with view:
         name_run(view, values["run"])
         view.note("loading the model")

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from bertaccum import api
 from bertaccum.cli.config_file import config_option, grid_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
+from bertaccum.cli.display.view import View
+from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give, stopping_with
 from bertaccum.config import OPTIMIZATION, TrainConfig
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
+from bertaccum.training.events import Event, Started, Stopped
 
 
 @command()
 @config_option()
 @grid_option
 @options(TrainConfig)
-@click.option(
+@grouped_option(
     "--seeds",
-    cls=GroupedOption,
     group=OPTIMIZATION,
     type=click.IntRange(min=1),
     default=1,
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
     metavar="INTEGER",
     help="Number of runs for each combination of values, each with its own seed.",
 )
-@click.option(
+@grouped_option(
     "--halving",
-    cls=GroupedOption,
     group=OPTIMIZATION,
     is_flag=True,
     help="Successive halving: train all combinations to a ninth of their updates, the best third of"
@@ -65,9 +63,6 @@ def sweep(
     """
     named = {name: value for name, value in values.items() if is_named(ctx, name)}
     TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
-    from bertaccum import api
-    from bertaccum.training.events import Event, Started, Stopped
-
     stopped: list[Stopped] = []
 
     def show(event: Event) -> None:

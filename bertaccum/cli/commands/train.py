@@ -4,44 +4,42 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from bertaccum import api
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.options import GroupedOption, command, is_named, json_option, options, shown
+from bertaccum.cli.display.view import View
+from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give, stopping_with
 from bertaccum.config import CHECKPOINTS, OPTIMIZATION, TrainConfig
 from bertaccum.errors import ConfigError, InputError
-
-if TYPE_CHECKING:
-    from bertaccum.cli.display.view import View
+from bertaccum.reporting.run_record import read_record
+from bertaccum.training import events
 
 
 @command()
 @config_option()
-@click.option(
+@grouped_option(
     "--resume",
-    cls=GroupedOption,
     group=CHECKPOINTS,
     type=click.Path(),
     metavar="RUN",
     help="Resume this run from its last checkpoint, with the same options.",
 )
 @options(TrainConfig)
-@click.option(
+@grouped_option(
     "--seeds",
-    cls=GroupedOption,
     group=OPTIMIZATION,
     type=click.IntRange(min=1),
     metavar="INTEGER",
     help="Number of runs, each with its own seed and its own folder in --out. Their means and"
     " standard deviations are printed.",
 )
-@click.option(
+@grouped_option(
     "--find-lr",
-    cls=GroupedOption,
     group=OPTIMIZATION,
     is_flag=True,
     help="Only suggest a learning rate: train for 100 updates (or --max-updates) with a rate that"
@@ -83,11 +81,7 @@ def train(
             raise ConfigError(f"`find_lr` and `{other}` contradict each other", "omit one of them")
         _find_rate(view, as_json, named)
         return
-    from bertaccum.training import events
-
     start, summaries = None, []
-    from bertaccum import api
-
     with view, stopping_with(view) as stopping:
         view.note("loading data and model")
         for event in api.training_events(
@@ -114,8 +108,6 @@ def train(
 
 
 def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
-    from bertaccum import api
-
     with view:
         view.note("loading data and model")
         found = api.find_learning_rate(progress=view, **named)
@@ -125,7 +117,6 @@ def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
 def _advise(view: View, run: Path) -> None:
     """Say what the gradients of the run tell about its target batch, if they tell anything."""
     from bertaccum.reporting.batch_advice import advice
-    from bertaccum.reporting.run_record import read_record
 
     with contextlib.suppress(InputError):
         view.note(sentences.batch_advice(advice(read_record(run))))

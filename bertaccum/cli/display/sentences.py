@@ -8,21 +8,13 @@ import functools
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from bertaccum import metrics
+from bertaccum.files import json_text
+from bertaccum.inference.results import ExportResult, Prediction
 from bertaccum.sizes import format_size
-
-if TYPE_CHECKING:
-    from bertaccum.inference.results import ExportResult, Prediction
-    from bertaccum.training.events import (
-        Evaluated,
-        OutOfMemory,
-        Started,
-        Stopped,
-        Updated,
-    )
-
+from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped, Updated
 
 # Shown before the first update.
 TRACING = "tracing the training step, which takes a while but happens only once"
@@ -81,8 +73,6 @@ def result_json(values: Any, indent: int | None = 2) -> None:
     if dataclasses.is_dataclass(values) and not isinstance(values, type):
         known = dataclasses.asdict(values)
         values = {k: str(v) if isinstance(v, Path) else v for k, v in known.items()}
-    from bertaccum.files import json_text
-
     result(json_text(values, indent).rstrip())
 
 
