@@ -54,10 +54,10 @@ def ordered(metric: str) -> list[str]:
     return [metric, *(name for name in _ALWAYS_SHOWN if name != metric)]
 
 
-def shown(evaluation: Evaluation, metric: str) -> str:
-    """Return a metric with four decimals, or an empty string if the evaluation lacks it."""
+def shown(evaluation: Evaluation, metric: str, form: str = ".4f") -> str:
+    """Return a value in a format, by default with four decimals; empty if it is missing."""
     value = evaluation.get(metric)
-    return "" if value is None else f"{value:.4f}"
+    return "" if value is None else format(value, form)
 
 
 def baseline(evaluation: Evaluation) -> str:

@@ -22,14 +22,12 @@ def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
     Args:
       as_json: Whether to print it as JSON.
       values: The result.
-      show: Called if `as_json` is false, with the module `tables`, which imports rich.
+      show: Called with the result if `as_json` is false.
     """
     if as_json:
         sentences.result_json(values)
     else:
-        from bertaccum.cli.display import tables
-
-        show(tables)
+        show(values)
 
 
 def name_run(view: View, named: str) -> Record:

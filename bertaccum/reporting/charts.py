@@ -107,8 +107,8 @@ def _svg(name: str, label: str, draw: Callable[[Axes], None]) -> Markup:
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     text = ElementTree.tostring(root, encoding="unicode")
-    for colour, own in _COLORS.items():
-        text = text.replace(colour, own)
+    for color, own in _COLORS.items():
+        text = text.replace(color, own)
     return Markup(text)
 
 
@@ -116,8 +116,6 @@ def _make_part_of_page(root: ElementTree.Element, name: str, label: str) -> None
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
     root.attrib |= {"role": "img", "aria-label": label}
-    for found in root.findall(f"{{{_SVG}}}metadata"):
-        root.remove(found)
     names = {element.get("id") for element in root.iter()} - {None}
     for element in root.iter():
         if element.get("id"):

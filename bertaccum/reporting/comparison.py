@@ -143,15 +143,12 @@ def _write_figures(
         folder.mkdir(parents=True, exist_ok=True)
         from bertaccum.reporting.figures import comparison
 
-        written = []
         figures, missing = comparison(names, several, span)
-        for kind, contents in figures.items():
-            path = folder / f"compare.{kind}"
-            write_bytes(path, contents)
-            written.append(str(path))
+        for name, contents in figures.items():
+            write_bytes(folder / name, contents)
     except OSError as error:
         raise ConfigError(
             f"`out` {folder} cannot be written ({error.strerror or error})",
             "choose another folder",
         ) from None
-    return written, missing
+    return [str(folder / name) for name in figures], missing

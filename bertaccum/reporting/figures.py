@@ -1,4 +1,4 @@
-"""Figures, as PNG and SVG, of the curves of runs against examples seen.
+"""Figures, as PNG and SVG, of the curves of runs and of the learning-rate finder.
 
 Figures are created without pyplot, which keeps global state.
 """
@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bertaccum.metrics import LABELS
 from bertaccum.reporting.curves import Series, smoothed
-from bertaccum.reporting.fonts import fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_OWN_FONT = "DejaVu Sans"
+# This font draws a box with a description for every character.
+_BOXES = "Last Resort"
 _FAINT = 0.35
 _LABEL_WIDTH = 110  # in characters, for a figure 10 inches wide
 _DASH = 6.0  # in line widths
@@ -43,13 +47,13 @@ class Look:
     """The style in which a run is drawn.
 
     Args:
-      colour: The color of the lines.
+      color: The color of the lines.
       label: The label in the legend.
       position: The 0-based position of the run among those whose curves coincide with its own.
       of: The number of these runs; 1 if no other run's curves coincide.
     """
 
-    colour: Any
+    color: Any
     label: str = ""
     position: int = 0
     of: int = 1
@@ -87,14 +91,14 @@ def comparison(
       names, several, span: Arguments of `draw_runs`.
 
     Returns:
-      The figure as PNG and SVG, with keys `png` and `svg`; and the characters that the PNG shows as
-      boxes, in one string.
+      The figure as PNG and SVG, by file name; and the characters that the PNG shows as boxes, in
+      one string.
     """
     fonts, missing = fonts_for("".join(names))
     with matplotlib.rc_context(STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = draw_runs(names, several, span)
-        return {kind: as_bytes(figure, kind) for kind in ("png", "svg")}, missing
+        return files_of(figure, "compare"), missing
 
 
 def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Figure:
@@ -118,7 +122,7 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
         axes.grid(alpha=0.3)
     losses.set_ylabel(f"training loss (mean over {span:,} examples)")
     # Legend samples are solid, because a dash may be longer than a sample.
-    samples = [Line2D([], [], color=look.colour, linewidth=1.8, label=look.label) for look in looks]
+    samples = [Line2D([], [], color=look.color, linewidth=1.8, label=look.label) for look in looks]
     figure.legend(handles=samples, loc="outside lower left")
     scores.set_ylabel(f"dev {LABELS[several[0].metric]}")
     label_examples(scores)
@@ -129,13 +133,13 @@ def _looks(names: Sequence[str], several: Sequence[Series]) -> list[Look]:
     """Return the style of each run; coinciding runs get alternating dashes."""
     first = [next(i for i, one in enumerate(several) if coincide(one, s)) for s in several]
     looks = []
-    for number, colour in enumerate(colours(len(names))):
+    for number, color in enumerate(colors(len(names))):
         position, size = first[:number].count(first[number]), first.count(first[number])
         # matplotlib omits labels that begin with an underscore.
         label = f" {names[number]}" if names[number].startswith("_") else names[number]
         if position:
             label += f" (coincides with {names[first[number]]})"
-        looks.append(Look(colour, _wrapped(label), position, size))
+        looks.append(Look(color, _wrapped(label), position, size))
     return looks
 
 
@@ -149,16 +153,16 @@ def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:
     # Draw runs with fewer updates, which are less noisy, on top.
     order = 1 + 1 / (1 + len(series.loss))
     faint: dict[str, Any] = {"alpha": _FAINT, "linewidth": 0.6, "marker": few, "zorder": order}
-    axes.plot(series.seen, series.loss, color=look.colour, **faint)
+    axes.plot(series.seen, series.loss, color=look.color, **faint)
     mean: dict[str, Any] = {"linewidth": 1.8, "marker": few, "zorder": 3}
-    axes.plot(series.seen, smoothed(series, span), linestyle=look.dashes, color=look.colour, **mean)
+    axes.plot(series.seen, smoothed(series, span), linestyle=look.dashes, color=look.color, **mean)
 
 
 def draw_scores(axes: Axes, series: Series, look: Look) -> None:
     """Draw a point for each evaluation; if runs coincide, later ones have smaller points."""
     size = 4 + 3 * (look.of - 1 - look.position)
     points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": look.dashes}
-    axes.plot(series.evaluated, series.scores, color=look.colour, **points)
+    axes.plot(series.evaluated, series.scores, color=look.color, **points)
 
 
 def label_examples(axes: Axes) -> None:
@@ -176,11 +180,44 @@ def _most_ticks(axes: Axes) -> int:
     return max(int(figure.get_figwidth()), 2)
 
 
-def colours(count: int) -> list[Any]:
+def colors(count: int) -> list[Any]:
     """Return `count` distinct colors."""
     if count <= 10:
         return list(matplotlib.colormaps["tab10"].colors)[:count]  # type: ignore[attr-defined]
     return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]
+
+
+def rate_figure(found: dict[str, Any]) -> dict[str, bytes]:
+    """Draw the loss against the learning rate, and mark the suggested rate.
+
+    Args:
+      found: Result of `rate_finder.find_rate`.
+
+    Returns:
+      The figure as PNG and SVG, by file name.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        rates, smoothed = found["rates"][:-1], np.array(found["smoothed_losses"])
+        axes.plot(rates, found["losses"][1:], color="C0", alpha=0.35, linewidth=0.6)
+        axes.plot(rates, smoothed, color="C0", linewidth=1.8)
+        if (suggested := found["learning_rate"]) is not None:
+            axes.axvline(suggested, color="C1", linestyle="--")
+            axes.annotate(f" {suggested:.1e}", (suggested, np.nanmax(smoothed)), color="C1")
+        axes.set_xscale("log")
+        # One loss after divergence would flatten the rest of the curve.
+        low, high = np.nanmin(smoothed), np.nanmax(smoothed)
+        axes.set_ylim(low - 0.2 * (high - low), high + 0.2 * (high - low))
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel("training loss, of each update and smoothed")
+        axes.grid(alpha=0.3)
+        return files_of(figure, "learning_rate")
+
+
+def files_of(figure: Figure, stem: str) -> dict[str, bytes]:
+    """Return a figure as PNG and SVG, by file name."""
+    return {f"{stem}.{kind}": as_bytes(figure, kind) for kind in ("png", "svg")}
 
 
 def as_bytes(figure: Figure, kind: str) -> bytes:
@@ -189,3 +226,29 @@ def as_bytes(figure: Figure, kind: str) -> bytes:
     nothing = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
     figure.savefig(file, format=kind, dpi=120, metadata=dict.fromkeys(nothing))
     return file.getvalue()
+
+
+def fonts_for(text: str) -> tuple[list[str], str]:
+    """Return installed fonts that together have the characters of a text, such as Chinese ones.
+
+    Returns:
+      The names of the fonts, matplotlib's own font first, and the characters that none of them has.
+    """
+    missing, families = set(text.replace(" ", "")), [_OWN_FONT]
+    missing -= _characters(font_manager.findfont(_OWN_FONT))
+    for font in font_manager.fontManager.ttflist:
+        if not missing:
+            break
+        if font.style == "normal" and font.weight == 400 and not font.name.startswith(_BOXES):
+            found = missing & _characters(font.fname)
+            families += [font.name] * bool(found)
+            missing -= found
+    return families, "".join(sorted(missing))
+
+
+def _characters(path: str) -> set[str]:
+    """Return the characters of a font file; none if it cannot be read."""
+    try:
+        return set(map(chr, FT2Font(path).get_charmap()))
+    except (OSError, RuntimeError):
+        return set()

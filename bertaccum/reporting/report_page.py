@@ -13,7 +13,7 @@ from markupsafe import Markup
 from bertaccum.atomic import write_text
 from bertaccum.errors import ConfigError
 from bertaccum.metrics import LABELS, one_class, scores
-from bertaccum.reporting import run_facts
+from bertaccum.reporting import candidates, run_facts
 from bertaccum.reporting.charts import (
     learning_rate_curve,
     loss_curve,
@@ -23,7 +23,6 @@ from bertaccum.reporting.charts import (
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.reporting.run_record import RUNNING, Record, undamaged
-from bertaccum.sizes import format_size, known_size
 from bertaccum.version import __version__
 
 
@@ -74,8 +73,10 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
             charts=_charts(series, span),
             scores=None if evaluation is None else _scores(evaluation),
             mistakes=mistakes,
+            candidate_columns=candidates.COLUMNS,
             candidates=[
-                _candidate(row, record.plan) for row in record.plan.get("candidates") or []
+                candidates.candidate_cells(row, record.plan)
+                for row in record.plan.get("candidates") or []
             ],
             options=run_facts.options(record.config),
             times={
@@ -110,19 +111,4 @@ def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
         "classes": evaluation.get("classes"),
         "confusion": evaluation.get("confusion_matrix"),
         "reliability": reliability_curve(bins) if bins else None,
-    }
-
-
-def _candidate(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]:
-    chosen = all(row.get(key) == plan.get(key) for key in ("micro_batch", "recompute", "offload"))
-    speed = row.get("examples_per_second")
-    return {
-        "micro-batch": f"{row.get('micro_batch')}{' *' * chosen}",
-        "steps": f"{row.get('accumulation_steps')}",
-        "recompute": str(row.get("recompute")),
-        "offload": str(row.get("offload", "none")),
-        "predicted": format_size(row.get("predicted_peak_bytes") or 0),
-        "measured": known_size(row.get("measured_peak_bytes")),
-        "examples/s": f"{speed:.1f}" if speed else "",
-        "fits": "yes" if row.get("fits") else "no",
     }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container
 from typing import Any
 
-from bertaccum.config import TrainConfig
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import default_span, read_series, training_loss
 from bertaccum.reporting.run_facts import evaluations, model_name
 from bertaccum.reporting.run_record import Record
+from bertaccum.settings import named_options
 
 
 def outline(record: Record) -> dict[str, Any]:
@@ -91,13 +90,11 @@ def set_and_resolved(record: Record) -> dict[str, dict[str, Any] | None]:
       defaults, such as the planned micro-batch size. Earlier versions did not record which options
       were set; for their runs, `config` contains both kinds, and `resolved` is None.
     """
-    values = dataclasses.asdict(record.config)
-    named = record.inputs.get("named")
-    other = {f.name for f in dataclasses.fields(TrainConfig) if values[f.name] != f.default}
-
-    def some(names: Container[str]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if name in names}
-
+    named, changed = record.inputs.get("named"), named_options(record.config)
     if not isinstance(named, list):
-        return {"config": some(other), "resolved": None}
-    return {"config": some(named), "resolved": some(other.difference(named))}
+        return {"config": changed, "resolved": None}
+    values = dataclasses.asdict(record.config)
+    return {
+        "config": {name: value for name, value in values.items() if name in named},
+        "resolved": {name: value for name, value in changed.items() if name not in named},
+    }

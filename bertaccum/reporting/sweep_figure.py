@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from bertaccum.atomic import write_bytes
 from bertaccum.metrics import LABELS, LOWER_IS_BETTER
-from bertaccum.reporting.figures import STYLE, as_bytes
+from bertaccum.reporting.figures import STYLE, files_of
 
 # The options on the axes if the grid contains them.
 _AXES = ("learning_rate", "target_batch")
@@ -41,22 +41,18 @@ def write_heat_map(
             values[place] = pick(values[place], cell["mean"])
     if np.isnan(values).all():
         return []
-    written = []
     with matplotlib.rc_context(STYLE):
-        figure = _drawn(values, (down, across), grid, LABELS[found["best_by"]])
-        for kind in ("png", "svg"):
-            path = folder / f"sweep.{kind}"
-            write_bytes(path, as_bytes(figure, kind))
-            written.append(str(path))
-    return written
+        figures = files_of(_drawn(values, down, across, grid, LABELS[found["best_by"]]), "sweep")
+    for name, contents in figures.items():
+        write_bytes(folder / name, contents)
+    return [str(folder / name) for name in figures]
 
 
 def _drawn(
-    values: np.ndarray, axes_of: tuple[str, str], grid: Mapping[str, Sequence[Any]], metric: str
+    values: np.ndarray, down: str, across: str, grid: Mapping[str, Sequence[Any]], metric: str
 ) -> Figure:
-    down, across = axes_of
-    figure = Figure(figsize=(2 + 1.2 * values.shape[1], 2 + 0.7 * values.shape[0]))
-    figure.set_layout_engine("constrained")
+    size = (2 + 1.2 * values.shape[1], 2 + 0.7 * values.shape[0])
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(values, aspect="auto", cmap="viridis")
     axes.set_xticks(range(values.shape[1]), [str(value) for value in grid[across]])

@@ -21,7 +21,7 @@ from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.files import json_text
 from bertaccum.progress import Progress
-from bertaccum.reporting.rate_figure import rate_figure
+from bertaccum.reporting.figures import rate_figure
 from bertaccum.training.events import Event, Updated
 from bertaccum.training.nonfinite import remedy
 from bertaccum.training.run_folder import RunFolder

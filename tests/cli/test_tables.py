@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from bertaccum.cli.display import tables
+from bertaccum.cli.display import comparison_tables, run_tables, tables
 from bertaccum.cli.display.table_fitting import fitted, layout, without_common_folder
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.planning.batch_plan import make_plan
@@ -240,14 +240,14 @@ ALL: dict[str, tuple[Any, ...]] = {
     "prepare with scores": (tables.prepared, prepared_scores()),
     "prepare with 2 labels": (tables.prepared, prepared_sets(2)),
     "prepare with 155 labels": (tables.prepared, prepared_sets(155)),
-    "runs": (tables.runs, [outline(n) for n in range(3)]),
-    "one run in a list": (tables.runs, [outline(1)]),
-    "compare": (tables.compared, comparison(5)),
+    "runs": (run_tables.runs, [outline(n) for n in range(3)]),
+    "one run in a list": (run_tables.runs, [outline(1)]),
+    "compare": (comparison_tables.compared, comparison(5)),
     "plan": (tables.planned, planned(), "plan.json"),
-    "show": (tables.run, details()),
-    "seeds": (tables.spread, SPREAD),
-    "sweep": (tables.swept, swept(), ""),
-    "advise": (tables.advised, ADVICE),
+    "show": (run_tables.run, details()),
+    "seeds": (comparison_tables.spread, SPREAD),
+    "sweep": (comparison_tables.swept, swept(), ""),
+    "advise": (comparison_tables.advised, ADVICE),
 }
 
 

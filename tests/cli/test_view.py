@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bertaccum.cli.display import log_views, run_progress, sentences, tables
+from bertaccum.cli.display import log_views, run_progress, run_tables, sentences
 from bertaccum.cli.display.log_views import Lines, Records
 from bertaccum.cli.display.run_progress import Track
 from bertaccum.cli.display.terminal_view import Live
@@ -167,7 +167,7 @@ def test_summary_of_a_run_names_the_best_metric(
         "updates": 50, "examples": 1600, "stopped_early": False, "peak_memory_bytes": None,
         "examples_per_second": 64.0, "total_seconds": 30.0,
     }  # fmt: skip
-    tables.finished(summary, "runs/one")
+    run_tables.finished(summary, "runs/one")
     assert capsys.readouterr().out.splitlines() == [
         "run folder                           runs/one",
         "updates                              50 (1,600 examples)",

@@ -16,8 +16,7 @@ from matplotlib.font_manager import fontManager
 from writing import write_json, write_run
 
 from bertaccum.reporting.curves import read_series
-from bertaccum.reporting.figures import comparison
-from bertaccum.reporting.fonts import fonts_for
+from bertaccum.reporting.figures import comparison, fonts_for
 from bertaccum.reporting.run_record import read_record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -174,7 +173,7 @@ def test_figure_of_a_long_run_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     losses = (0.5 + 0.1 * rng.normal(size=30_000)).tolist()
     series = read_series(read_record(write_run(tmp_path / "r", losses)))
-    assert len(comparison(["r"], [series], 5000)[0]["svg"]) < 300_000
+    assert len(comparison(["r"], [series], 5000)[0]["compare.svg"]) < 300_000
 
 
 def test_compare_does_not_import_tensorflow_or_pyplot(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bertaccum.cli.display.comparison_tables import advised
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
@@ -30,4 +31,4 @@ def advise(run: str, as_json: bool) -> None:
     record = read_record(Path(run))
     with undamaged(Path(run)):
         found = advice(record)
-    give(as_json, found, lambda tables: tables.advised(found))
+    give(as_json, found, advised)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from bertaccum import api
+from bertaccum.cli.display.tables import evaluation
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give, name_run, name_split
@@ -45,5 +46,5 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
     # Show the result first, because writing to the run folder may fail.
     from bertaccum.inference.evaluate import write_evaluation as keep
 
-    give(as_json, result.record(), lambda tables: tables.evaluation(result.record()))
+    give(as_json, result.record(), evaluation)
     keep(EvalConfig(**values), result)

@@ -30,4 +30,4 @@ def export(view: View, as_json: bool, **values: Any) -> None:
         name_run(view, values["run"])
         view.note("loading and tracing the model")
         result = api.export(**values)
-    give(as_json, result, lambda _: sentences.exported(result))
+    give(as_json, result, sentences.exported)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from bertaccum import api
-from bertaccum.cli.display import sentences
+from bertaccum.cli.display import sentences, tables
 from bertaccum.cli.options import command
 
 
@@ -28,6 +28,4 @@ def models(as_json: bool) -> None:
         for record in records:
             sentences.result_json(record, indent=None)
     else:
-        from bertaccum.cli.display import tables
-
         tables.models(records)

@@ -6,6 +6,7 @@ from typing import Any
 
 from bertaccum import api
 from bertaccum.cli.config_file import config_option
+from bertaccum.cli.display.tables import planned
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give
@@ -36,5 +37,5 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
     """
     with view:
         found = api.plan(progress=view, **values)
-    give(as_json, found.values, lambda tables: tables.planned(found, values["out"]))
+    give(as_json, found.values, lambda _: planned(found, values["out"]))
     found.taken()

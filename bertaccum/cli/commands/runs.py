@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from bertaccum.cli.display import sentences
+from bertaccum.cli.display import run_tables, sentences
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
@@ -36,9 +36,7 @@ def runs(folder: str, as_json: bool) -> None:
         for record in records:
             sentences.result_json(outline(record), indent=None)
     else:
-        from bertaccum.cli.display import tables
-
-        tables.runs([outline(record) for record in records])
+        run_tables.runs([outline(record) for record in records])
     for error in found:
         if isinstance(error, BertAccumError):
             sentences.note(sentences.with_flags(f"not listed: {error}"))
@@ -70,4 +68,4 @@ def show(run: str, as_json: bool) -> None:
     from bertaccum.reporting.run_outline import details
 
     found = details(read_record(Path(run)))
-    give(as_json, found, lambda tables: tables.run(found))
+    give(as_json, found, run_tables.run)

@@ -10,6 +10,7 @@ import click
 from bertaccum import api
 from bertaccum.cli.config_file import config_option, grid_option
 from bertaccum.cli.display import sentences
+from bertaccum.cli.display.comparison_tables import swept
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give, stopping_with
@@ -86,7 +87,7 @@ def sweep(
     if stopped:
         message = sentences.stopped(stopped[0], again=True)
         fail(message, 128 + stopped[0].signal, view)
-    give(as_json, found, lambda tables: tables.swept(found, _best(named, found)))
+    give(as_json, found, lambda _: swept(found, _best(named, found)))
 
 
 def _best(named: dict[str, Any], found: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ import click
 
 from bertaccum import api
 from bertaccum.cli.config_file import config_option
-from bertaccum.cli.display import sentences
+from bertaccum.cli.display import comparison_tables, sentences
+from bertaccum.cli.display.run_tables import finished
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give, stopping_with
@@ -100,10 +101,10 @@ def train(
         from bertaccum.training.seed_sweep import write_spread
 
         spread = write_spread(Path(values["out"]), summaries)
-        give(as_json, spread, lambda tables: tables.spread(spread))
+        give(as_json, spread, comparison_tables.spread)
     elif start is not None and start.worker == 0:
         folder, summary = str(start.folder), summaries[-1]
-        give(as_json, summary, lambda tables: tables.finished(summary, folder))
+        give(as_json, summary, lambda _: finished(summary, folder))
         _advise(view, start.folder)
 
 
@@ -111,7 +112,7 @@ def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
     with view:
         view.note("loading data and model")
         found = api.find_learning_rate(progress=view, **named)
-    give(as_json, found, lambda tables: tables.found_rate(found))
+    give(as_json, found, comparison_tables.found_rate)
 
 
 def _advise(view: View, run: Path) -> None:

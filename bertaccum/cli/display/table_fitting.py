@@ -1,4 +1,7 @@
-"""Tables that fit the terminal. Names wrap onto several lines; numbers are never split."""
+"""Tables that fit the terminal. Names wrap onto several lines; numbers are never split.
+
+The functions import rich, which takes time, when they show something.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 # Width for a pipe or a file, where each row is one line and no column is left out.
 _NO_LIMIT = 1_000_000
@@ -27,6 +31,8 @@ def stdout_console() -> Console:
 
     The width is unlimited if stdout is not a terminal.
     """
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else _NO_LIMIT
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
 
@@ -49,9 +55,9 @@ def layout(head: Row, rows: Sequence[Row], width: int, boxed: bool = True) -> Ta
     """
     columns = list(zip(head, *rows, strict=True))
     if boxed and (widths := _widths(columns, width - _BORDERS * len(columns) - 1)):
-        return _table(Table(), head, rows, widths)
+        return _table(head, rows, widths, boxed)
     if widths := _widths(columns, width - _GAP * (len(columns) - 1)):
-        return _table(_plain(), head, rows, widths)
+        return _table(head, rows, widths, boxed=False)
     return None
 
 
@@ -73,16 +79,10 @@ def fitted(
         kept = [i for i, name in enumerate(head) if name not in first_out[:count]]
         if found := layout(_pick(head, kept), [_pick(row, kept) for row in rows], width, boxed):
             return found, [name for name in head if name in first_out[:count]]
-    return _table(_plain(), head[:1], [row[:1] for row in rows], [width]), [*head[1:]]
+    return _table(head[:1], [row[:1] for row in rows], [width], boxed=False), [*head[1:]]
 
 
-def show(
-    console: Console,
-    head: Row,
-    rows: Sequence[Row],
-    least: Sequence[str] = (),
-    rest: str = "--json has all columns",
-) -> None:
+def show(console: Console, head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
     """Print a table without the columns that do not fit, and a line that names these columns.
 
     Args:
@@ -90,12 +90,19 @@ def show(
       head: The names of the columns.
       rows: The rows of cells.
       least: The columns to leave out first, in this order.
-      rest: The end of that line, which says where to find the missing columns.
     """
     table, left_out = fitted(head, rows, console.width, least)
     console.print(table)
     if named := [name for name in left_out if name]:
-        console.print(f"no room for: {', '.join(named)}; {rest}")
+        console.print(f"no room for: {', '.join(named)}; --json has all columns")
+
+
+def show_facts(console: Console, facts: dict[str, str]) -> None:
+    """Print one line per fact that is not empty; long lines wrap between words."""
+    known = {name: fact for name, fact in facts.items() if fact}
+    width = min(max(map(len, known)) + 1, console.width // 2)
+    for name, fact in known.items():
+        console.print(f"{name:{width}} {fact}")
 
 
 def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
@@ -109,6 +116,19 @@ def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
                 console.print(table or fitted(*part, console.width)[0])
                 left = left[count:]
                 break
+
+
+def below_common_folder(console: Console, paths: Sequence[str]) -> list[str]:
+    """Print the common folder of the paths, if any, and return the paths relative to it.
+
+    If the width is unlimited, print nothing and return the paths unchanged.
+    """
+    if not is_limited(console):
+        return list(paths)
+    folder, names = without_common_folder(paths)
+    if folder:
+        console.print(f"in {folder}", soft_wrap=True)
+    return names
 
 
 def without_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
@@ -127,11 +147,10 @@ def _pick(cells: Row, kept: Sequence[int]) -> list[str]:
     return [cells[number] for number in kept]
 
 
-def _plain() -> Table:
-    return Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+def _table(head: Row, rows: Sequence[Row], widths: Sequence[int], boxed: bool) -> Table:
+    from rich.table import Table
 
-
-def _table(table: Table, head: Row, rows: Sequence[Row], widths: Sequence[int]) -> Table:
+    table = Table() if boxed else Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
     for name, width in zip(head, widths, strict=True):
         table.add_column(name, width=width, overflow="fold")
     for row in rows:
@@ -141,6 +160,8 @@ def _table(table: Table, head: Row, rows: Sequence[Row], widths: Sequence[int]) 
 
 def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
     """Return the column widths, or None if the columns do not fit; the widest names wrap first."""
+    from rich.cells import cell_len
+
     widths = [max(map(cell_len, column)) for column in columns]
     least = [_least_width(column) for column in columns]
     if sum(least) > room:
@@ -155,10 +176,10 @@ def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
 
 def _least_width(column: Row) -> int:
     """Return the smallest width that splits no number and keeps names readable."""
+    from rich.cells import cell_len
+
     head, *cells = column
-    words = [min(cell_len(word), _NARROWEST_NAME) for word in head.split()]
-    return max([*words, *map(_least_cell, cells)], default=0)
-
-
-def _least_cell(cell: str) -> int:
-    return cell_len(cell) if _NUMBER.fullmatch(cell) else min(cell_len(cell), _NARROWEST_NAME)
+    numbers = [cell for cell in cells if _NUMBER.fullmatch(cell)]
+    names = [*head.split(), *cells]
+    widths = [min(cell_len(name), _NARROWEST_NAME) for name in names]
+    return max([*widths, *map(cell_len, numbers)], default=0)

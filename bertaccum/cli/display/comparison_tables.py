@@ -1,0 +1,159 @@
+"""Tables of several runs and of advice on options, on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertaccum.cli.display.sentences import batch_advice, duration, suggested_rate
+from bertaccum.cli.display.table_fitting import (
+    below_common_folder,
+    is_limited,
+    show,
+    show_side_by_side,
+    stdout_console,
+    without_common_folder,
+)
+from bertaccum.metrics import LABELS, ordered, shown
+from bertaccum.sizes import known_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SPREAD = {
+    **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},
+    **{f"final_dev_{m}": f"final dev {label}" for m, label in LABELS.items()},
+    "final_loss": "training loss of the last update",
+    "total_seconds": "time in seconds",
+}
+
+
+def spread(found: dict[str, Any]) -> None:
+    """Print the result of `bertaccum train --seeds`."""
+    head = f"{found['runs']} runs; checkpoints selected by dev {LABELS[found['best_by']]}"
+    rows = [
+        [label, *(f"{v:.4f}" for v in found[name].values())]
+        for name, label in _SPREAD.items()
+        if name in found
+    ]
+    show(stdout_console(), (head, "mean", "standard deviation", "minimum", "maximum"), rows)
+
+
+def swept(found: dict[str, Any], command: str) -> None:
+    """Print the result of `bertaccum sweep`, and the command that trains with the best values."""
+    console = stdout_console()
+    names = list(found["cells"][0]["options"])
+    metric = LABELS.get(found["best_by"], "metric")
+    head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
+    show(console, head, [_swept(cell) for cell in found["cells"]])
+    console.print(
+        f"{found['updates']:,} updates in {duration(found['seconds'])}; the whole grid takes"
+        f" {found['grid_updates']:,}"
+    )
+    for path in found["figures"]:
+        console.print(f"{path}: written", soft_wrap=True)
+    if command:
+        console.print(f"best: {command}", soft_wrap=True)
+
+
+def _swept(cell: dict[str, Any]) -> list[str]:
+    return [
+        *map(str, cell["options"].values()),
+        f"{cell['runs']}",
+        f"{cell['fraction']:.0%}",
+        shown(cell, "mean"),
+        "" if cell["mean"] is None else shown(cell, "std"),
+        f"failed: {cell['failed']}" if cell["failed"] else "",
+    ]
+
+
+def compared(values: dict[str, Any]) -> None:
+    """Print the result of `bertaccum compare`, one column per run."""
+    console = stdout_console()
+    columns = [_compared_run(row, values) for row in values["runs"]]
+    facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
+    rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
+    names = below_common_folder(console, [row["run"] for row in values["runs"]])
+    show_side_by_side(console, ["run", *names], rows)
+    console.print(
+        f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
+        f" deviation of the loss around its running mean over {values['smooth']:,} examples"
+    )
+    if values["differences"]:
+        differing = [_differing(console, *of) for of in values["differences"].items()]
+        show_side_by_side(console, ["differs", *names], differing)
+    for path in values["figures"]:
+        console.print(f"{path}: written", soft_wrap=True)
+
+
+def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
+    """Return the table row of an option that differs between runs.
+
+    On a terminal, the folder that all values share is moved to the first cell.
+    """
+    cells = ["" if value is None else str(value) for value in values]
+    folder, below = without_common_folder(cells) if is_limited(console) else ("", cells)
+    return [f"{option} in {folder}" if folder else option, *below]
+
+
+def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]:
+    """Return the facts of a run that `compare` shows; an unknown fact is an empty string."""
+    split = [str(row[name] or "?") for name in ("accumulation_steps", "micro_batch")]
+    size, metric, best = values["equal_mean_examples"], values["best_by"], row["best_metric"]
+    score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
+    if metric is None and best is not None:
+        score = f"{LABELS[best['name']]} {score}"
+    others = {
+        f"dev {LABELS[name]} of the best checkpoint": shown(row, f"best_dev_{name}")
+        for name in (ordered(metric)[1:] if metric else ordered("accuracy"))
+    }
+    return {
+        "status": row["status"],
+        "model": row["model"],
+        "target batch": f"{row['target_batch']:,}",
+        "steps x micro-batch": " x ".join(split),
+        "replicas": f"{row['replicas']}" if (row["replicas"] or 1) > 1 else "",
+        "updates": f"{row['updates']:,}",
+        "examples seen": f"{row['examples']:,}",
+        "training loss": shown(row, "training_loss"),
+        "noise": shown(row, "noise"),
+        f"noise of means over {size:,}": shown(row, "noise_of_equal_means"),
+        "noise scale": shown(row, "noise_scale", ",.0f"),
+        f"best dev {LABELS[metric] if metric else 'metric'}": score,
+        "majority baseline": shown(row, "majority_accuracy"),
+        **others,
+        f"final dev {LABELS[metric or 'accuracy']}": shown(
+            row, f"final_dev_{metric or 'accuracy'}"
+        ),
+        "time": f"{row['seconds']:,.0f} s",
+        "peak memory": known_size(row["peak_memory_bytes"]),
+    }
+
+
+def advised(found: dict[str, Any]) -> None:
+    """Print the result of `bertaccum advise`."""
+    console = stdout_console()
+    console.print(batch_advice(found))
+    head = ("target batch", "updates", "examples", "learning rate")
+    rows = [
+        [
+            f"{row['target_batch']:,}" + (" *" if row["updates"] == 1 else ""),
+            f"{row['updates']:.2f}",
+            f"{row['examples']:.2f}",
+            f"{row['learning_rate']:.2g}",
+        ]
+        for row in found["batches"]
+    ]
+    show(console, head, rows)
+    console.print("* this run; updates and examples to the same loss are relative to it")
+
+
+def found_rate(found: dict[str, Any]) -> None:
+    """Print the result of `bertaccum train --find-lr`."""
+    console = stdout_console()
+    step = max(len(found["smoothed_losses"]) // 10, 1)
+    points = list(zip(found["rates"], found["smoothed_losses"], strict=False))[::step]
+    show(console, ("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
+    console.print(suggested_rate(found), soft_wrap=True)
+    for path in found["figures"]:
+        console.print(f"{path}: written", soft_wrap=True)

@@ -1,0 +1,165 @@
+"""Tables of runs on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from bertaccum.cli.display.sentences import duration
+from bertaccum.cli.display.table_fitting import (
+    below_common_folder,
+    show,
+    show_facts,
+    stdout_console,
+)
+from bertaccum.metrics import LABELS, METRICS, mean_loss, noise_scale, one_class, outcome, shown
+from bertaccum.sizes import known_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def runs(outlines: list[dict[str, Any]]) -> None:
+    """Print the result of `bertaccum runs`."""
+    console = stdout_console()
+    metrics = {row["best_by"] for row in outlines}
+    mixed = len(metrics) != 1
+    metric = f"best dev {'metric' if mixed else LABELS[metrics.pop()]}"
+    batches = ("target batch", "micro-batch")
+    head = ("run", "status", "model", *batches, "updates", metric, "best update", "time")
+    names = below_common_folder(console, [row["run"] for row in outlines])
+    rows = [[name, *_outline(row, mixed)] for name, row in zip(names, outlines, strict=True)]
+    show(console, head, rows, least=("best update", "time", "model", *batches, "updates", "status"))
+
+
+def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
+    """Return the table row of a run, without its name.
+
+    Args:
+      row: The outline of the run.
+      mixed: Whether to add the name of the metric, because the runs use different ones.
+    """
+    best = row["best_metric"] or {}
+    named = f" {LABELS[row['best_by']]}" if mixed else ""
+    return [
+        row["status"],
+        row["model"],
+        f"{row['target_batch']}",
+        f"{row['micro_batch']}",
+        f"{row['updates']:,}",
+        f"{shown(best, 'value')}{named}" if best else "",
+        shown(best, "update", ","),
+        duration(row["seconds"]),
+    ]
+
+
+def run(found: dict[str, Any]) -> None:
+    """Print the result of `bertaccum show`."""
+    console = stdout_console()
+    last, summary, why = found["last_update"], found["summary"], found["plan"]["why"]
+    facts = {
+        "run": f"{found['run']}, {found['status']}",
+        "model": found["model"],
+        "target batch": f"{found['target_batch']}",
+        "micro-batch": f"{found['micro_batch']}" + (f" ({why})" if why else ""),
+        "updates": f"{found['updates']:,}",
+        "training loss": _training_loss(found["training_loss"]),
+        "noise scale": noise_scale(found["noise_scale"]),
+        "time": duration(found["seconds"]),
+        "speed": _speed(summary) if summary else "",
+        "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
+        "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
+    }
+    if found["best"]:
+        facts |= outcome(found["best"], found["best_by"])
+    show_facts(console, facts)
+    metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
+    if found["evaluations"]:
+        _while_training(console, found["evaluations"], metrics)
+    if found["evaluated"]:
+        _evaluated(console, found["evaluated"], metrics)
+    # Runs of earlier versions do not distinguish options that the user set from resolved ones.
+    mixed = found["resolved"] is None
+    heading = "options that differ from their defaults:" if mixed else "options set:"
+    _options(console, heading, found["config"])
+    _options(console, "options resolved automatically:", found["resolved"])
+
+
+def finished(summary: dict[str, Any], folder: str) -> None:
+    """Print the result of `bertaccum train` from the summary of the run."""
+    metric = summary["best_by"]
+    early = ", stopped early: no improvement" if summary["stopped_early"] else ""
+    facts = {
+        "run folder": folder,
+        "updates": f"{summary['updates']:,} ({summary['examples']:,} examples){early}",
+        **outcome(summary["best_evaluation"], metric),
+        f"final dev {LABELS[metric]}": shown(summary["last_evaluation"], metric),
+        "speed": _speed(summary),
+        "peak memory": known_size(summary["peak_memory_bytes"]),
+        "time": f"{summary['total_seconds']:.0f} s",
+    }
+    show_facts(stdout_console(), facts)
+
+
+def _speed(summary: dict[str, Any]) -> str:
+    """Return the speed of a run; empty if it made no update."""
+    speed = summary["examples_per_second"]
+    return f"{speed:.1f} examples/s" if speed else ""
+
+
+def _while_training(
+    console: Console, evaluations: list[dict[str, Any]], metrics: list[str]
+) -> None:
+    """Print the evaluations on dev.tsv."""
+    metrics = _present(metrics, evaluations)
+    head = ["update", *(f"dev {LABELS[metric]}" for metric in metrics), ""]
+    rows = [
+        [f"{row['update']:,}", *(shown(row, metric) for metric in metrics), _remark(row)]
+        for row in evaluations
+    ]
+    show(console, head, rows, least=[*reversed(head[2:-1])])
+
+
+def _present(metrics: list[str], rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the metrics that at least one evaluation contains."""
+    rows = list(rows)
+    return [metric for metric in metrics if any(metric in row for row in rows)]
+
+
+def _evaluated(
+    console: Console, evaluations: dict[str, dict[str, Any]], metrics: list[str]
+) -> None:
+    """Print the saved results of `bertaccum eval`, one row per split or file."""
+    metrics = _present(metrics, evaluations.values())
+    head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
+    rows = [
+        [
+            name,
+            shown(row, "update", ","),
+            f"{row['examples']:,}",
+            *(shown(row, metric) for metric in metrics),
+            _remark(row),
+        ]
+        for name, row in evaluations.items()
+    ]
+    show(console, head, rows, least=["update", *reversed(head[4:-1])])
+
+
+def _options(console: Console, heading: str, options: dict[str, Any] | None) -> None:
+    if options:
+        console.print(heading)
+        for name, value in options.items():
+            console.print(f"  {name}: {value}")
+
+
+def _training_loss(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    last = "" if found["last_update"] is None else f"; last update {found['last_update']:.4f}"
+    return mean_loss(found["mean"], found["examples"], last)
+
+
+def _remark(row: dict[str, Any]) -> str:
+    """Return the remark on an evaluation in the last column of a table."""
+    only = f"predicts only {row['only_prediction']}" if one_class(row) else ""
+    return ", but ".join(filter(None, ["best so far" if row.get("best") else "", only]))
