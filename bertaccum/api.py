@@ -32,9 +32,6 @@ from bertaccum.settings import AUTO, Options, delimiter_character, field_names, 
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from bertaccum import keywords
     from bertaccum.inference.results import EvalResult, ExportResult, Prediction
     from bertaccum.planning.batch_plan import PlanResult
     from bertaccum.training.events import Event
@@ -48,7 +45,10 @@ _MISTAKES = 20
 
 
 def _takes(kind: type) -> Callable[[_Function], _Function]:
-    """Add the options of a configuration to a function's signature, for `help` and completion."""
+    """Add the options of a configuration to a function's signature, for `help` and completion.
+
+    `**options` in the source stands for them, so that each option is declared once.
+    """
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -76,13 +76,19 @@ def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _C
 def _start_and_resume(
     progress: Progress, stopping: Stopping | None
 ) -> tuple[Callable[..., Iterator[Event]], Callable[..., Iterator[Event]]]:
-    """Return the functions with which several runs are started and resumed, one after another."""
-    from bertaccum.training import train as training
+    """Return functions that start and resume a run. They import TensorFlow when they are called."""
 
-    return (
-        lambda own, asked: training.train(own, progress, stopping, asked),
-        lambda path, asked: training.resume(path, asked, progress, stopping),
-    )
+    def start(own: TrainConfig, asked: dict[str, Any]) -> Iterator[Event]:
+        from bertaccum.training import train as training
+
+        return training.train(own, progress, stopping, asked)
+
+    def resume(path: Path, asked: dict[str, Any]) -> Iterator[Event]:
+        from bertaccum.training import train as training
+
+        return training.resume(path, asked, progress, stopping)
+
+    return start, resume
 
 
 @_takes(PrepareConfig)
@@ -91,7 +97,7 @@ def prepare(
     *,
     progress: Progress = silent,
     note: Note = unheard,
-    **options: Unpack[keywords.PrepareOptions],
+    **options: Any,
 ) -> PrepareResult:
     """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare` does.
 
@@ -143,7 +149,7 @@ def plan(
     config: PlanConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Unpack[keywords.PlanOptions],
+    **options: Any,
 ) -> PlanResult:
     """Find the fastest micro-batch size that fits in memory, as `bertaccum plan` does.
 
@@ -177,7 +183,7 @@ def train(
     callback: Callable[[Event], None] | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[keywords.TrainOptions],
+    **options: Any,
 ) -> RunResult:
     """Train a classifier, as `bertaccum train` does.
 
@@ -218,7 +224,7 @@ def train_seeds(
     callback: Callable[[Event], None] | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[keywords.TrainOptions],
+    **options: Any,
 ) -> SeedsResult:
     """Train several runs with different seeds, as `bertaccum train` does with `seeds`.
 
@@ -252,7 +258,7 @@ def sweep(
     callback: Callable[[Event], None] | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[keywords.TrainOptions],
+    **options: Any,
 ) -> dict[str, Any]:
     """Train with all combinations of some options, as `bertaccum sweep` does.
 
@@ -283,7 +289,7 @@ def sweep(
         grid,
         seeds,
         halving,
-        dict(options) if config is None else named_options(whole),
+        options if config is None else named_options(whole),
         *_start_and_resume(progress, stopping),
         callback,
     )
@@ -294,7 +300,7 @@ def find_learning_rate(
     config: TrainConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Unpack[keywords.TrainOptions],
+    **options: Any,
 ) -> dict[str, Any]:
     """Suggest a learning rate after a short run, as `bertaccum train` does with `find_lr`.
 
@@ -328,7 +334,7 @@ def training_events(
     seeds: int | None = None,
     progress: Progress = silent,
     stopping: Stopping | None = None,
-    **options: Unpack[keywords.TrainOptions],
+    **options: Any,
 ) -> Iterator[Event]:
     """Train, and yield each event as it happens.
 
@@ -351,9 +357,9 @@ def training_events(
       ConfigError, InputError: As for `train`; raised before the first event of a run.
       RunError: As for `train`.
     """
-    given: dict[str, Any] = dict(options)
     from bertaccum.training.preflight import check_resumed, check_run, check_seeds
 
+    start_run, resume_run = _start_and_resume(progress, stopping)
     if resume is not None:
         if seeds is not None:
             raise ConfigError("`resume` and `seeds` contradict each other", "omit one of the two")
@@ -361,29 +367,19 @@ def training_events(
             raise TypeError(
                 "train() resumes a run with its own configuration; pass options, not `config`"
             )
-        if unknown := given.keys() - field_names(TrainConfig):
+        if unknown := options.keys() - field_names(TrainConfig):
             raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
-        check_resumed(Path(resume), given.get("strategy", AUTO), progress)
-        from bertaccum.training import train as training
-
-        return training.resume(Path(resume), given, progress, stopping)
-    whole = _configured(TrainConfig, config, given)
-    named = given if config is None else named_options(whole)
+        check_resumed(Path(resume), options.get("strategy", AUTO), progress)
+        return resume_run(Path(resume), options)
+    whole = _configured(TrainConfig, config, options)
+    named = options if config is None else named_options(whole)
     if seeds is None:
         check_run(whole, progress)
-        from bertaccum.training import train as training
-
-        return training.train(whole, progress, stopping, named)
+        return start_run(whole, named)
     check_seeds(whole, seeds, progress)
-    from bertaccum.training import train as training
-    from bertaccum.training.seed_sweep import train_seeds as sweep
+    from bertaccum.training.seed_sweep import train_seeds as run_seeds
 
-    return sweep(
-        whole,
-        seeds,
-        named,
-        *_start_and_resume(progress, stopping),
-    )
+    return run_seeds(whole, seeds, named, start_run, resume_run)
 
 
 @_takes(EvalConfig)
@@ -393,7 +389,7 @@ def evaluate(
     progress: Progress = silent,
     note: Note = unheard,
     keep: bool = True,
-    **options: Unpack[keywords.EvalOptions],
+    **options: Any,
 ) -> EvalResult:
     """Evaluate the best model of a run, as `bertaccum eval` does.
 
@@ -426,9 +422,7 @@ def evaluate(
 
 
 @_takes(ExportConfig)
-def export(
-    config: ExportConfig | None = None, **options: Unpack[keywords.ExportOptions]
-) -> ExportResult:
+def export(config: ExportConfig | None = None, **options: Any) -> ExportResult:
     """Export the best model of a run for other tools, as `bertaccum export` does.
 
     Args:
@@ -458,7 +452,7 @@ def report(
     config: ReportConfig | None = None,
     *,
     progress: Progress = silent,
-    **options: Unpack[keywords.ReportOptions],
+    **options: Any,
 ) -> Path:
     """Write an HTML page about a run, as `bertaccum report` does.
 
@@ -476,8 +470,8 @@ def report(
       ConfigError: The file cannot be written.
       InputError: The run cannot be read.
     """
-    given: dict[str, Any] = dict(options)
-    config = _configured(ReportConfig, config, given | ({} if run is None else {"run": str(run)}))
+    own = {} if run is None else {"run": str(run)}
+    config = _configured(ReportConfig, config, options | own)
     from bertaccum.reporting.report_page import write_page
     from bertaccum.reporting.run_record import read_record
 
@@ -503,7 +497,7 @@ def predict(
     config: PredictConfig | None = None,
     *,
     note: Note = unheard,
-    **options: Unpack[keywords.PredictOptions],
+    **options: Any,
 ) -> Iterator[Prediction]:
     """Predict the classes of texts with the best model of a run, as `bertaccum predict` does.
 
@@ -549,7 +543,7 @@ def serve(
     *,
     ready: Note = unheard,
     note: Note = unheard,
-    **options: Unpack[keywords.ServeOptions],
+    **options: Any,
 ) -> None:
     """Serve the best model of a run over HTTP, as `bertaccum serve` does.
 

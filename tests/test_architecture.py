@@ -57,15 +57,13 @@ MAY_IMPORT = {
     "bertaccum.serving": {
         *("bertaccum.inference", "bertaccum.reporting", "bertaccum.tasks", "data_prep"),
     },
-    "bertaccum.keywords": set(),
     "bertaccum.inspection": {
         *("bertaccum.bert", "bertaccum.cache", "bertaccum.data", "bertaccum.tasks"),
         "bertaccum.training",
     },
     "bertaccum.api": {
-        *("bertaccum.bert", "bertaccum.inference", "bertaccum.inspection", "bertaccum.keywords"),
-        *("bertaccum.planning", "bertaccum.reporting", "bertaccum.serving", "bertaccum.training"),
-        "data_prep",
+        *("bertaccum.bert", "bertaccum.inference", "bertaccum.inspection", "bertaccum.planning"),
+        *("bertaccum.reporting", "bertaccum.serving", "bertaccum.training", "data_prep"),
     },
     "bertaccum.cli": {
         *("bertaccum.api", "bertaccum.distribution", "bertaccum.inference"),
