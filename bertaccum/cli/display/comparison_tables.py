@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertaccum.cli.display.sentences import batch_advice, duration, suggested_rate
 from bertaccum.cli.display.table_fitting import (
     below_common_folder,
     is_limited,
+    say,
+    say_written,
     show,
     show_side_by_side,
-    stdout_console,
     without_common_folder,
 )
 from bertaccum.metrics import LABELS, ordered, shown
 from bertaccum.sizes import known_size
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _SPREAD = {
     **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},
@@ -36,24 +34,22 @@ def spread(found: dict[str, Any]) -> None:
         for name, label in _SPREAD.items()
         if name in found
     ]
-    show(stdout_console(), (head, "mean", "standard deviation", "minimum", "maximum"), rows)
+    show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
 def swept(found: dict[str, Any], command: str) -> None:
     """Print the result of `bertaccum sweep`, and the command that trains with the best values."""
-    console = stdout_console()
     names = list(found["cells"][0]["options"])
     metric = LABELS.get(found["best_by"], "metric")
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
-    show(console, head, [_swept(cell) for cell in found["cells"]])
-    console.print(
+    show(head, [_swept(cell) for cell in found["cells"]])
+    say(
         f"{found['updates']:,} updates in {duration(found['seconds'])}; the whole grid takes"
         f" {found['grid_updates']:,}"
     )
-    for path in found["figures"]:
-        console.print(f"{path}: written", soft_wrap=True)
+    say_written(found["figures"])
     if command:
-        console.print(f"best: {command}", soft_wrap=True)
+        say(f"best: {command}", wrap=False)
 
 
 def _swept(cell: dict[str, Any]) -> list[str]:
@@ -69,30 +65,28 @@ def _swept(cell: dict[str, Any]) -> list[str]:
 
 def compared(values: dict[str, Any]) -> None:
     """Print the result of `bertaccum compare`, one column per run."""
-    console = stdout_console()
     columns = [_compared_run(row, values) for row in values["runs"]]
     facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
     rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
-    names = below_common_folder(console, [row["run"] for row in values["runs"]])
-    show_side_by_side(console, ["run", *names], rows)
-    console.print(
+    names = below_common_folder([row["run"] for row in values["runs"]])
+    show_side_by_side(["run", *names], rows)
+    say(
         f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
         f" deviation of the loss around its running mean over {values['smooth']:,} examples"
     )
     if values["differences"]:
-        differing = [_differing(console, *of) for of in values["differences"].items()]
-        show_side_by_side(console, ["differs", *names], differing)
-    for path in values["figures"]:
-        console.print(f"{path}: written", soft_wrap=True)
+        differing = [_differing(*of) for of in values["differences"].items()]
+        show_side_by_side(["differs", *names], differing)
+    say_written(values["figures"])
 
 
-def _differing(console: Console, option: str, values: Sequence[Any]) -> list[str]:
+def _differing(option: str, values: Sequence[Any]) -> list[str]:
     """Return the table row of an option that differs between runs.
 
     On a terminal, the folder that all values share is moved to the first cell.
     """
     cells = ["" if value is None else str(value) for value in values]
-    folder, below = without_common_folder(cells) if is_limited(console) else ("", cells)
+    folder, below = without_common_folder(cells) if is_limited() else ("", cells)
     return [f"{option} in {folder}" if folder else option, *below]
 
 
@@ -132,8 +126,7 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
 
 def advised(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum advise`."""
-    console = stdout_console()
-    console.print(batch_advice(found))
+    say(batch_advice(found))
     head = ("target batch", "updates", "examples", "learning rate")
     rows = [
         [
@@ -144,16 +137,14 @@ def advised(found: dict[str, Any]) -> None:
         ]
         for row in found["batches"]
     ]
-    show(console, head, rows)
-    console.print("* this run; updates and examples to the same loss are relative to it")
+    show(head, rows)
+    say("* this run; updates and examples to the same loss are relative to it")
 
 
 def found_rate(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --find-lr`."""
-    console = stdout_console()
     step = max(len(found["smoothed_losses"]) // 10, 1)
     points = list(zip(found["rates"], found["smoothed_losses"], strict=False))[::step]
-    show(console, ("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
-    console.print(suggested_rate(found), soft_wrap=True)
-    for path in found["figures"]:
-        console.print(f"{path}: written", soft_wrap=True)
+    show(("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
+    say(suggested_rate(found), wrap=False)
+    say_written(found["figures"])

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertaccum.cli.display.sentences import duration
-from bertaccum.cli.display.table_fitting import (
-    below_common_folder,
-    show,
-    show_facts,
-    stdout_console,
-)
+from bertaccum.cli.display.table_fitting import below_common_folder, say, show, show_facts
 from bertaccum.metrics import LABELS, METRICS, mean_loss, noise_scale, one_class, outcome, shown
 from bertaccum.sizes import known_size
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def runs(outlines: list[dict[str, Any]]) -> None:
     """Print the result of `bertaccum runs`."""
-    console = stdout_console()
     metrics = {row["best_by"] for row in outlines}
     mixed = len(metrics) != 1
     metric = f"best dev {'metric' if mixed else LABELS[metrics.pop()]}"
     batches = ("target batch", "micro-batch")
     head = ("run", "status", "model", *batches, "updates", metric, "best update", "time")
-    names = below_common_folder(console, [row["run"] for row in outlines])
+    names = below_common_folder([row["run"] for row in outlines])
     rows = [[name, *_outline(row, mixed)] for name, row in zip(names, outlines, strict=True)]
-    show(console, head, rows, least=("best update", "time", "model", *batches, "updates", "status"))
+    show(head, rows, least=("best update", "time", "model", *batches, "updates", "status"))
 
 
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
@@ -55,7 +46,6 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
 
 def run(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum show`."""
-    console = stdout_console()
     last, summary, why = found["last_update"], found["summary"], found["plan"]["why"]
     facts = {
         "run": f"{found['run']}, {found['status']}",
@@ -72,17 +62,17 @@ def run(found: dict[str, Any]) -> None:
     }
     if found["best"]:
         facts |= outcome(found["best"], found["best_by"])
-    show_facts(console, facts)
+    show_facts(facts)
     metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
     if found["evaluations"]:
-        _while_training(console, found["evaluations"], metrics)
+        _while_training(found["evaluations"], metrics)
     if found["evaluated"]:
-        _evaluated(console, found["evaluated"], metrics)
+        _evaluated(found["evaluated"], metrics)
     # Runs of earlier versions do not distinguish options that the user set from resolved ones.
     mixed = found["resolved"] is None
     heading = "options that differ from their defaults:" if mixed else "options set:"
-    _options(console, heading, found["config"])
-    _options(console, "options resolved automatically:", found["resolved"])
+    _options(heading, found["config"])
+    _options("options resolved automatically:", found["resolved"])
 
 
 def finished(summary: dict[str, Any], folder: str) -> None:
@@ -98,7 +88,7 @@ def finished(summary: dict[str, Any], folder: str) -> None:
         "peak memory": known_size(summary["peak_memory_bytes"]),
         "time": f"{summary['total_seconds']:.0f} s",
     }
-    show_facts(stdout_console(), facts)
+    show_facts(facts)
 
 
 def _speed(summary: dict[str, Any]) -> str:
@@ -107,9 +97,7 @@ def _speed(summary: dict[str, Any]) -> str:
     return f"{speed:.1f} examples/s" if speed else ""
 
 
-def _while_training(
-    console: Console, evaluations: list[dict[str, Any]], metrics: list[str]
-) -> None:
+def _while_training(evaluations: list[dict[str, Any]], metrics: list[str]) -> None:
     """Print the evaluations on dev.tsv."""
     metrics = _present(metrics, evaluations)
     head = ["update", *(f"dev {LABELS[metric]}" for metric in metrics), ""]
@@ -117,7 +105,7 @@ def _while_training(
         [f"{row['update']:,}", *(shown(row, metric) for metric in metrics), _remark(row)]
         for row in evaluations
     ]
-    show(console, head, rows, least=[*reversed(head[2:-1])])
+    show(head, rows, least=[*reversed(head[2:-1])])
 
 
 def _present(metrics: list[str], rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -126,9 +114,7 @@ def _present(metrics: list[str], rows: Iterable[dict[str, Any]]) -> list[str]:
     return [metric for metric in metrics if any(metric in row for row in rows)]
 
 
-def _evaluated(
-    console: Console, evaluations: dict[str, dict[str, Any]], metrics: list[str]
-) -> None:
+def _evaluated(evaluations: dict[str, dict[str, Any]], metrics: list[str]) -> None:
     """Print the saved results of `bertaccum eval`, one row per split or file."""
     metrics = _present(metrics, evaluations.values())
     head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
@@ -142,14 +128,14 @@ def _evaluated(
         ]
         for name, row in evaluations.items()
     ]
-    show(console, head, rows, least=["update", *reversed(head[4:-1])])
+    show(head, rows, least=["update", *reversed(head[4:-1])])
 
 
-def _options(console: Console, heading: str, options: dict[str, Any] | None) -> None:
+def _options(heading: str, options: dict[str, Any] | None) -> None:
     if options:
-        console.print(heading)
+        say(heading)
         for name, value in options.items():
-            console.print(f"  {name}: {value}")
+            say(f"  {name}: {value}")
 
 
 def _training_loss(found: dict[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal. Names wrap onto several lines; numbers are never split.
+"""Tables on stdout that fit the terminal. Names wrap onto several lines; numbers are never split.
 
 The functions import rich, which takes time, when they show something.
 """
@@ -26,7 +26,7 @@ _BORDERS, _GAP = 3, 2
 Row = Sequence[str]
 
 
-def stdout_console() -> Console:
+def _stdout() -> Console:
     """Return a console as wide as the terminal.
 
     The width is unlimited if stdout is not a terminal.
@@ -37,9 +37,20 @@ def stdout_console() -> Console:
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, width=width)
 
 
-def is_limited(console: Console) -> bool:
-    """Return whether a console has a limited width."""
-    return console.width < _NO_LIMIT
+def is_limited() -> bool:
+    """Return whether stdout has a limited width."""
+    return _stdout().width < _NO_LIMIT
+
+
+def say(line: str, wrap: bool = True) -> None:
+    """Print a line, which wraps between words unless `wrap` is false, as for a path."""
+    _stdout().print(line, soft_wrap=not wrap)
+
+
+def say_written(paths: Sequence[str]) -> None:
+    """Print the paths of files that were written."""
+    for path in paths:
+        say(f"{path}: written", wrap=False)
 
 
 def layout(head: Row, rows: Sequence[Row], width: int, boxed: bool = True) -> Table | None:
@@ -82,31 +93,41 @@ def fitted(
     return _table(head[:1], [row[:1] for row in rows], [width], boxed=False), [*head[1:]]
 
 
-def show(console: Console, head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
+def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
     """Print a table without the columns that do not fit, and a line that names these columns.
 
     Args:
-      console: The console to print to.
       head: The names of the columns.
       rows: The rows of cells.
       least: The columns to leave out first, in this order.
     """
+    console = _stdout()
     table, left_out = fitted(head, rows, console.width, least)
     console.print(table)
     if named := [name for name in left_out if name]:
-        console.print(f"no room for: {', '.join(named)}; --json has all columns")
+        say(f"no room for: {', '.join(named)}; --json has all columns")
 
 
-def show_facts(console: Console, facts: dict[str, str]) -> None:
+def show_whole(head: Row, rows: Sequence[Row]) -> bool:
+    """Print a table if all its columns fit, and return whether they do."""
+    console = _stdout()
+    table = layout(head, rows, console.width)
+    if table is not None:
+        console.print(table)
+    return table is not None
+
+
+def show_facts(facts: dict[str, str]) -> None:
     """Print one line per fact that is not empty; long lines wrap between words."""
     known = {name: fact for name, fact in facts.items() if fact}
-    width = min(max(map(len, known)) + 1, console.width // 2)
+    width = min(max(map(len, known)) + 1, _stdout().width // 2)
     for name, fact in known.items():
-        console.print(f"{name:{width}} {fact}")
+        say(f"{name:{width}} {fact}")
 
 
-def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
+def show_side_by_side(head: Row, rows: Sequence[Row]) -> None:
     """Print all columns, in several tables if necessary; each table repeats the first column."""
+    console = _stdout()
     left = list(range(1, len(head)))
     while left:
         for count in range(len(left), 0, -1):
@@ -118,16 +139,16 @@ def show_side_by_side(console: Console, head: Row, rows: Sequence[Row]) -> None:
                 break
 
 
-def below_common_folder(console: Console, paths: Sequence[str]) -> list[str]:
+def below_common_folder(paths: Sequence[str]) -> list[str]:
     """Print the common folder of the paths, if any, and return the paths relative to it.
 
     If the width is unlimited, print nothing and return the paths unchanged.
     """
-    if not is_limited(console):
+    if not is_limited():
         return list(paths)
     folder, names = without_common_folder(paths)
     if folder:
-        console.print(f"in {folder}", soft_wrap=True)
+        say(f"in {folder}", wrap=False)
     return names
 
 

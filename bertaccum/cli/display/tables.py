@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.cli.display.sentences import from_here, with_flags
-from bertaccum.cli.display.table_fitting import is_limited, layout, show, show_facts, stdout_console
+from bertaccum.cli.display.table_fitting import (
+    is_limited,
+    say,
+    say_written,
+    show,
+    show_facts,
+    show_whole,
+)
 from bertaccum.metrics import one_class, scores
 from bertaccum.reporting import candidates
 from bertaccum.sizes import format_size
 from bertaccum.task_names import REGRESSION
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bertaccum.planning.batch_plan import PlanResult
     from data_prep.preparation import PrepareResult
 
@@ -27,27 +32,24 @@ _STATISTICS = ("mean", "std", "min", "max")
 
 def evaluation(values: dict[str, Any]) -> None:
     """Print the tables of `bertaccum eval`."""
-    console = stdout_console()
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
-    console.print(f"{values['examples']:,} examples of {data}{update}")
-    show_facts(console, scores(values) | {"note": one_class(values)})
+    say(f"{values['examples']:,} examples of {data}{update}")
+    show_facts(scores(values) | {"note": one_class(values)})
     if "classes" in values:
-        _class_scores(console, values["classes"], values.get("thresholds"))
+        _class_scores(values["classes"], values.get("thresholds"))
     if "confusion_matrix" in values:
-        _confusion(console, [row["name"] for row in values["classes"]], values["confusion_matrix"])
+        _confusion([row["name"] for row in values["classes"]], values["confusion_matrix"])
 
 
-def _class_scores(
-    console: Console, classes: list[dict[str, Any]], thresholds: list[float] | None
-) -> None:
+def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None) -> None:
     """Print one row per class; on a terminal, only for the classes with the lowest F1."""
     if thresholds:
         pairs = zip(classes, thresholds, strict=True)
         classes = [row | {"threshold": threshold} for row, threshold in pairs]
     columns = ("precision", "recall", "f1", *(["threshold"] if thresholds else []))
     lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
-    left_out = len(classes) - len(lowest) if is_limited(console) else 0
+    left_out = len(classes) - len(lowest) if is_limited() else 0
     rows = [
         [
             row["name"],
@@ -58,17 +60,16 @@ def _class_scores(
     ]
     head = ["label" if thresholds else "class", *columns, "examples"]
     head[3] = "F1"
-    show(console, head, rows, least=("precision", "recall", "threshold"))
+    show(head, rows, least=("precision", "recall", "threshold"))
     if left_out:
-        console.print(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
+        say(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
 
 
-def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> None:
+def _confusion(names: list[str], counts: list[list[int]]) -> None:
     """Print the confusion matrix, or the most frequent mistakes if the matrix is too wide."""
     head = ["label \\ predicted", *names]
     rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
-    if matrix := layout(head, rows, console.width):
-        console.print(matrix)
+    if show_whole(head, rows):
         return
     mistakes = [
         (count, label, predicted)
@@ -78,33 +79,30 @@ def _confusion(console: Console, names: list[str], counts: list[list[int]]) -> N
     ]
     mistakes.sort(key=lambda mistake: -mistake[0])
     first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
-    console.print("most frequent mistakes:" if mistakes else "There are no mistakes.")
+    say("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
-        show(console, ("label", "predicted", "examples"), first)
+        show(("label", "predicted", "examples"), first)
     left_out = len(mistakes) - len(first)
     more = f"… {left_out:,} more; " if left_out else ""
-    console.print(f"{more}--json prints the confusion matrix")
+    say(f"{more}--json prints the confusion matrix")
 
 
 def planned(found: PlanResult, path: str) -> None:
     """Print the result of `bertaccum plan`."""
     values = found.values
-    console = stdout_console()
     for line in plan_heading(values):
-        console.print(line)
+        say(line)
     rows = [candidates.candidate_cells(row, values) for row in values["candidates"]]
-    show(console, candidates.COLUMNS, rows, candidates.LEAST)
-    console.print(f"examples/s: measured on {found.timed_on}")
+    show(candidates.COLUMNS, rows, candidates.LEAST)
+    say(f"examples/s: measured on {found.timed_on}")
     took = f"{values['planning_seconds']:.0f} s"
-    console.print(f"measurements: {'from the cache' if found.cached else took}")
+    say(f"measurements: {'from the cache' if found.cached else took}")
     if found.plan is not None:
-        console.print(f"* {found.plan}")
-        console.print(f"reason: {with_flags(values['why'])}")
+        say(f"* {found.plan}")
+        say(f"reason: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
-            console.print(
-                f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}"
-            )
-    console.print(f"{path}: written", soft_wrap=True)
+            say(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
+    say_written([path])
 
 
 _STATIC = {
@@ -141,22 +139,20 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
 
 def prepared(result: PrepareResult) -> None:
     """Print the result of `bertaccum prepare`."""
-    console, manifest = stdout_console(), result.manifest
+    manifest = result.manifest
     done = "already prepared, unchanged" if result.unchanged else "written"
-    console.print(f"{result.folder}: {done}", soft_wrap=True)
-    console.print(f"source: {manifest['source']}", soft_wrap=True)
+    say(f"{result.folder}: {done}", wrap=False)
+    say(f"source: {manifest['source']}", wrap=False)
     counts: Mapping[str, Any] = manifest["counts"]
     if manifest.get("task") == REGRESSION:
         head = ["split", "rows", *_STATISTICS]
-        show(console, head, [[split, *_statistics(of)] for split, of in counts.items()])
+        show(head, [[split, *_statistics(of)] for split, of in counts.items()])
         return
     without = ["no label"] if "without_label" in counts["train"] else []
     head = ["split", "rows", *manifest["labels"], *without]
     rows = [[split, *_class_counts(of, len(head) - 2)] for split, of in counts.items()]
-    if table := layout(head, rows, console.width):
-        console.print(table)
-    else:
-        _classes_in_splits(console, manifest["labels"], counts)
+    if not show_whole(head, rows):
+        _classes_in_splits(manifest["labels"], counts)
 
 
 def _statistics(of: Mapping[str, Any]) -> list[str]:
@@ -172,7 +168,7 @@ def _class_counts(of: Mapping[str, Any], columns: int) -> list[str]:
     return [f"{count:,}" for count in (of["rows"], *of["classes"].values(), *without)]
 
 
-def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[str, Any]) -> None:
+def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None:
     """Print a row with the totals, then one row for each of the most frequent classes.
 
     The classes are sorted by the counts of the first split.
@@ -187,9 +183,9 @@ def _classes_in_splits(console: Console, labels: Sequence[str], counts: Mapping[
         [label, *("" if number is None else f"{number:,}" for number in numbers)]
         for label, numbers in rows
     ]
-    show(console, ["class", *counts], cells)
+    show(["class", *counts], cells)
     if (left_out := len(found) - _MOST_ROWS) > 0:
-        console.print(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
+        say(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
 
 
 def models(records: list[dict[str, Any]]) -> None:
@@ -207,4 +203,4 @@ def models(records: list[dict[str, Any]]) -> None:
         ]
         for record in records
     ]
-    show(stdout_console(), head, rows, least=("SHA-256", "weights", "downloaded"))
+    show(head, rows, least=("SHA-256", "weights", "downloaded"))
