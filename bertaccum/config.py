@@ -8,7 +8,7 @@ large packages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from bertaccum.settings import (
     label_columns_setting,
     label_separator_setting,
     memory_limit_setting,
+    named_options,
     save_interval,
     setting,
     size_in_bytes,
@@ -33,12 +34,8 @@ from bertaccum.task_names import TASKS
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
 SAVEDMODEL, HUGGINGFACE, TFLITE = "savedmodel", "huggingface", "tflite"
-FORMATS = (SAVEDMODEL, HUGGINGFACE, TFLITE)
 TEXTS, TOKENS = "text", "tokens"
-INPUTS = (TEXTS, TOKENS)
 NOT_QUANTIZED, INT8 = "none", "int8"
-QUANTIZE = (NOT_QUANTIZED, INT8)
-CUTS = ("cost", "count")
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 HEAD, TAIL, HEAD_TAIL = "head", "tail", "head-tail"
 MEAN, MAX = "mean", "max"
@@ -240,7 +237,7 @@ class StepConfig(Options):
         "How the examples of an update are split into micro-batches. cost: by length, in the way"
         " that is fastest; short examples share larger micro-batches. count: into micro-batches of"
         " `micro_batch` examples.",
-        choices=CUTS,
+        choices=("cost", "count"),
         free=True,
     )
     accumulator_dtype: str = memory_option(
@@ -520,8 +517,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
         super().__post_init__()
         columns = ["text_column", "text_pair_column", "label_column", "label_columns"]
         own = [*columns, "label_separator", "delimiter", "encoding"]
-        defaults = {field.name: field.default for field in fields(self)}
-        if self.file is None and any(getattr(self, name) != defaults[name] for name in own):
+        if self.file is None and named_options(self).keys() & set(own):
             *most, last = (f"`{name}`" for name in own)
             raise ConfigError(
                 f"{', '.join(most)} and {last} apply only to `file`, which is not given",
@@ -547,7 +543,7 @@ class ExportConfig(ShowConfig):
         "Format of the export. savedmodel: a TensorFlow SavedModel that includes the tokenizer and"
         " maps texts to probabilities; huggingface: a folder that the transformers library loads;"
         " tflite: a TensorFlow Lite (LiteRT) model that maps token IDs to probabilities.",
-        choices=FORMATS,
+        choices=(SAVEDMODEL, HUGGINGFACE, TFLITE),
     )
     out: str | None = setting(
         None,
@@ -560,13 +556,13 @@ class ExportConfig(ShowConfig):
         "Inputs of a SavedModel. text: texts, and token IDs in a second signature; loading it needs"
         " the operations of tensorflow-text. tokens: only token IDs; loading it needs only"
         " TensorFlow.",
-        choices=INPUTS,
+        choices=(TEXTS, TOKENS),
     )
     quantize: str = setting(
         NOT_QUANTIZED,
         "Quantization of a tflite model. none: weights in float32; int8: weights in int8, a quarter"
         " of the size (dynamic range quantization).",
-        choices=QUANTIZE,
+        choices=(NOT_QUANTIZED, INT8),
     )
 
     @property

@@ -18,8 +18,6 @@ from bertaccum.settings import (
 )
 from bertaccum.task_names import MULTI_LABEL, TASKS
 
-SOURCES = ("yelp", "sample", "csv", "glue", "tfds")
-LAYOUTS = ("plain", "cola")
 source_option = partial(setting, group=SOURCE)
 table_option = partial(setting, group=TABLES)
 split_option = partial(setting, group=SPLIT)
@@ -44,7 +42,7 @@ class PrepareConfig(Options):
         "Source of the texts. yelp: Yelp Polarity from tensorflow-datasets; sample: generated"
         " reviews; csv: your own tables or folders; glue: a data set of GLUE, or XNLI, as"
         " downloaded; tfds: a data set of tensorflow-datasets.",
-        choices=SOURCES,
+        choices=("yelp", "sample", "csv", "glue", "tfds"),
     )
     dataset: str | None = source_option(
         None,
@@ -139,7 +137,7 @@ class PrepareConfig(Options):
         "plain",
         "Layout of the TSV files. plain: a header, then label and text; cola: the layout that"
         " run_classifier.py of google-research/bert reads (test.tsv has no labels).",
-        choices=LAYOUTS,
+        choices=("plain", "cola"),
     )
     overwrite: bool = output_option(
         False, "Replace a data folder that was prepared with other options."

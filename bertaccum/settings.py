@@ -267,5 +267,5 @@ def check_encoding(value: str) -> None:
 
 def named_options(config: Any) -> dict[str, Any]:
     """Return the options that differ from their defaults, keyed by name."""
-    own = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
-    return {name: value for name, (value, default) in own.items() if value != default}
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    return {name: value for name, value in vars(config).items() if value != defaults[name]}

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bertaccum.cli.options import Number
+from bertaccum.cli.options import FieldOption, Number
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text
-
-# Options that no configuration dataclass has, and that a file therefore cannot set.
-OWN_OPTIONS = frozenset(
-    (
-        *("as_json", "config", "find_lr", "grid", "halving", "log_every", "log_format", "quiet"),
-        *("resume", "seeds", "verbose"),
-    )
-)
 
 
 def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
@@ -57,11 +49,7 @@ def _read_grid(
 ) -> dict[str, list[Any]] | None:
     if path is None:
         return None
-    return _read(Path(path), _settable(ctx), (), _converted_list)
-
-
-def _settable(ctx: click.Context) -> dict[str, click.Parameter]:
-    return {str(p.name): p for p in ctx.command.params if p.name not in OWN_OPTIONS}
+    return _read(ctx.command, Path(path), (), _converted_list)
 
 
 def _use_config_file(
@@ -69,20 +57,20 @@ def _use_config_file(
 ) -> None:
     """Make the values of a YAML file the defaults of this command, ignoring keys in `others`."""
     if path is not None:
-        ctx.default_map = _read(Path(path), _settable(ctx), others, _converted)
+        ctx.default_map = _read(ctx.command, Path(path), others, _converted)
 
 
 def _read(
+    command: click.Command,
     path: Path,
-    parameters: Mapping[str, click.Parameter],
     others: Iterable[str],
     convert: Callable[[click.Parameter, Any], Any],
 ) -> dict[str, Any]:
     """Return the options that a YAML file sets, keyed by name.
 
     Args:
+      command: The command. The file may set its options that are fields of a configuration.
       path: The file, in plain YAML without tags.
-      parameters: The parameters of the command that the file may set, keyed by name.
       others: Keys to ignore.
       convert: Converts what the file contains to the value of a parameter.
 
@@ -90,32 +78,41 @@ def _read(
       InputError: The file is missing or not YAML.
       ConfigError: A key is unknown or repeated, or a value is invalid.
     """
+    parameters = {str(p.name): p for p in command.params if isinstance(p, FieldOption)}
+    values: dict[str, Any] = {}
+    for row, key, value in _entries(path):
+        if key in others:
+            continue
+        if key not in parameters:
+            hint = _closest(key, parameters)
+            raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
+        if key in values:
+            raise ConfigError(f"{key} is given twice", "omit one of the two", path=path, row=row)
+        try:
+            values[key] = None if value is None else convert(parameters[key], value)
+        except (click.BadParameter, ValueError) as error:
+            reason = getattr(error, "message", str(error)).rstrip(".")
+            raise ConfigError(f"{key}: {reason}", path=path, row=row) from None
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
+    """Yield the row, key and value of each entry of a YAML file; keys have no hyphens.
+
+    Raises:
+      InputError: The file is missing or not YAML.
+    """
     import yaml
 
-    values: dict[str, Any] = {}
     try:
         loader = yaml.SafeLoader(read_text(path))
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode | None):
             raise InputError("has no `key: value` lines", "see configs/ for examples", path=path)
         for key_node, value_node in [] if root is None else root.value:
-            row = key_node.start_mark.line + 1
             key = str(loader.construct_object(key_node, deep=True)).replace("-", "_")
             value = loader.construct_object(value_node, deep=True)
-            if key in others:
-                continue
-            if key not in parameters:
-                hint = _closest(key, parameters)
-                raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
-            if key in values:
-                raise ConfigError(
-                    f"{key} is given twice", "omit one of the two", path=path, row=row
-                )
-            try:
-                values[key] = None if value is None else convert(parameters[key], value)
-            except (click.BadParameter, ValueError) as error:
-                reason = getattr(error, "message", str(error)).rstrip(".")
-                raise ConfigError(f"{key}: {reason}", path=path, row=row) from None
+            yield key_node.start_mark.line + 1, key, value
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not plain YAML ({error})", path=path) from None
     except yaml.YAMLError as error:
@@ -123,7 +120,6 @@ def _read(
         problem = getattr(error, "problem", None) or error
         row = mark.line + 1 if mark else None
         raise InputError(f"is not plain YAML ({problem})", path=path, row=row) from None
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _converted(parameter: click.Parameter, value: Any) -> Any:

@@ -22,11 +22,15 @@ from bertaccum.settings import AUTO, problem_of
 
 
 class GroupedOption(click.Option):
-    """An option with the name of the help section that lists it, and with the range of numbers."""
+    """An option with the name of the help section that lists it."""
 
     def __init__(self, *names: Any, group: str | None = None, **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.group = group
+
+
+class FieldOption(GroupedOption):
+    """An option for a field of a configuration. Its help shows the range of valid numbers."""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -141,16 +145,17 @@ def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _option(field: dataclasses.Field[Any], hint: Any) -> Callable[..., Any]:
     flag = "--" + field.name.replace("_", "-")
     settings: dict[str, Any] = {
+        "cls": FieldOption,
         "group": field.metadata["group"],
         "default": field.default,
         "help": with_flags(field.metadata["help"]),
     }
     if hint is bool:
-        return grouped_option(flag, is_flag=True, **settings)
+        return click.option(flag, is_flag=True, **settings)
     if field.metadata["switch"]:
-        return grouped_option(f"{flag}/--no-{flag[2:]}", **settings)
+        return click.option(f"{flag}/--no-{flag[2:]}", **settings)
     shown = field.default is not None
-    return grouped_option(flag, type=_option_type(field, hint), show_default=shown, **settings)
+    return click.option(flag, type=_option_type(field, hint), show_default=shown, **settings)
 
 
 def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -72,15 +71,14 @@ def fail(
 
 def stopping_with(view: View) -> Stopping:
     """Return a context that stops runs on a signal, and ends the process on a second one."""
-    return Stopping(functools.partial(_leave, view))
 
+    def leave(number: int) -> NoReturn:
+        """End the process immediately: a running TensorFlow call cannot be interrupted."""
+        code = 128 + number
+        try:
+            view.stop()
+            view.error("stopped immediately; resume from the last checkpoint with --resume", code)
+        finally:
+            os._exit(code)
 
-def _leave(view: View, number: int) -> NoReturn:
-    """End the process immediately: a running TensorFlow call cannot be interrupted."""
-    try:
-        view.stop()
-        view.error(
-            "stopped immediately; resume from the last checkpoint with --resume", 128 + number
-        )
-    finally:
-        os._exit(128 + number)
+    return Stopping(leave)

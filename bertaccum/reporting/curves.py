@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,14 +173,12 @@ def regrouped(series: Series, examples: int) -> Series:
     ends = np.append(starts[1:], len(numbers)) - 1
     # Drop the last mean if the run ended before it had enough examples.
     kept = slice(-1 if sizes[-1] < min(examples, sizes.max()) else None)
-    return Series(
+    return dataclasses.replace(
+        series,
         updates=series.updates[ends][kept],
         examples=sizes[kept],
         loss=loss[kept],
         learning_rate=series.learning_rate[ends][kept],
-        evaluated=series.evaluated,
-        metric=series.metric,
-        scores=series.scores,
     )
 
 

@@ -139,12 +139,9 @@ def _looks(names: Sequence[str], several: Sequence[Series]) -> list[Look]:
         label = f" {names[number]}" if names[number].startswith("_") else names[number]
         if position:
             label += f" (coincides with {names[first[number]]})"
-        looks.append(Look(color, _wrapped(label), position, size))
+        wrapped = textwrap.fill(label, _LABEL_WIDTH, break_on_hyphens=False, drop_whitespace=False)
+        looks.append(Look(color, wrapped, position, size))
     return looks
-
-
-def _wrapped(label: str) -> str:
-    return textwrap.fill(label, _LABEL_WIDTH, break_on_hyphens=False, drop_whitespace=False)
 
 
 def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:

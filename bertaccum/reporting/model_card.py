@@ -56,16 +56,17 @@ def model_card(
       InputError: The files of the run are damaged.
     """
     with undamaged(record.paths.path):
-        series = read_series(record)
+        series, evaluated = read_series(record), run_facts.evaluations(record)
+        evaluations, warnings = _evaluations(evaluated)
         folder = f"runs/{record.name}"
         return render(
             "model-card.md.j2",
             **run_facts.facts(record, series, default_span([series])),
             task=record.config.task,
-            front_matter=_front_matter(record, library, language),
+            front_matter=_front_matter(record, evaluated, library, language),
             classes=", ".join(run_facts.class_names(record)) or "not recorded",
-            evaluations=_evaluations(record),
-            warnings=_warnings(record),
+            evaluations=evaluations,
+            warnings=warnings,
             recipe=run_facts.options(record.config, deciding=True),
             dropout_follows_cut=record.config.dropout_stream == "micro-batch",
             usage=usage,
@@ -73,7 +74,9 @@ def model_card(
         )
 
 
-def _front_matter(record: Record, library: str, language: str | None) -> str:
+def _front_matter(
+    record: Record, evaluated: dict[str, dict[str, Any]], library: str, language: str | None
+) -> str:
     known: dict[str, Any] = {"language": language} if language else {}
     known |= {
         "library_name": library,
@@ -81,8 +84,8 @@ def _front_matter(record: Record, library: str, language: str | None) -> str:
         "tags": ["bert", "text-classification", "bertaccum"],
         "metrics": list(dict.fromkeys(_HUB_METRICS[metric] for metric in _metrics(record))),
     }
-    if found := run_facts.evaluations(record):
-        results = [_hub_result(record, name, values) for name, values in found.items()]
+    if evaluated:
+        results = [_hub_result(record, name, values) for name, values in evaluated.items()]
         known["model-index"] = [{"name": record.name, "results": results}]
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
 
@@ -108,20 +111,12 @@ def _hub_result(record: Record, name: str, values: dict[str, Any]) -> dict[str, 
     }
 
 
-def _evaluations(record: Record) -> list[dict[str, str]]:
-    return [
-        {
-            "evaluated on": Path(str(values.get("data", name))).name,
-            "examples": f"{values['examples']:,}",
-            **scores(values),
-        }
-        for name, values in run_facts.evaluations(record).items()
-    ]
-
-
-def _warnings(record: Record) -> list[str]:
-    return [
-        f"On {Path(str(values.get('data', name))).name}, {warning}."
-        for name, values in run_facts.evaluations(record).items()
-        if (warning := one_class(values))
-    ]
+def _evaluations(evaluated: dict[str, dict[str, Any]]) -> tuple[list[dict[str, str]], list[str]]:
+    """Return a table row for each evaluation, and a warning for each that needs one."""
+    rows, warnings = [], []
+    for name, values in evaluated.items():
+        file = Path(str(values.get("data", name))).name
+        rows.append({"evaluated on": file, "examples": f"{values['examples']:,}", **scores(values)})
+        if warning := one_class(values):
+            warnings.append(f"On {file}, {warning}.")
+    return rows, warnings

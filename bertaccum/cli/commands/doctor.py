@@ -9,6 +9,7 @@ import click
 from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command
+from bertaccum.cli.shared import give
 from bertaccum.errors import RunError
 
 
@@ -29,10 +30,7 @@ def doctor(as_json: bool) -> None:
     """
     sentences.note("checking the installation: importing TensorFlow and training a tiny model")
     record = api.doctor()
-    if as_json:
-        sentences.result_json(record)
-    else:
-        _show(record)
+    give(as_json, record, _show)
     failed = sum(check["status"] == "failed" for check in record["checks"])
     if failed:
         which = "1 check" if failed == 1 else f"{failed} checks"

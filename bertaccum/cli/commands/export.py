@@ -30,4 +30,5 @@ def export(view: View, as_json: bool, **values: Any) -> None:
         name_run(view, values["run"])
         view.note("loading and tracing the model")
         result = api.export(**values)
-    give(as_json, result, sentences.exported)
+    record = vars(result) | {"folder": str(result.folder)}
+    give(as_json, record, lambda _: sentences.exported(result))

@@ -54,12 +54,7 @@ def predict(
                 "no texts are given", "pass texts as arguments, with --file or through a pipe"
             )
         values["file"] = "-"
-    from bertaccum.cli.display.run_classifier_files import (
-        glue_labels,
-        results_file,
-        write_predictions,
-        write_submission,
-    )
+    from bertaccum.cli.display.run_classifier_files import results_file, write_results
 
     with view, results_file(results) as file:
         name_run(view, values["run"])
@@ -67,9 +62,7 @@ def predict(
         if file is None:
             for one in found:
                 sentences.prediction(one, as_json)
-        elif (labels := glue_labels(values["file"])) is not None:
-            count = write_submission(file, found, labels)
         else:
-            count = write_predictions(file, found)
+            count = write_results(file, found, values["file"])
     if results is not None:
         sentences.result(f"{results}: {count:,} predictions")

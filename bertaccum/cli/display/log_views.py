@@ -17,13 +17,20 @@ from bertaccum.files import finite
 from bertaccum.training.events import Event, Started, Updated
 
 
-class _Interval:
-    """A timer that limits output to once per interval."""
+class _Log(View):
+    """A view that shows progress at intervals.
 
-    def __init__(self, seconds: float) -> None:
+    Args:
+      seconds: The minimum time between two reports of progress.
+      verbose: As for `View`.
+    """
+
+    def __init__(self, seconds: float, verbose: bool = False) -> None:
+        super().__init__(verbose)
         self._seconds, self._last = seconds, -math.inf
 
-    def is_over(self) -> bool:
+    def _is_due(self) -> bool:
+        """Return whether to report progress now; if so, the next interval begins."""
         now = time.monotonic()
         if now - self._last < self._seconds:
             return False
@@ -31,17 +38,11 @@ class _Interval:
         return True
 
 
-class Lines(View):
-    """A view that prints plain lines: progress at intervals, everything else immediately.
-
-    Args:
-      seconds: The minimum time between progress lines.
-      verbose: As for `View`.
-    """
+class Lines(_Log):
+    """A view that prints plain lines: progress at intervals, everything else immediately."""
 
     def __init__(self, seconds: float, verbose: bool = False) -> None:
-        super().__init__(verbose)
-        self._interval = _Interval(seconds)
+        super().__init__(seconds, verbose)
         self._track: Track | None = None
         # For each phase: the time and the amount of its first report, and its latest amount.
         self._first: dict[str, tuple[float, int]] = {}
@@ -54,7 +55,7 @@ class Lines(View):
             self._first[what] = now, done
         self._done[what] = done
         start, before = self._first[what]
-        if not self._interval.is_over():
+        if not self._is_due():
             return
         parts = [f"{what}: {done:,}" + (f" of {total:,}" if total else "")]
         if total is not None and done > before:
@@ -69,33 +70,25 @@ class Lines(View):
         self._track = follow(self._track, event, self.note)
         if isinstance(event, Started) and not event.over:
             self.note(sentences.TRACING)
-        elif isinstance(event, Updated) and self._track and self._interval.is_over():
+        elif isinstance(event, Updated) and self._track and self._is_due():
             self.note(progressing(self._track))
 
 
-class Records(View):
+class Records(_Log):
     """A view that prints JSON lines: progress and updates at intervals, the rest immediately.
 
     Each record has the keys `time` and `event`.
-
-    Args:
-      seconds: The minimum time between progress records.
-      verbose: As for `View`.
     """
 
-    def __init__(self, seconds: float, verbose: bool = False) -> None:
-        super().__init__(verbose)
-        self._interval = _Interval(seconds)
-
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        if self._interval.is_over():
+        if self._is_due():
             self._write("progress", {"what": what, "done": done, "total": total})
 
     def note(self, line: str) -> None:
         self._write("note", {"text": line})
 
     def event(self, event: Event) -> None:
-        if not isinstance(event, Updated) or event.skipped or self._interval.is_over():
+        if not isinstance(event, Updated) or event.skipped or self._is_due():
             name = re.sub("(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
             self._write(name, dataclasses.asdict(event))
 

@@ -45,24 +45,33 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
         yield file
 
 
-def write_predictions(file: BinaryIO, found: Iterable[Prediction]) -> int:
-    """Write test_results.tsv: one line per text, with tab-separated probabilities of the classes.
+def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None) -> int:
+    """Write predictions, one line per text.
 
-    For a regression, the line contains the predicted number.
+    For a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns `index` and
+    `prediction`, with a header. Otherwise it is a test_results.tsv: tab-separated probabilities of
+    the classes or, for a regression, the predicted number.
+
+    Args:
+      file: The file to write to.
+      found: The predictions, in the order of the texts.
+      table: Path of the table whose texts are predicted, if any.
 
     Returns:
       The number of predictions.
     """
+    labels = _glue_labels(table)
+    if labels is not None:
+        file.write(b"index\tprediction\n")
     count = 0
     for one in found:
-        columns = [one.score] if one.probabilities is None else one.probabilities.values()
-        line = "\t".join(map(str, columns))
+        line = _probabilities(one) if labels is None else f"{count}\t{_answer(one, labels)}"
         file.write(f"{line}\n".encode())
         count += 1
     return count
 
 
-def glue_labels(table: str | None) -> list[str] | None:
+def _glue_labels(table: str | None) -> list[str] | None:
     """Return GLUE's labels if a table is a test set of GLUE that `prepare` wrote, else None.
 
     Args:
@@ -77,27 +86,17 @@ def glue_labels(table: str | None) -> list[str] | None:
     return known["labels"] if known and Path(table).stem in known["submission"] else None
 
 
-def write_submission(file: BinaryIO, found: Iterable[Prediction], labels: list[str]) -> int:
-    """Write predictions as GLUE accepts them: columns `index` and `prediction`, with a header.
+def _probabilities(one: Prediction) -> str:
+    """Return the line of a prediction in test_results.tsv."""
+    columns = [one.score] if one.probabilities is None else one.probabilities.values()
+    return "\t".join(map(str, columns))
 
-    Args:
-      file: The file to write to.
-      found: The predictions, in the order of GLUE's test set.
-      labels: What `glue_labels` returned.
 
-    Returns:
-      The number of predictions.
-    """
-    file.write(b"index\tprediction\n")
-    count = 0
-    for one in found:
-        if one.probabilities is None:
-            answer = f"{one.score:.3f}"
-        else:
-            answer = labels[list(one.probabilities).index(str(one.label))]
-        file.write(f"{count}\t{answer}\n".encode())
-        count += 1
-    return count
+def _answer(one: Prediction, labels: list[str]) -> str:
+    """Return a prediction in GLUE's words, given the result of `_glue_labels`."""
+    if one.probabilities is None:
+        return f"{one.score:.3f}"
+    return labels[list(one.probabilities).index(str(one.label))]
 
 
 def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:

@@ -63,16 +63,13 @@ def result(text: str) -> None:
     print(text, flush=True)
 
 
-def result_json(values: Any, indent: int | None = 2) -> None:
+def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
     """Print a result as JSON on stdout.
 
     Args:
-      values: A dict or a dataclass.
+      values: The result.
       indent: The indentation in spaces; None prints one line.
     """
-    if dataclasses.is_dataclass(values) and not isinstance(values, type):
-        known = dataclasses.asdict(values)
-        values = {k: str(v) if isinstance(v, Path) else v for k, v in known.items()}
     result(json_text(values, indent).rstrip())
 
 
