@@ -33,7 +33,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"text": as_text, "code": _as_code, "list_values": _list_values}
+    environment.filters |= {"text": as_text, "code": _as_code}
     return environment
 
 
@@ -44,7 +44,3 @@ def as_text(value: str) -> str:
 
 def _as_code(value: str) -> str:
     return " ".join(value.replace("`", "'").split())
-
-
-def _list_values(row: dict[str, Any]) -> list[Any]:
-    return list(row.values())

@@ -13,7 +13,8 @@ from markupsafe import Markup
 from bertaccum.atomic import write_text
 from bertaccum.errors import ConfigError
 from bertaccum.metrics import LABELS, one_class, scores
-from bertaccum.reporting import candidates, run_facts
+from bertaccum.reporting import run_facts
+from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.reporting.charts import (
     learning_rate_curve,
     loss_curve,
@@ -73,10 +74,8 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
             charts=_charts(series, span),
             scores=None if evaluation is None else _scores(evaluation),
             mistakes=mistakes,
-            candidate_columns=candidates.COLUMNS,
             candidates=[
-                candidates.candidate_cells(row, record.plan)
-                for row in record.plan.get("candidates") or []
+                candidate_cells(row, record.plan) for row in record.plan.get("candidates") or []
             ],
             options=run_facts.options(record.config),
             times={

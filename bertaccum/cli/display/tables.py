@@ -16,7 +16,7 @@ from bertaccum.cli.display.table_fitting import (
     show_whole,
 )
 from bertaccum.metrics import one_class, scores
-from bertaccum.reporting import candidates
+from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.sizes import format_size
 from bertaccum.task_names import REGRESSION
 
@@ -92,8 +92,10 @@ def planned(found: PlanResult, path: str) -> None:
     values = found.values
     for line in plan_heading(values):
         say(line)
-    rows = [candidates.candidate_cells(row, values) for row in values["candidates"]]
-    show(candidates.COLUMNS, rows, candidates.LEAST)
+    saving = "recompute", "offload"
+    head = ("micro-batch", "steps", *saving, "predicted", "measured", "examples/s", "fits")
+    rows = [[*candidate_cells(row, values).values()] for row in values["candidates"]]
+    show(head, rows, least=("predicted", "steps", *saving, "measured"))
     say(f"examples/s: measured on {found.timed_on}")
     took = f"{values['planning_seconds']:.0f} s"
     say(f"measurements: {'from the cache' if found.cached else took}")
