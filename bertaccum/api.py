@@ -4,6 +4,8 @@ Each function takes the options of its command as keyword arguments, or as a dat
 `bertaccum.config`; names and defaults are those of the command. The functions print nothing. An
 error that the command would report is raised as a `BertAccumError`; wrong arguments raise a
 TypeError.
+
+Most of this module consists of docstrings, from which the Python reference is generated.
 """
 
 from __future__ import annotations

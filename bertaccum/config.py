@@ -3,7 +3,7 @@
 A field's name is the YAML key and, with hyphens, the command-line flag. Its default, help text,
 bounds and help section are defined only here; `bertaccum.settings` defines those of options that
 several commands share. The command line imports this module at start-up, so the module imports no
-large packages.
+large packages. It is long because it lists all options.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ class GroupedOption(click.Option):
 
 
 class FieldOption(GroupedOption):
-    """An option for a field of a configuration. Its help shows the range of valid numbers."""
+    """An option for a field of a configuration, which a `--config` file may set.
+
+    Its help shows the range of valid numbers.
+    """
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
