@@ -113,8 +113,8 @@ class StepConfig(Options):
     task: str | None = data_option(
         None,
         "Kind of task. classification: one class for each example; regression: one number;"
-        " multi-label: any number of labels. [default: the task for which the data were prepared,"
-        " else classification]",
+        " multi-label: any number of labels. [default: the task in the data folder, else"
+        " classification]",
         choices=TASKS,
     )
     max_seq_length: int = data_option(
@@ -125,8 +125,9 @@ class StepConfig(Options):
     )
     truncate: str = data_option(
         HEAD,
-        "Part of longer texts to keep. head: the beginning; tail: the end; head-tail: some of both,"
-        " see `head_fraction`. In pairs, it applies to each text that is truncated.",
+        "Part of longer texts to keep. head: the beginning; tail: the end; head-tail: the"
+        " beginning and the end, divided by `head_fraction`. In pairs, it applies to each text"
+        " that is truncated.",
         choices=(HEAD, TAIL, HEAD_TAIL),
     )
     head_fraction: float = data_option(
@@ -168,8 +169,8 @@ class StepConfig(Options):
     )
     keep_head: bool = model_option(
         False,
-        "Start with the head of `init_checkpoint`, a classifier that is fine-tuned already, instead"
-        " of a random one. With `max_updates` 0, the run is that classifier, unchanged.",
+        "Keep the head of `init_checkpoint`, a fine-tuned classifier, instead of starting with a"
+        " random head. With `max_updates` 0, the run contains that classifier unchanged.",
     )
     bert_config: str | None = model_option(
         None, "bert_config.json file to use instead of a preset.", path=True
@@ -183,8 +184,8 @@ class StepConfig(Options):
     )
     lower_case: bool | None = model_option(
         None,
-        "Lowercase texts and remove accents, as for uncased models. [default: as the checkpoint's"
-        " tokenizer files or name tell, else as its vocabulary suggests]",
+        "Lowercase texts and remove accents, as for uncased models. [default: what the"
+        " checkpoint's tokenizer files or name say, else what its vocabulary suggests]",
         switch=True,
     )
     dropout: float = model_option(
@@ -205,8 +206,9 @@ class StepConfig(Options):
     )
     freeze: str = model_option(
         "none",
-        "embeddings: the embeddings keep their initial values, too; none: they are trained, unless"
-        " `train_layers` is set.",
+        "Weights to freeze in addition to those that `train_layers` freezes. embeddings: the"
+        " embeddings keep their initial values; none: they are trained, unless `train_layers` is"
+        " set.",
         choices=("none", "embeddings"),
     )
     target_batch: int = memory_option(32, "Number of examples per optimizer update.", minimum=1)
@@ -234,9 +236,9 @@ class StepConfig(Options):
     )
     cut: str = memory_option(
         "cost",
-        "How the examples of an update are split into micro-batches. cost: by length, in the way"
-        " that is fastest; short examples share larger micro-batches. count: into micro-batches of"
-        " `micro_batch` examples.",
+        "How the examples of an update are split into micro-batches. cost: sorted by length, in"
+        " the fastest way; a micro-batch of short examples contains more of them. count: into"
+        " micro-batches of `micro_batch` examples.",
         choices=("cost", "count"),
         free=True,
     )
@@ -257,8 +259,8 @@ class StepConfig(Options):
     )
     offload_folder: str | None = memory_option(
         None,
-        "Folder for the files that contain what is offloaded, for machines with little memory."
-        " [default: none, use memory]",
+        "Folder for files with the offloaded tensors, for machines with little memory. [default:"
+        " keep them in memory]",
         free=True,
         path=True,
     )
@@ -330,7 +332,7 @@ class TrainConfig(StepConfig):
     )
     label_smoothing: float = optimization_option(
         0.0,
-        "Label smoothing of a classification: fraction of each target that is spread evenly over"
+        "Label smoothing, for classification: fraction of each target that is spread evenly over"
         " all classes.",
         minimum=0,
         maximum=0.99,
@@ -345,7 +347,7 @@ class TrainConfig(StepConfig):
     max_nonfinite: int = optimization_option(
         20,
         "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
-        " skipped; mixed_float16 skips some while it finds its loss scale.",
+        " skipped. A few are normal with mixed_float16, until the loss scale is found.",
         minimum=1,
         free=True,
     )
@@ -434,8 +436,8 @@ class PlanConfig(StepConfig):
 
     device_memory: str | None = memory_option(
         None,
-        "Plan for a GPU with this much memory, such as 4GiB, which need not be in this machine."
-        " Part of the memory is reserved for the CUDA context and workspaces.",
+        "Plan for a GPU with this much memory, such as 4GiB; the GPU does not have to be in this"
+        " machine. Part of the memory is reserved for the CUDA context and workspaces.",
         check=partial(size_in_bytes, "device_memory"),
     )
     out: str = output_option("plan.json", "Plan file to write.", path=True)
@@ -495,8 +497,9 @@ class EvalConfig(PredictConfig, _SplitConfig):
 
     file: str | None = setting(
         None,
-        "Labeled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet. Its"
-        " labels are the run's class names or class numbers.",
+        "Labeled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet, or a"
+        " folder as for `bertaccum prepare`. Its labels are the run's class names or class"
+        " numbers.",
         path=True,
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
@@ -593,7 +596,7 @@ class ServeConfig(ShowConfig):
     batch_delay_ms: float = setting(
         5.0,
         "Maximum time in milliseconds for which a request waits for others to share its batch;"
-        " it does not wait if no others are expected.",
+        " a request does not wait if no others are expected.",
         minimum=0,
         maximum=10_000,
     )
@@ -609,7 +612,7 @@ class ServeConfig(ShowConfig):
     )
     timeout_seconds: float = setting(
         30.0,
-        "Maximum time in seconds for a request to arrive, and again to be answered.",
+        "Maximum time in seconds for a request to arrive, and the same again for its answer.",
         minimum=0,
         maximum=86_400,
         exclusive=True,

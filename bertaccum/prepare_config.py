@@ -112,8 +112,8 @@ class PrepareConfig(Options):
     )
     test_fraction: float = split_option(
         0.0,
-        "Fraction of the training rows held out as test.tsv if there is no `test_file`; 0 holds"
-        " out none.",
+        "Fraction of the training rows held out as test.tsv if there is no `test_file`; with 0, no"
+        " rows are held out.",
         minimum=0,
         maximum=0.99,
     )

@@ -62,8 +62,8 @@ def setting(
 def memory_limit_setting(group: str | None = None) -> Any:
     """Return the dataclass field that defines the option `memory_limit`."""
     help = (
-        "Maximum device memory to use, such as 4GiB; without a GPU, the CPU then simulates one"
-        " with that much memory."
+        "Maximum device memory to use, such as 4GiB; without a GPU, the CPU simulates a GPU with"
+        " that much memory."
     )
     check = partial(size_in_bytes, "memory_limit")
     return setting(None, help, group=group, free=True, check=check)

@@ -19,8 +19,6 @@ from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.reporting.run_record import Record
 from bertaccum.sizes import format_size, known_size
 
-_PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
-
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
     """Return the options of a run as strings, with only the last part of each path.
@@ -34,7 +32,7 @@ def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
         value = getattr(config, field.name)
         if value is None or field.name == "out" or (deciding and field.metadata["free"]):
             continue
-        found[field.name] = Path(value).name if field.name in _PATHS else str(value)
+        found[field.name] = Path(value).name if field.metadata["path"] else str(value)
     return found
 
 

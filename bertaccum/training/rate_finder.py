@@ -1,4 +1,4 @@
-"""Finding a learning rate: a short run whose rate rises until the loss rises, too.
+"""Finding a learning rate: a short run with a rising rate, until the loss has clearly risen.
 
 Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks" (the range test).
 """

@@ -16,10 +16,11 @@ from bertaccum.reporting.run_record import read_record, undamaged
 @options(ShowConfig)
 @json_option
 def advise(run: str, as_json: bool) -> None:
-    """Tell from a run's gradients which target batch would be better.
+    """Suggest a target batch from the gradients of a run.
 
-    RUN is a shorter form of --run. Training estimates the gradient noise scale: up to about this
-    batch size, twice the batch needs nearly half the updates.
+    RUN is the run folder; it is a shorter form of --run. The advice uses the gradient noise scale,
+    which training estimates. Up to about this batch size, doubling the batch nearly halves the
+    number of updates.
 
     \b
     Examples:

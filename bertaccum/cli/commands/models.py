@@ -14,8 +14,9 @@ from bertaccum.cli.options import command
 def models(as_json: bool) -> None:
     """List the released models that train can start from.
 
-    `--model` and `--init-checkpoint` select Google's models by their names. `train` checks a
-    download by the SHA-256 of its files, and by the server's MD5 digest where none was published.
+    `--model` and `--init-checkpoint` select Google's models by their names. `train` checks
+    a download with the MD5 digest that the server reports, and its files with their SHA-256 if it
+    is known.
 
     \b
     Examples:

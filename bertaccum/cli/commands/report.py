@@ -20,7 +20,8 @@ def make_page(view: View, **values: Any) -> None:
     """Write an HTML page about a run, with curves, scores and mistakes.
 
     The page is one file that needs no network. It includes an evaluation of the best model, by
-    default on the same split as `bertaccum eval`. RUN is a shorter form of --run.
+    default on the same split as `bertaccum eval`. RUN is the run folder; it is a shorter form of
+    --run.
 
     \b
     Examples:

@@ -58,7 +58,7 @@ def _none_in(folder: Path) -> str:
 def show(run: str, as_json: bool) -> None:
     """Show the plan, progress, evaluations and options of a run.
 
-    RUN is a shorter form of --run.
+    RUN is the run folder; it is a shorter form of --run.
 
     \b
     Examples:

@@ -50,10 +50,10 @@ def sweep(
     halving: bool,
     **values: Any,
 ) -> None:
-    """Train with all combinations of some options, and rank them.
+    """Train with all combinations of values in a grid, and rank them.
 
-    The runs are in folders of --out. Repeat the command to resume a stopped sweep. Combinations
-    whose runs fail are listed and skipped.
+    The runs are written to subfolders of --out. Repeat the command to resume a stopped sweep.
+    Combinations whose runs fail are listed and skipped.
 
     \b
     Examples:

@@ -43,8 +43,8 @@ from bertaccum.training import events
     "--find-lr",
     group=OPTIMIZATION,
     is_flag=True,
-    help="Only suggest a learning rate: train for 100 updates (or --max-updates) with a rate that"
-    " rises until the loss does, and draw the curve in --out. No model is saved.",
+    help="Only suggest a learning rate: train for 100 updates (or --max-updates) with a rising"
+    " rate, until the loss has clearly risen, and draw the curve in --out. No model is saved.",
 )
 @json_option
 @shown
@@ -116,7 +116,7 @@ def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
 
 
 def _advise(view: View, run: Path) -> None:
-    """Say what the gradients of the run tell about its target batch, if they tell anything."""
+    """Print the advice on the target batch, if the run has measured enough updates."""
     from bertaccum.reporting.batch_advice import advice
 
     with contextlib.suppress(InputError):
