@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertaccum.errors import reason
 from bertaccum.progress import Note
 from bertaccum.serving.request_body import TOO_LARGE, RefusedError
 from bertaccum.serving.service_metrics import ServiceMetrics
-
-# The types of ASGI, https://asgi.readthedocs.io.
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Any, Any, Any], Awaitable[None]]
 
 PATHS = frozenset({"/", "/predict", "/healthz", "/metrics", "/docs", "/openapi.json"})
 _OTHER_PATH = "other"
@@ -29,10 +24,6 @@ _TIMED_OUT, _UNSUPPORTED, _FAILED = 408, 415, 500
 FAILED = "the service failed; its log says why"
 # As in nginx: the client closed the connection before it had an answer.
 GONE = 499
-
-
-class _GoneError(Exception):
-    """Raised if the client closes the connection before its request is complete."""
 
 
 class RequestGate:
@@ -47,12 +38,12 @@ class RequestGate:
     """
 
     def __init__(
-        self, app: App, most_bytes: int, seconds: float, metrics: ServiceMetrics, note: Note
+        self, app: ASGIApp, most_bytes: int, seconds: float, metrics: ServiceMetrics, note: Note
     ) -> None:
         self._app, self._most, self._seconds = app, most_bytes, seconds
         self._metrics, self._note = metrics, note
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         start, status = time.perf_counter(), 0
@@ -63,54 +54,51 @@ class RequestGate:
             await send(message)
 
         try:
-            body = await self._arrived(scope, receive)
+            body = await self._arrived(Request(scope, receive))
             await self._app(scope, _replayed(body, receive), counted)
         except RefusedError as error:
-            await _answer(counted, error.status, error.message)
-        except _GoneError:
+            await JSONResponse({"detail": error.message}, error.status)(scope, receive, counted)
+        except ClientDisconnect:
             pass
         except Exception as error:
             self._note(f"a request failed: {type(error).__name__}: {reason(error)}")
             if not status:
-                await _answer(counted, _FAILED, FAILED)
+                await JSONResponse({"detail": FAILED}, _FAILED)(scope, receive, counted)
         finally:
             path = scope["path"] if scope["path"] in PATHS else _OTHER_PATH
             self._metrics.request(path, status or GONE, time.perf_counter() - start)
 
-    async def _arrived(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+    async def _arrived(self, request: Request) -> bytes:
         """Read the body of a request.
 
         Raises:
           RefusedError: The body is too large, too late, or of another type than JSON.
-          _GoneError: The client closes the connection.
+          ClientDisconnect: The client closes the connection before its request is complete.
         """
         try:
-            return await asyncio.wait_for(self._body(scope, receive), self._seconds)
+            return await asyncio.wait_for(self._body(request), self._seconds)
         except asyncio.TimeoutError:
             message = f"the request did not arrive within {self._seconds:g} seconds"
             raise RefusedError(_TIMED_OUT, message) from None
 
-    async def _body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        declared = headers.get(b"content-length", b"")
-        sent = int(declared) if declared.isdigit() and len(declared) < 20 else 0
-        if sent <= self._most + _DROPPED_BYTES:
-            parts, sent, more = [], 0, True
-            while more and sent <= self._most + _DROPPED_BYTES:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _GoneError
-                part = message.get("body", b"")
-                sent += len(part)
-                if sent <= self._most:
+    async def _body(self, request: Request) -> bytes:
+        declared = request.headers.get("content-length", "")
+        size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+        parts: list[bytes] = []
+        if size <= self._most + _DROPPED_BYTES:
+            size = 0
+            async for part in request.stream():
+                size += len(part)
+                if size <= self._most:
                     parts.append(part)
                 else:
                     parts.clear()
-                more = message.get("more_body", False)
-        if sent > self._most:
+                if size > self._most + _DROPPED_BYTES:
+                    break
+        if size > self._most:
             raise RefusedError(TOO_LARGE, f"the request is larger than {self._most:,} bytes")
-        media_type = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if scope["method"] == "POST" and media_type != b"application/json":
+        media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+        if request.method == "POST" and media_type != "application/json":
             # Browsers send other types without asking, from any page.
             raise RefusedError(_UNSUPPORTED, "the content type must be application/json")
         return b"".join(parts)
@@ -124,14 +112,3 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return next_message
-
-
-async def _answer(send: Send, status: int, message: str) -> None:
-    """Send an error in the form of all errors of the service, `{"detail": "the message"}`."""
-    body = json.dumps({"detail": message}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

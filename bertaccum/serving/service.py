@@ -17,7 +17,7 @@ from bertaccum.inference.results import Prediction, TextAndPair
 from bertaccum.progress import Note
 from bertaccum.serving.request_batching import Batcher, QueueFullError
 from bertaccum.serving.request_body import RefusedError, schema, texts_of
-from bertaccum.serving.request_gate import FAILED, GONE, App, RequestGate
+from bertaccum.serving.request_gate import FAILED, GONE, RequestGate
 from bertaccum.serving.service_metrics import ServiceMetrics
 from bertaccum.serving.try_page import page_headers, try_page
 from bertaccum.settings import size_in_bytes
@@ -71,7 +71,7 @@ def make_service(
     config: ServeConfig,
     metrics: ServiceMetrics,
     note: Note,
-) -> App:
+) -> RequestGate:
     """Build the ASGI application of the service.
 
     Args:
@@ -81,9 +81,9 @@ def make_service(
       metrics: Metrics that `/metrics` returns.
       note: Called with a sentence about each unexpected error.
     """
-    app = FastAPI(
-        title="bertaccum", description=_description(classifier), version=__version__, redoc_url=None
-    )
+    texts = "pairs of texts" if classifier.labels.pairs else "texts"
+    description = f"Predictions for {texts} by the best model of the run {classifier.run}."
+    app = FastAPI(title="bertaccum", description=description, version=__version__, redoc_url=None)
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(Exception, _failed)
     _add_prediction(app, classifier.labels.pairs, batcher, config)
@@ -105,11 +105,6 @@ def make_service(
     most_bytes = size_in_bytes("max_body", config.max_body)
     assert most_bytes is not None
     return RequestGate(app, most_bytes, config.timeout_seconds, metrics, note)
-
-
-def _description(classifier: Classifier) -> str:
-    texts = "pairs of texts" if classifier.labels.pairs else "texts"
-    return f"Predictions for {texts} by the best model of the run {classifier.run}."
 
 
 def _health(classifier: Classifier) -> Health:

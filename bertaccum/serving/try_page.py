@@ -28,8 +28,8 @@ def page_headers(page: str) -> dict[str, str]:
     """
     allowed = {
         f"{kind}-src": f"'sha256-{_digest(part)}'"
-        for kind, element in (("script", "script"), ("style", "style"))
-        for part in re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
+        for kind in ("script", "style")
+        for part in re.findall(rf"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
     }
     policy = {"default-src": "'none'", "connect-src": "'self'", "img-src": "data:", **allowed}
     policy |= {"base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'"}
