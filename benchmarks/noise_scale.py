@@ -37,7 +37,7 @@ from bertaccum.reporting.batch_advice import noise_scale
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.step import make_update, micro_step
+from bertaccum.training.step import Trainee, make_update
 
 EXAMPLES, UPDATES, LENGTH = 2048, 200, 128
 # Micro-batch size and kind of cut.
@@ -111,13 +111,13 @@ def estimated(
 
 def of_single_examples(model: Any, config: TrainConfig, store: TokenStore) -> tuple[float, float]:
     """Return the noise and the signal of the gradients of all examples of a store."""
-    optimizer = make_optimizer(config, 1, 1)
+    trainee = Trainee(TASK, model, make_optimizer(config, 1, 1), seed=0)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([1], tf.int32)])
     def gradient(token_ids: Any, label: Any) -> Any:
         tokens = tf.RaggedTensor.from_row_lengths(token_ids, [tf.size(token_ids)])
         with dropout_masks(draw_masks(model, tf.constant([0, 0]), tf.constant(1))):
-            _, pairs = micro_step(TASK, model, optimizer, tokens, label, tf.ones([1]), 1.0)
+            _, pairs = trainee.micro_step(tokens, label, tf.ones([1]), 1.0)
         return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g, _ in pairs], axis=0)
 
     total, squares = 0.0, 0.0

@@ -51,7 +51,7 @@ from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import Window, make_window, window_rows
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.step import make_update, micro_step
+from bertaccum.training.step import Trainee, make_update
 
 TARGET, MICRO_BATCH = 32, 8
 ON_GPU = bool(tf.config.list_physical_devices("GPU"))
@@ -104,6 +104,7 @@ def full_window(length: int, examples: int = TARGET, micro_batch: int = MICRO_BA
 
 def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
     """Return a function that runs the forward and backward passes of a window without an update."""
+    trainee = Trainee(TASK, model, optimizer, seed=0)
 
     @tf.function
     def passes(token_ids: Any, row_splits: Any, labels: Any, cuts: Any) -> Any:
@@ -114,8 +115,8 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             a, b = cuts[step], cuts[step + 1]
             with dropout_masks(masks.of_micro_batch(a)):
-                loss, pairs = micro_step(
-                    TASK, model, optimizer, tokens[a:b], labels[a:b], weights[a:b], float(TARGET)
+                loss, pairs = trainee.micro_step(
+                    tokens[a:b], labels[a:b], weights[a:b], float(TARGET)
                 )
             # TensorFlow prunes gradients that do not reach the result, so use one value of each.
             taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g, _ in pairs]

@@ -1,5 +1,45 @@
-"""Names of what can be offloaded. This module imports nothing."""
+"""What can be offloaded to host memory. This module imports only the standard library."""
 
-OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL = "none", "moments", "all"
-# Each keeps less on the device than the one before.
-OFFLOAD = (OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL)
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Parts of the optimizer's state, as `static_bytes` in plan.json names them. The slots of AdamW are
+# its moments.
+SLOTS, ACCUMULATORS = "slots", "accumulators"
+
+
+class Rung(NamedTuple):
+    """What is kept in host memory.
+
+    Args:
+      moved: The parts that move there.
+      noun: These parts, for the description of a plan.
+      phrase: The same, for a sentence.
+      left: What remains on the device, for a sentence.
+    """
+
+    moved: tuple[str, ...]
+    noun: str
+    phrase: str
+    left: str
+
+
+OFFLOAD_NONE = "none"
+# Each rung keeps less on the device than the one before.
+LADDER = {
+    OFFLOAD_NONE: Rung((), "", "", "weights, moments and accumulators"),
+    "moments": Rung((SLOTS,), "moments", "AdamW's moments", "weights and accumulators"),
+    "all": Rung(
+        (SLOTS, ACCUMULATORS),
+        "moments and accumulators",
+        "AdamW's moments and the accumulators",
+        "the weights",
+    ),
+}
+OFFLOAD = tuple(LADDER)
+
+
+def offloads_sums(offload: str) -> bool:
+    """Return whether a rung keeps the accumulators in host memory."""
+    return ACCUMULATORS in LADDER[offload].moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
+from bertaccum.offload_names import LADDER, OFFLOAD, offloads_sums
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.memory_cost import MemoryCost
 from bertaccum.sizes import format_size
@@ -84,12 +84,11 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
         proposals.append(("`micro_batch` 1", cost.peak_bytes(1, s.longest)))
     peak = cost.peak_bytes(s.micro_batch, s.longest)
     offloaded = s.savings[-1].offload
-    if not s.halved and offloaded != OFFLOAD_ALL:
+    if not s.halved and not offloads_sums(offloaded):
         saved = s.bytes_of["accumulators"] / 2
         proposals.append(("`accumulator_dtype` bfloat16", peak - saved))
     for offload in OFFLOAD[OFFLOAD.index(offloaded) + 1 :]:
-        names = ("slots",) if offload == OFFLOAD_MOMENTS else ("slots", "accumulators")
-        left = peak - sum(s.bytes_of[name] for name in names)
+        left = peak - sum(s.bytes_of[name] for name in LADDER[offload].moved)
         proposals.append((f"`offload` {offload}", left))
     for name, size in sorted(presets.items(), key=lambda item: -item[1].parameters):
         if size.parameters < _CLEARLY_SMALLER * own.parameters:

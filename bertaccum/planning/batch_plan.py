@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bertaccum.errors import RunError
-from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_NONE
+from bertaccum.offload_names import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
 
 
 class Saving(NamedTuple):
@@ -25,7 +25,7 @@ class Saving(NamedTuple):
     def is_less_than(self, other: Saving) -> bool:
         """Return whether another way to save memory does all of this one, and more."""
         kinds = self.recompute == "none" or other.recompute == self.recompute
-        return kinds and OFFLOAD.index(self.offload) <= OFFLOAD.index(other.offload)
+        return kinds and {*LADDER[self.offload].moved} <= {*LADDER[other.offload].moved}
 
     def more(self) -> Saving | None:
         """Return the next way to save memory, which takes more time; None after the last one."""
@@ -83,7 +83,7 @@ class BatchPlan:
         A single micro-batch does not need them. However, its gradients would all be on the device
         at the same time, and accumulators on the host are not.
         """
-        return self.accumulation_steps > 1 or self.replicas > 1 or self.offload == OFFLOAD_ALL
+        return self.accumulation_steps > 1 or self.replicas > 1 or offloads_sums(self.offload)
 
     def __str__(self) -> str:
         whole, short = divmod(self.target_batch, self.micro_batch)
@@ -97,11 +97,8 @@ class BatchPlan:
         recomputed = ", with recomputation" if self.recompute == "layer" else ""
         if self.replicas > 1:
             cut = f"on {self.replicas} replicas, each in micro-batches of {self.micro_batch}"
-        offloaded = {
-            "none": "",
-            "moments": ", moments in host memory",
-            "all": ", moments and accumulators in host memory",
-        }[self.offload]
+        moved = LADDER[self.offload].noun
+        offloaded = f", {moved} in host memory" if moved else ""
         return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}"
 
 

@@ -16,13 +16,13 @@ from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
 from bertaccum.config import TrainConfig
 from bertaccum.machine_memory import available_bytes, machine_bytes
-from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL, OFFLOAD_MOMENTS
+from bertaccum.offload_names import LADDER, OFFLOAD
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches
 from bertaccum.planning.measurement import Measurement
 from bertaccum.planning.measurement_process import MeasurementProcess
-from bertaccum.planning.offloading import offloaded_bytes
+from bertaccum.planning.offloading import bytes_on_device, bytes_on_host, state_bytes
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.search import (
     MARGIN,
@@ -171,34 +171,21 @@ def _offloads(request: PlanRequest, limit: int | None) -> list[str]:
     return [
         name
         for name in OFFLOAD
-        if sum(_static_bytes(request, name).values()) < most and _host_bytes(request, name) <= free
+        if sum(bytes_on_device(_static_bytes(request), name).values()) < most
+        and _host_bytes(request, name) <= free
     ] or [OFFLOAD[-1]]
 
 
-def _static_bytes(request: PlanRequest, offload: str) -> dict[str, int]:
-    """Return the estimated memory of the device for weights and the optimizer, in bytes."""
-    trained = _trained_parameters(request)
-    weights = 4 * request.inputs.source.encoder.parameters
-    parts = {"embeddings": 0, "slots": 8 * trained, "accumulators": 4 * trained}
-    return {"parameters": weights} | _on_device(parts, offload)
+def _static_bytes(request: PlanRequest) -> dict[str, int]:
+    """Return the estimated memory for weights and the optimizer, in bytes."""
+    config, encoder = request.config, request.inputs.source.encoder
+    trained = encoder.trained_parameters(config.train_layers, config.freeze == "embeddings")
+    return {"parameters": 4 * encoder.parameters, "embeddings": 0} | state_bytes(trained)
 
 
 def _host_bytes(request: PlanRequest, offload: str) -> int:
     """Return the estimated memory of the host for what is offloaded, in bytes."""
-    trained = _trained_parameters(request) * request.devices
-    return offloaded_bytes(offload, trained)
-
-
-def _trained_parameters(request: PlanRequest) -> int:
-    config = request.config
-    frozen = config.freeze == "embeddings"
-    return request.inputs.source.encoder.trained_parameters(config.train_layers, frozen)
-
-
-def _on_device(static_bytes: dict[str, int], offload: str) -> dict[str, int]:
-    """Return the static memory in bytes, without what is offloaded."""
-    moved = {OFFLOAD_MOMENTS: ["slots"], OFFLOAD_ALL: ["slots", "accumulators"]}.get(offload, [])
-    return static_bytes | dict.fromkeys(moved, 0)
+    return request.devices * bytes_on_host(_static_bytes(request), offload)
 
 
 def _task(
@@ -271,7 +258,7 @@ def _chosen(
     exchange = task.exchange_bytes(saving, found.resting_bytes[saving])
     return {
         **dataclasses.asdict(candidate.plan),
-        "static_bytes": _on_device(built["static_bytes"], saving.offload),
+        "static_bytes": bytes_on_device(built["static_bytes"], saving.offload),
         "host_bytes": _host_bytes(request, saving.offload),
         "peak_memory_bytes": round(max(measurement.peak_bytes, exchange)),
         "examples_per_second": round(rate(candidate), 3),
@@ -348,7 +335,7 @@ def _nothing(
 def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None) -> dict[str, Any]:
     """Return the result for weights, moments and accumulators that do not fit in memory."""
     parameters = request.inputs.source.encoder.parameters
-    static = _static_bytes(request, config.offload)
+    static = bytes_on_device(_static_bytes(request), config.offload)
     built = {
         "static_bytes": static,
         "parameters": parameters,
@@ -361,11 +348,7 @@ def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None)
     values = _values(request, task, SearchResult(), built) | _nothing(
         request, task, SearchResult(), built
     )
-    parts = {
-        "none": "weights, moments and accumulators",
-        "moments": "weights and accumulators",
-        "all": "the weights",
-    }[config.offload]
+    parts = LADDER[config.offload].left
     taken = format_size(sum(static.values()))
     why = f"nothing fits: {parts} of {request.inputs.source.name} alone take {taken}"
     return values | {"why": why, "planning_seconds": 0.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertaccum.errors import RunError
 from bertaccum.machine_memory import available_bytes
-from bertaccum.offload_names import OFFLOAD_ALL, OFFLOAD_MOMENTS
+from bertaccum.offload_names import ACCUMULATORS, LADDER, SLOTS
 from bertaccum.sizes import format_size
 
 
@@ -16,7 +16,7 @@ def check_host_memory(offload: str, parameters: int, folder: str | None) -> None
       parameters: Number of weights to train on all replicas of this process.
       folder: Folder that contains what is offloaded, or None for memory.
     """
-    needed, free = offloaded_bytes(offload, parameters), available_bytes()
+    needed, free = bytes_on_host(state_bytes(parameters), offload), available_bytes()
     if folder is None and needed > free:
         raise RunError(
             f"`offload` {offload} needs {format_size(needed)} of this machine's memory, and"
@@ -25,6 +25,16 @@ def check_host_memory(offload: str, parameters: int, folder: str | None) -> None
         )
 
 
-def offloaded_bytes(offload: str, parameters: int) -> int:
-    """Return the host memory in bytes that moments and accumulators of some weights take."""
-    return {OFFLOAD_MOMENTS: 8, OFFLOAD_ALL: 12}.get(offload, 0) * parameters
+def state_bytes(parameters: int) -> dict[str, int]:
+    """Return the memory in bytes that the optimizer needs to train some weights."""
+    return {SLOTS: 8 * parameters, ACCUMULATORS: 4 * parameters}
+
+
+def bytes_on_device(static_bytes: dict[str, int], offload: str) -> dict[str, int]:
+    """Return the memory in bytes of each part of the static memory, 0 if it is offloaded."""
+    return static_bytes | dict.fromkeys(LADDER[offload].moved, 0)
+
+
+def bytes_on_host(static_bytes: dict[str, int], offload: str) -> int:
+    """Return the memory in bytes of the parts of the static memory that are offloaded."""
+    return sum(static_bytes[part] for part in LADDER[offload].moved)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bertaccum.data.window_cuts import make_cut
-from bertaccum.offload_names import OFFLOAD, OFFLOAD_ALL
+from bertaccum.offload_names import OFFLOAD, offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, Saving, make_plan
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape, StepMeasurer
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
@@ -100,7 +100,7 @@ class SearchSpace:
           saving: The plan's way to save memory; accumulators on the host are summed in pieces.
           resting_bytes: Memory in use between updates in bytes, including the accumulators.
         """
-        if not self.shared or saving.offload == OFFLOAD_ALL:
+        if not self.shared or offloads_sums(saving.offload):
             return 0.0
         return resting_bytes + _EXCHANGED * self.accumulator_bytes
 

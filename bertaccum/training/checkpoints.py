@@ -30,9 +30,9 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
 from bertaccum.files import finite, json_text, read_text, sha256
 from bertaccum.planning.batch_plan import BatchPlan
+from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.training.events import Evaluated
-from bertaccum.training.run_folder import RunFolder
 
 _STATE, _POSITION = "state", "position.json"
 # Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
@@ -117,7 +117,7 @@ class Checkpoints:
         self,
         model: tf_keras.Model,
         optimizer: AccumulatingOptimizer,
-        folder: RunFolder,
+        folder: RunPaths,
         keep: int,
     ) -> None:
         self._folder, self._keep = folder.checkpoints, keep
@@ -321,7 +321,7 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def save_best(
-    model: tf_keras.Model, files: ModelFiles, evaluated: Evaluated, folder: RunFolder
+    model: tf_keras.Model, files: ModelFiles, evaluated: Evaluated, folder: RunPaths
 ) -> None:
     """Write the model's weights, the files needed to use them and their evaluation to `best/`.
 
@@ -334,7 +334,7 @@ def save_best(
         tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
 
 
-def best_evaluation(folder: RunFolder) -> Evaluated | None:
+def best_evaluation(folder: RunPaths) -> Evaluated | None:
     """Return the evaluation of the model in `best/`; None if the folder is missing or damaged."""
     try:
         return Evaluated.of(json.loads(read_text(folder.best / EVALUATION)))

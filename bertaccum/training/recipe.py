@@ -13,7 +13,8 @@ from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
-from bertaccum.offload_names import OFFLOAD_ALL, OFFLOAD_MOMENTS
+from bertaccum.offload_names import ACCUMULATORS, LADDER, SLOTS
+from bertaccum.settings import AUTO
 
 # Variables whose names contain one of these strings are exempt from weight decay.
 NO_DECAY = ("bias", "layer_norm")
@@ -72,8 +73,8 @@ def offload(optimizer: AccumulatingOptimizer, what: str, folder: str | None) -> 
     Raises:
       RunError: The folder cannot be used, or its disk is full.
     """
-    moments, sums = what in (OFFLOAD_MOMENTS, OFFLOAD_ALL), what == OFFLOAD_ALL
-    optimizer.offload(moments, sums, folder)
+    moved = () if what == AUTO else LADDER[what].moved
+    optimizer.offload(SLOTS in moved, ACCUMULATORS in moved, folder)
 
 
 def make_schedule(config: TrainConfig, updates: int) -> Schedule:

@@ -10,33 +10,24 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.config import FITTED, EvalConfig
 from bertaccum.data.token_store import TokenStore
-from bertaccum.distribution.topology import Topology
-from bertaccum.distribution.watchdog import Watch
-from bertaccum.errors import RunError
-from bertaccum.inference.predictor import Predictor
 from bertaccum.metrics import metric_of
 from bertaccum.planning.learned_limits import learned_limits
-from bertaccum.progress import Progress
 from bertaccum.reporting.run_record import read_record
-from bertaccum.settings import field_names
-from bertaccum.stopping import StoppedEarlyError, Stopping
-from bertaccum.tasks.kinds import make_task
+from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.tasks.task import Decoding, Task
+from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import (
     Checkpoints,
     Position,
     best_evaluation,
     read_saved,
-    save_best,
     state_of,
 )
+from bertaccum.training.dev_evaluator import DevEvaluator
 from bertaccum.training.events import (
     Evaluated,
     Event,
@@ -46,10 +37,10 @@ from bertaccum.training.events import (
     Stopped,
     Updated,
 )
-from bertaccum.training.nonfinite import remedy
 from bertaccum.training.resume import inputs_of
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.run_plan import RunPlan
+from bertaccum.training.session import Session
 from bertaccum.training.tensorboard_log import TensorBoardLog
 from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
@@ -63,11 +54,8 @@ class Run:
       plan: Decisions made before the first update.
       model: Classifier, built in the scope of the topology's strategy.
       stores: Token stores of train.tsv and dev.tsv.
-      topology: Replicas of the run.
-      watch: Watch to which the run reports the activity of this worker.
+      session: Session of this process.
       folder: Run folder to write to.
-      stopping: Records requests to stop the run.
-      progress: Called during evaluations.
     """
 
     def __init__(
@@ -76,22 +64,22 @@ class Run:
         plan: RunPlan,
         model: tf_keras.Model,
         stores: tuple[TokenStore, TokenStore],
-        topology: Topology,
-        watch: Watch,
+        session: Session,
         folder: RunFolder,
-        stopping: Stopping,
-        progress: Progress,
     ) -> None:
         self.task, self.plan, self.config, self.inputs = task, plan, plan.config, plan.inputs
         self.best_by = str(self.config.best_by)
-        self.model, self.topology, self.source = model, topology, plan.inputs.source
+        self.model, self.source, self.folder = model, plan.inputs.source, folder
+        self.topology, self.session, self.stopping = session.topology, session, session.stopping
         self.train_store, self.dev_store = stores
-        self.folder, self.stopping, self.progress = folder, stopping, progress
         assert self.source.vocabulary is not None
-        self.files = ModelFiles(self.source.encoder, self.source.vocabulary, self.inputs.labels)
-        self.updater = Updater(task, plan, model, self.train_store, topology, watch)
+        self.vocabulary = self.source.vocabulary
+        files = ModelFiles(self.source.encoder, self.vocabulary, self.inputs.labels)
+        self.evaluator = DevEvaluator(
+            task, plan.config, model, files, self.dev_store, session, folder
+        )
+        self.updater = Updater(task, plan, model, self.train_store, session)
         self.optimizer = self.updater.optimizer
-        self.predictor = Predictor(model, EvalConfig().batch, topology, watch)
         self.checkpoints = Checkpoints(model, self.optimizer, folder, self.config.keep)
         self.position = Position(folder.mark)
         self.tensorboard: TensorBoardLog | None = None
@@ -123,7 +111,7 @@ class Run:
             of_best = state_of(self.folder.checkpoints, best.update)
             read_saved(of_best, position.run)
             self.checkpoints.restore(of_best)
-            self._save_best(best)
+            self.evaluator.save(best)
         self.checkpoints.restore(path)
 
     def share_state(self, position: Position) -> None:
@@ -137,7 +125,7 @@ class Run:
             yield from self._events()
         finally:
             # Otherwise, the callback for signals would keep this run's model in memory.
-            self.stopping.heed(_nothing)
+            self.stopping.heed(lambda: None)
             if self.tensorboard is not None:
                 self.tensorboard.close()
 
@@ -151,7 +139,7 @@ class Run:
         self.saved, self.saved_at = self.position.update, time.monotonic()
         self.stopping.heed(self.updater.stop)
         try:
-            while self._goes_on():
+            while self._evaluation_is_due() or self._updates_are_left():
                 yield from self._next()
             self._save()
             # This last evaluation is off schedule, so it is not saved with the checkpoint.
@@ -182,9 +170,6 @@ class Run:
             yield from self._update()
         if self._saving_is_due():
             self._save()
-
-    def _goes_on(self) -> bool:
-        return self._evaluation_is_due() or self._updates_are_left()
 
     def _updates_are_left(self) -> bool:
         return self.position.update < self.plan.last_update and not self._patience_is_over()
@@ -242,13 +227,13 @@ class Run:
             pretrained_head=self.inputs.head is not None,
             best_by=self.best_by,
             truncation=self.train_store.truncation,
-            doubt=self.files.vocabulary.doubt(),
+            doubt=self.vocabulary.doubt(),
         )
 
     def _update(self) -> Iterator[Event]:
         """Run one update and yield its events."""
         # With several workers, the update itself makes all of them stop together.
-        if self.topology.workers == 1 and self._asked_to_stop():
+        if self.topology.workers == 1 and self.session.asked_to_stop():
             raise StoppedEarlyError
         for event in self.updater.run(self.position.update):
             self._log(self.folder.metrics, event)
@@ -284,42 +269,10 @@ class Run:
         values = self.plan.planned.values | now | learned
         self.folder.write_json(self.folder.plan, values)
 
-    def _asked_to_stop(self) -> bool:
-        return self.stopping.requested is not None
-
     def _evaluate(self) -> Evaluated:
-        update, store, task = self.position.update, self.dev_store, self.task
-        logits = self.predictor(store, self.progress, self._asked_to_stop)
-        fitted = self._fitted(logits)
-        task = make_task(task.labels, Decoding(**fitted)) if fitted else task
-        evaluated = Evaluated(update, True, task.scores(logits, store.labels) | fitted)
-        if not math.isfinite(evaluated.loss):
-            raise RunError(
-                f"the loss on dev.tsv is not finite after update {update}",
-                remedy(self.config.precision),
-            )
-        before = self.position.best
-        # A small dev.tsv gives many ties; of equally good models, the one trained longest is the
-        # best guess.
-        if before is not None and evaluated.is_worse_than(before, self.best_by):
-            evaluated = dataclasses.replace(evaluated, best=False)
-        if evaluated.best and self.topology.chief:
-            with self.stopping.saving():
-                self._save_best(evaluated)
+        evaluated = self.evaluator.evaluate(self.position.update, self.position.best)
         self._log(self.folder.eval, evaluated)
         return evaluated
-
-    def _fitted(self, logits: np.ndarray) -> dict[str, Any]:
-        """Return the fields of a `Decoding` fitted to dev.tsv; empty if none is requested."""
-        wanted = self.config.calibrate, self.config.thresholds == FITTED
-        if not any(wanted):
-            return {}
-        return dataclasses.asdict(self.task.fit_decoding(logits, self.dev_store.labels, *wanted))
-
-    def _save_best(self, best: Evaluated) -> None:
-        fitted = {name: best.scores[name] for name in field_names(Decoding) if name in best.scores}
-        files = dataclasses.replace(self.files, decoding=Decoding(**fitted))
-        save_best(self.model, files, best, self.folder)
 
     def _summary(self, last: Evaluated) -> dict[str, Any]:
         now, best = self.position, last if last.best else self.position.best
@@ -357,7 +310,3 @@ class Run:
                 "tf_keras": tf_keras.__version__,
             },
         }
-
-
-def _nothing() -> None:
-    """Ignore a signal while no run is in progress; `Stopping` remembers it."""

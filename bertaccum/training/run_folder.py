@@ -167,21 +167,15 @@ class RunFolder(RunPaths):
 
 
 class Bystander(RunFolder):
-    """The run folder in a worker that is not the chief; its methods access no files."""
+    """The run folder in a worker that is not the chief.
 
-    def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
-        """Do nothing."""
+    The methods that all workers call access no files here; only the chief calls the others.
+    """
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock nothing."""
         yield
-
-    def rewind(self, update: int, evaluated: int) -> None:
-        """Do nothing."""
-
-    def sync_logs(self) -> None:
-        """Do nothing."""
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
         """Do nothing."""

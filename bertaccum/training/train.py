@@ -18,9 +18,10 @@ from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.exchange import exchange, told_by_chief
-from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
+from bertaccum.distribution.topology import make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.offload_names import OFFLOAD
@@ -35,6 +36,7 @@ from bertaccum.settings import AUTO, named_options, size_in_bytes, timeout_secon
 from bertaccum.stopping import Stopping
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
+from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import CUT, Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, OutOfMemory, Updated
 from bertaccum.training.initial_model import build_model
@@ -51,6 +53,7 @@ from bertaccum.training.resume import (
 from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
 from bertaccum.training.run_plan import RunPlan
+from bertaccum.training.session import Session
 from bertaccum.training.task_options import check_task_options, weighted
 from data_prep.tsv import read_tsv
 
@@ -83,26 +86,22 @@ def train(
       ConfigError, InputError: An option or file cannot be used.
       RunError: Training failed.
     """
-    stopping = stopping or Stopping()
     named = named_options(config) if named is None else named
     _plan_apart(config, progress)
-    topology = _connect(config, stopping)
-    watch = Watch(topology)
-    if topology.workers == 1:
-        yield from _begin(config, named, topology, watch, progress, stopping)
-        return
-    if config.out is None:
+    session = _connect(config, stopping, progress)
+    several = session.topology.workers > 1
+    if several and config.out is None:
         raise ConfigError(
             "`strategy` multi-worker needs `out`",
             "set it to the run folder, so that the same command can resume the run",
         )
-    with watch.watched():
-        path = Path(config.out)
-        if told_by_chief(topology, lambda: (path / "config.yaml").is_file()):
+    with session.watch.watched():
+        path = Path(str(config.out))
+        if several and told_by_chief(session.topology, (path / "config.yaml").is_file):
             asked = {name: value for name, value in named.items() if name != "out"}
-            yield from _go_on(path, asked, topology, watch, progress, stopping)
+            yield from _go_on(path, asked, session)
         else:
-            yield from _begin(config, named, topology, watch, progress, stopping)
+            yield from _begin(config, named, session)
 
 
 def resume(
@@ -121,15 +120,13 @@ def resume(
     path = target_of(path)
     there = (path / "config.yaml").is_file()
     config = resumed_config(path, asked) if there else TrainConfig(**asked)
-    stopping = stopping or Stopping()
     if there:
         _plan_apart(config, progress)
-    topology = _connect(config, stopping)
-    watch = Watch(topology)
-    with watch.watched():
+    session = _connect(config, stopping, progress)
+    with session.watch.watched():
         # A missing run must be reported before its lock file is opened.
-        told_by_chief(topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
-        yield from _go_on(path, asked, topology, watch, progress, stopping)
+        told_by_chief(session.topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
+        yield from _go_on(path, asked, session)
 
 
 def endless_updates(
@@ -148,11 +145,9 @@ def endless_updates(
     Raises:
       ConfigError, InputError, RunError: As for `train`.
     """
-    stopping = Stopping()
-    topology = _connect(config, stopping)
-    watch, folder = Watch(topology), Bystander(Path())
+    session = _connect(config, None, progress)
     with _tf_compat.forgetting_custom_gradients():
-        run = _prepare(config, topology, watch, folder, stopping, progress, schedule=schedule)
+        run = _prepare(config, session, Bystander(Path()), schedule=schedule)
         for number in itertools.count():
             yield from run.updater.run(number)
 
@@ -168,7 +163,7 @@ def _plan_apart(config: TrainConfig, progress: Progress) -> None:
         _plan(config, _inputs(config, progress), local, workers, progress)
 
 
-def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
+def _connect(config: TrainConfig, stopping: Stopping | None, progress: Progress) -> Session:
     """Set the memory limit before TensorFlow starts, then connect the devices."""
     limit = size_in_bytes("memory_limit", config.memory_limit)
     announce_limit(limit, config.replicas or 1)
@@ -176,22 +171,17 @@ def _connect(config: TrainConfig, stopping: Stopping) -> Topology:
     topology = make_topology(config.strategy, config.replicas, timeout)
     claim_memory()
     # TensorFlow's server has replaced the handler for SIGTERM.
+    stopping = stopping or Stopping()
     stopping.hear_again()
-    return topology
+    return Session(topology, Watch(topology), stopping, progress)
 
 
-def _begin(
-    config: TrainConfig,
-    named: Iterable[str],
-    topology: Topology,
-    watch: Watch,
-    progress: Progress,
-    stopping: Stopping,
-) -> Iterator[Event]:
+def _begin(config: TrainConfig, named: Iterable[str], session: Session) -> Iterator[Event]:
+    topology = session.topology
     path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
     with _tf_compat.forgetting_custom_gradients():
-        run = _prepare(config, topology, watch, folder, stopping, progress)
+        run = _prepare(config, session, folder)
         told_by_chief(topology, lambda: run.create_folder(named))
         with folder.locked():
             yield from _events(run)
@@ -217,14 +207,8 @@ def _naming_rows(error: NotFiniteError, tsv: Path) -> RunError:
     return RunError(error.message.replace("is not finite", f"is not finite {named}"), error.hint)
 
 
-def _go_on(
-    path: Path,
-    asked: dict[str, Any],
-    topology: Topology,
-    watch: Watch,
-    progress: Progress,
-    stopping: Stopping,
-) -> Iterator[Event]:
+def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Event]:
+    topology = session.topology
     folder = RunFolder(path) if topology.chief else Bystander(path)
 
     def find() -> dict[str, Any]:
@@ -249,10 +233,10 @@ def _go_on(
         # Keep the plan's values from when the run began, such as the reason for it, unless the
         # user now sets another micro-batch size.
         earlier = {} if "micro_batch" in asked else folder.read_plan()
-        run = _prepare(config, topology, watch, folder, stopping, progress, earlier)
+        run = _prepare(config, session, folder, earlier)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
-            folder.rewind(0, 0)
+            told_by_chief(topology, lambda: folder.rewind(0, 0))
         else:
             position = Position.of(saved)
             told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))
@@ -262,11 +246,8 @@ def _go_on(
 
 def _prepare(
     config: TrainConfig,
-    topology: Topology,
-    watch: Watch,
+    session: Session,
     folder: RunFolder,
-    stopping: Stopping,
-    progress: Progress,
     earlier: dict[str, Any] | None = None,
     schedule: Schedule | None = None,
 ) -> Run:
@@ -274,10 +255,11 @@ def _prepare(
 
     Args:
       config: Options of the run.
-      topology, watch, folder, stopping, progress: Arguments of `Run`.
+      session, folder: Arguments of `Run`.
       earlier: Content of plan.json, if the run is resumed.
       schedule: Learning rate schedule; None for that of the recipe.
     """
+    topology, watch, progress = session.topology, session.watch, session.progress
     inputs = _inputs(config, progress)
     check_agreement(topology, config, inputs)
     watch.doing("planning")
@@ -286,25 +268,19 @@ def _prepare(
     batch = planned.taken()
     # Workers sum accumulators on the device and on the host in different ways.
     most = max(map(OFFLOAD.index, exchange(topology, batch.offload)))
-    batch = dataclasses.replace(batch, offload=OFFLOAD[most])
     watch.doing("reading data and weights")
-    assert inputs.source.vocabulary is not None
-    tokenization = tokenization_of(inputs.source.vocabulary, config)
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
-    train_store, dev_store = (
-        open_store(tsv, task, tokenization, progress, digest)
-        for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
-    )
+    stores = _stores(config, inputs, task, progress)
     config = dataclasses.replace(
         resolved_config(config, inputs.source.name),
         micro_batch=batch.micro_batch,
         recompute=batch.recompute,
-        offload=batch.offload,
+        offload=OFFLOAD[most],
         task=inputs.labels.task,
         best_by=config.best_by or task.metrics[0],
     )
     planned = dataclasses.replace(planned, values=planned.values | (earlier or {}))
-    plan = RunPlan(config, request, planned, topology.replicas, len(train_store), schedule)
+    plan = RunPlan(config, request, planned, topology.replicas, len(stores[0]), schedule)
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     try:
@@ -315,10 +291,23 @@ def _prepare(
             "the model does not fit in memory",
             "raise `memory_limit` or choose a smaller `model`",
         ) from None
+    return Run(task, plan, model, stores, session, folder)
+
+
+def _stores(
+    config: TrainConfig, inputs: RunInputs, task: Task, progress: Progress
+) -> tuple[TokenStore, TokenStore]:
+    """Return the token stores of train.tsv, with class weights and padding, and of dev.tsv."""
+    source = inputs.source
+    assert source.vocabulary is not None
+    tokenization = tokenization_of(source.vocabulary, config)
+    train_store, dev_store = (
+        open_store(tsv, task, tokenization, progress, digest)
+        for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
+    )
     multiple = length_multiple(resolved_precision(config.precision))
-    most = inputs.source.encoder.max_position_embeddings
-    stores = weighted(train_store, config, inputs).padded_to(multiple, most), dev_store
-    return Run(task, plan, model, stores, topology, watch, folder, stopping, progress)
+    most = source.encoder.max_position_embeddings
+    return weighted(train_store, config, inputs).padded_to(multiple, most), dev_store
 
 
 def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:

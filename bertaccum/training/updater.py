@@ -18,15 +18,10 @@ from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
-from bertaccum.distribution.topology import Topology
-from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
-from bertaccum.offload_names import OFFLOAD_ALL
+from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.device_memory import (
-    peak_memory_bytes,
-    reset_peak_memory,
-)
+from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
 from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.offloading import check_host_memory
 from bertaccum.stopping import StoppedEarlyError
@@ -36,7 +31,8 @@ from bertaccum.training.noise_scale import NoiseMeter, gradient_products
 from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.run_plan import RunPlan
-from bertaccum.training.step import SharedUpdate, make_update
+from bertaccum.training.session import Session
+from bertaccum.training.step import Trainee, make_shared_update, make_update
 
 
 class Updater:
@@ -50,8 +46,7 @@ class Updater:
       plan: Plan of the run.
       model: Classifier, built in the scope of the topology's strategy.
       store: Token store of train.tsv.
-      topology: Replicas of the run.
-      watch: Watch to which updates report the activity of this worker.
+      session: Session of this process.
     """
 
     def __init__(
@@ -60,12 +55,11 @@ class Updater:
         plan: RunPlan,
         model: tf_keras.Model,
         store: TokenStore,
-        topology: Topology,
-        watch: Watch,
+        session: Session,
     ) -> None:
         self._task, self._plan, self._config = task, plan, plan.config
         self._model, self._store = model, store
-        self._topology, self._watch = topology, watch
+        self._topology, self._watch = session.topology, session.watch
         self.batch = plan.first_batch
         self.noise = NoiseMeter(len(store), self._config.target_batch)
         self.optimizer = self._make_optimizer()
@@ -164,13 +158,12 @@ class Updater:
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """Return a function that runs one update, given the shares of this worker's replicas."""
-        config, topology = self._config, self._topology
-        made_of = self._task, self._model, self.optimizer, config.seed
-        if topology.replicas > 1:
-            watch, stream = self._watch, config.dropout_stream
-            return SharedUpdate(*made_of, stream, self._stopped, topology, watch)
-        accumulates = self.batch.accumulates
-        alone = make_update(*made_of, accumulates, self._stopped, config.dropout_stream)
+        seed, stream = self._config.seed, self._config.dropout_stream
+        made_of = self._task, self._model, self.optimizer, seed
+        if self._topology.replicas > 1:
+            trainee = Trainee(*made_of, stream)
+            return make_shared_update(trainee, self._stopped, self._topology, self._watch)
+        alone = make_update(*made_of, self.batch.accumulates, self._stopped, stream)
 
         def update(windows: list[Window]) -> dict[str, Any]:
             (window,) = windows
@@ -227,13 +220,13 @@ class Updater:
         saving = self.batch.saving.more()
         # The workers sum accumulators on the device and on the host in different ways.
         alone = self._topology.workers == 1
-        if saving is None or (saving.offload == OFFLOAD_ALL and not alone):
+        if saving is None or (offloads_sums(saving.offload) and not alone):
             raise RunError(
                 f"out of memory in update {update}, with one example at a time"
                 f" (`recompute` {self.batch.recompute}, `offload` {self.batch.offload})",
                 "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`"
                 if saving is None
-                else f"run again with `resume` and `offload` {OFFLOAD_ALL}",
+                else f"run again with `resume` and `offload` {saving.offload}",
             )
         self._check_host_memory(saving.offload)
         set_recompute(self._model.checkpoint_items["encoder"], saving.recompute == "layer")

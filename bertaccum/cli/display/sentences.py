@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from bertaccum import metrics
 from bertaccum.files import json_text
 from bertaccum.inference.results import ExportResult, Prediction
+from bertaccum.offload_names import LADDER
 from bertaccum.sizes import format_size
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped, Updated
 
@@ -176,11 +177,8 @@ def out_of_memory(event: OutOfMemory) -> str:
     """Return the message for an update that ran out of memory and is run again."""
     how = ""
     if event.out_of_memory == event.micro_batch:
-        how = {
-            "none": "with recomputation, ",
-            "moments": "with AdamW's moments in host memory, ",
-            "all": "with AdamW's moments and the accumulators in host memory, ",
-        }[event.offload]
+        moved = LADDER[event.offload].phrase
+        how = f"with {moved} in host memory, " if moved else "with recomputation, "
     return (
         f"update {event.update}: out of memory with micro-batches of {event.out_of_memory};"
         f" running the update again {how}in micro-batches of {event.micro_batch}"

@@ -1,0 +1,97 @@
+"""Evaluations of a run's model on dev.tsv, and the files of the best model."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import tf_keras
+
+from bertaccum.config import FITTED, EvalConfig, TrainConfig
+from bertaccum.data.token_store import TokenStore
+from bertaccum.errors import RunError
+from bertaccum.inference.predictor import Predictor
+from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.settings import field_names
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.task import Decoding, Task
+from bertaccum.training.checkpoints import save_best
+from bertaccum.training.events import Evaluated
+from bertaccum.training.nonfinite import remedy
+from bertaccum.training.session import Session
+
+
+class DevEvaluator:
+    """Evaluates a model on dev.tsv, and saves the best one.
+
+    Args:
+      task: Task of the model.
+      config: Fully resolved options of the run.
+      model: Model to evaluate; its weights may change between evaluations.
+      files: Information that the model needs in addition to its weights.
+      store: Token store of dev.tsv.
+      session: Session of this process.
+      folder: Run folder to write to.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        config: TrainConfig,
+        model: tf_keras.Model,
+        files: ModelFiles,
+        store: TokenStore,
+        session: Session,
+        folder: RunPaths,
+    ) -> None:
+        self._task, self._config, self._session = task, config, session
+        self._model, self._files, self._store, self._folder = model, files, store, folder
+        self._predictor = Predictor(model, EvalConfig().batch, session.topology, session.watch)
+
+    def evaluate(self, update: int, before: Evaluated | None) -> Evaluated:
+        """Evaluate the model, and save it if it is the best so far.
+
+        Args:
+          update: Number of completed updates.
+          before: Evaluation of the best model so far; None if there is none.
+
+        Raises:
+          StoppedEarlyError: A worker was asked to stop.
+          RunError: The loss is not finite, an example does not fit in memory, or the model cannot
+            be saved.
+        """
+        session, store = self._session, self._store
+        logits = self._predictor(store, session.progress, session.asked_to_stop)
+        fitted = self._fitted(logits)
+        task = make_task(self._task.labels, Decoding(**fitted)) if fitted else self._task
+        evaluated = Evaluated(update, True, task.scores(logits, store.labels) | fitted)
+        if not math.isfinite(evaluated.loss):
+            raise RunError(
+                f"the loss on dev.tsv is not finite after update {update}",
+                remedy(self._config.precision),
+            )
+        # A small dev.tsv gives many ties; of equally good models, the one trained longest is the
+        # best guess.
+        best_by = str(self._config.best_by)
+        if before is not None and evaluated.is_worse_than(before, best_by):
+            return dataclasses.replace(evaluated, best=False)
+        if session.topology.chief:
+            with session.stopping.saving():
+                self.save(evaluated)
+        return evaluated
+
+    def save(self, best: Evaluated) -> None:
+        """Save the model, which is the best so far, with its evaluation."""
+        fitted = {name: best.scores[name] for name in field_names(Decoding) if name in best.scores}
+        files = dataclasses.replace(self._files, decoding=Decoding(**fitted))
+        save_best(self._model, files, best, self._folder)
+
+    def _fitted(self, logits: np.ndarray) -> dict[str, Any]:
+        """Return the fields of a `Decoding` fitted to dev.tsv; empty if none is requested."""
+        wanted = self._config.calibrate, self._config.thresholds == FITTED
+        if not any(wanted):
+            return {}
+        return dataclasses.asdict(self._task.fit_decoding(logits, self._store.labels, *wanted))
