@@ -36,8 +36,7 @@ from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.planning.batch_plan import Saving, even_micro_batches
 from bertaccum.planning.measured_plan import measurement_job
-from bertaccum.planning.measurement import MeasurementRequest
-from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
 from bertaccum.planning.search import SearchSpace, search

@@ -34,8 +34,7 @@ from tools import Results, prepared_yelp, preset_job, run_part, say, table, trai
 from bertaccum.config import TrainConfig
 from bertaccum.offload_names import OFFLOAD
 from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.measurement import MeasurementRequest
-from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.planning.search import SearchSpace, search
 from bertaccum.progress import silent
 from bertaccum.sizes import format_size, parse_size

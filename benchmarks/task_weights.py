@@ -12,10 +12,8 @@ from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.config import TrainConfig
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.progress import silent
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
-from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training.initial_model import build_model
 
 Weights = dict[str, np.ndarray]
@@ -35,7 +33,7 @@ def write_initial(folder: Path, checkpoint: Path, seed: int, outputs: int, lengt
 def trained_weights(run: Path) -> Weights:
     """Return the weights in a folder of transformers, or the best of a run folder."""
     if not (run / WEIGHTS).exists():
-        model, _, _ = load_best(RunPaths(run).best_checkpoint(), read_run_config(run))
+        model = load_trained(run).model
         (run / "config.json").touch()  # `save_huggingface` copies the mode of this file.
         save_huggingface(model, run)
     return load_file(run / WEIGHTS)

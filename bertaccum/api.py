@@ -569,7 +569,7 @@ def serve(
     from bertaccum.inference.inputs import check_serve
 
     check_serve(config)
-    from bertaccum.serving.listening import bound
+    from bertaccum.serving.http_server import bound
 
     # TensorFlow and the model take seconds to load, so a wrong address is reported before.
     with bound(config) as listener:

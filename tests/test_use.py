@@ -170,8 +170,8 @@ def test_results_that_cannot_be_written_fail_before_computation(
     def never(*_: object) -> None:
         raise AssertionError("the model was loaded first")
 
-    monkeypatch.setattr("bertaccum.inference.evaluate.load_best", never)
-    monkeypatch.setattr("bertaccum.inference.predict.load_best", never)
+    monkeypatch.setattr("bertaccum.inference.evaluate.load_trained", never)
+    monkeypatch.setattr("bertaccum.inference.predict.load_trained", never)
     if path == "pipe":
         os.mkfifo(path)
     for command in (["eval"], ["predict", "some text"]):

@@ -16,8 +16,7 @@ from small import write_small_model, write_small_task
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
-from bertaccum.config import TrainConfig
-from bertaccum.tasks.saved_classifier import load_best
+from bertaccum.inference.trained_model import load_trained
 
 # 20 words in 4 windows of 8 tokens, which overlap by 1 or 2 words.
 WINDOWS = ["--max-seq-length", 8, "--windows", 4, "--stride", 5]
@@ -162,7 +161,7 @@ def test_updates_do_not_depend_on_micro_batch_replicas_or_resume(data: Path) -> 
         subprocess.run(command, check=True, capture_output=True)
 
     def weights(name: str) -> np.ndarray:
-        model, _, _ = load_best(data.parent / name / "best", TrainConfig(windows=4))
+        model = load_trained(data.parent / name).model
         return np.concatenate([w.numpy().ravel() for w in model.weights])
 
     once = train("once", "--micro-batch", 16)

@@ -153,18 +153,17 @@ class _Cluster:
 
     source: str
     resolver: Any
+    addresses: tuple[str, ...]
+    worker: int
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Return the addresses of all workers; if one is named chief, it comes first."""
-        jobs = self.resolver.cluster_spec().as_dict()
-        return tuple([*jobs.get("chief", []), *jobs.get("worker", [])])
-
-    @property
-    def worker(self) -> int:
-        jobs = self.resolver.cluster_spec().as_dict()
-        kind, number = self.resolver.task_type, self.resolver.task_id
-        return int(number) + (len(jobs.get("chief", [])) if kind == "worker" else 0)
+    @staticmethod
+    def of(source: str, resolver: Any) -> _Cluster:
+        """Return the workers that a resolver finds; if one is named chief, it comes first."""
+        # With Slurm, the first call finds out the number of this task.
+        jobs = resolver.cluster_spec().as_dict()
+        chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
+        number = int(resolver.task_id) + (len(chiefs) if resolver.task_type == "worker" else 0)
+        return _Cluster(source, resolver, (*chiefs, *workers), number)
 
 
 def _cluster() -> _Cluster | None:
@@ -189,11 +188,9 @@ def _cluster() -> _Cluster | None:
                 'write it as {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker",'
                 ' "index": 0}}',
             ) from None
-        return _Cluster("TF_CONFIG", resolver)
+        return _Cluster.of("TF_CONFIG", resolver)
     if in_slurm_step():
-        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
-        resolver.cluster_spec()  # Finds out the number of this task.
-        return _Cluster("Slurm", resolver)
+        return _Cluster.of("Slurm", tf.distribute.cluster_resolver.SlurmClusterResolver())
     return None
 
 

@@ -8,27 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tf_keras
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import FITTED, HALF, EvalConfig, TrainConfig
+from bertaccum.config import FITTED, HALF, EvalConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.files import json_text
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import EvalResult
+from bertaccum.inference.trained_model import TrainedModel, load_trained
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import column_names, delimiter_character, size_in_bytes
 from bertaccum.tasks.kinds import check_options, make_task
-from bertaccum.tasks.model_files import ModelFiles, saved_update
-from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.tasks.task import Task
 from data_prep.table import PAIR, TEXT, Reading
 from data_prep.tsv import read_tsv
@@ -72,52 +68,36 @@ def predictions(
       InputError: The run does not exist, or the TSV is unusable or has missing or unknown labels.
     """
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
-    folder = RunPaths(Path(config.run))
-    trained = read_run_config(folder.path)
-    best = folder.best_checkpoint()
-    model, files, task = load_best(best, trained)
-    task = _fitted(config, trained, model, files, task, progress)
+    trained = load_trained(Path(config.run))
+    task = _fitted(config, trained, progress)
     if config.file:
-        tokenizer = Tokenizer(tokenization_of(files.vocabulary, trained))
-        delimiter = delimiter_character(config.delimiter)
-        columns = config.text_column, config.label_column
         reading = Reading(
-            *columns,
-            delimiter,
+            config.text_column,
+            config.label_column,
+            delimiter_character(config.delimiter),
             config.encoding,
             config.text_pair_column,
             label_columns=column_names(config.label_columns),
             label_separator=config.label_separator,
         )
-        table = read_tsv(tsv, reading, note)
-        separator = config.label_separator
-        store = store_of_table(table, tsv, task, tokenizer, note, separator)
+        table, tokenizer = read_tsv(tsv, reading, note), Tokenizer(trained.tokenization)
+        store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator)
     else:
-        store = open_store(tsv, task, tokenization_of(files.vocabulary, trained), progress)
-    logits = Predictor(model, config.batch).with_passages(store, progress)
+        store = open_store(tsv, task, trained.tokenization, progress)
+    logits = Predictor(trained.model, config.batch).with_passages(store, progress)
     windows = deciding_windows(task, store, logits)
-    if task.decoding != files.decoding:
-        dataclasses.replace(files, decoding=task.decoding).write_decoding(best)
-    name = folder.path.resolve().name
-    return Predictions(name, saved_update(best), tsv, store, task, logits[:, 0], windows)
+    if task.decoding != trained.files.decoding:
+        files = dataclasses.replace(trained.files, decoding=task.decoding)
+        files.write_decoding(trained.folder)
+    return Predictions(trained.run, trained.update, tsv, store, task, logits[:, 0], windows)
 
 
-def _fitted(
-    config: EvalConfig,
-    trained: TrainConfig,
-    model: tf_keras.Model,
-    files: ModelFiles,
-    task: Task,
-    progress: Progress,
-) -> Task:
+def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Task:
     """Fit or remove what the options request.
 
     Args:
       config: Options of the evaluation.
-      trained: Options of the run.
-      model: Model of the best checkpoint.
-      files: The other information in that checkpoint.
-      task: Task of the model.
+      trained: Model of the best checkpoint.
       progress: Called with the current activity, the number of examples done and the total.
 
     Returns:
@@ -127,22 +107,23 @@ def _fitted(
       ConfigError: An option does not suit the task.
       InputError: dev.tsv cannot be used.
     """
+    task = trained.task
     requested = [n for n in ("calibrate", "thresholds") if getattr(config, n) is not None]
     if not requested:
         return task
-    check_options(files.labels.task, requested)
+    check_options(task.labels.task, requested)
     decoding = task.decoding
     if config.calibrate is False:
         decoding = dataclasses.replace(decoding, temperature=1.0)
     if config.thresholds == HALF:
         decoding = dataclasses.replace(decoding, thresholds=None)
     if config.calibrate or config.thresholds == FITTED:
-        dev = tsvs_to_train_on(Path(trained.data))[1]
-        store = open_store(dev, task, tokenization_of(files.vocabulary, trained), progress)
-        logits = Predictor(model, config.batch)(store, progress)
+        dev = tsvs_to_train_on(Path(trained.config.data))[1]
+        store = open_store(dev, task, trained.tokenization, progress)
+        logits = Predictor(trained.model, config.batch)(store, progress)
         wanted = bool(config.calibrate), config.thresholds == FITTED
-        decoding = make_task(files.labels, decoding).fit_decoding(logits, store.labels, *wanted)
-    return make_task(files.labels, decoding)
+        decoding = make_task(task.labels, decoding).fit_decoding(logits, store.labels, *wanted)
+    return make_task(task.labels, decoding)
 
 
 def evaluation(found: Predictions) -> EvalResult:

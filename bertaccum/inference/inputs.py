@@ -18,6 +18,7 @@ from bertaccum.config import (
     ExportConfig,
     PredictConfig,
     ServeConfig,
+    TrainConfig,
 )
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.reporting.run_paths import RunPaths
@@ -31,9 +32,7 @@ def evaluated_table(config: EvalConfig) -> Path:
     Raises:
       InputError: The run, its best checkpoint or the table is missing.
     """
-    run = RunPaths(Path(config.run))
-    data = Path(read_run_config(run.path).data)
-    run.best_checkpoint()
+    data = Path(_checked(config.run).data)
     split = config.split or default_split(data)
     table = Path(config.file) if config.file else data / f"{split}.tsv"
     if not table.exists():
@@ -47,9 +46,7 @@ def check_predict(config: PredictConfig) -> None:
     Raises:
       InputError: The run, its best checkpoint or the file is missing.
     """
-    run = RunPaths(Path(config.run))
-    read_run_config(run.path)
-    run.best_checkpoint()
+    _checked(config.run)
     if config.file not in (None, "-") and not Path(config.file).exists():
         raise InputError("there is no such file", "check the path", path=config.file)
 
@@ -66,9 +63,14 @@ def check_serve(config: ServeConfig) -> None:
             raise ConfigError(
                 f"the service needs the package {package}", "run pip install 'bertaccum[serve]'"
             )
-    run = RunPaths(Path(config.run))
-    read_run_config(run.path)
-    run.best_checkpoint()
+    _checked(config.run)
+
+
+def _checked(run: str) -> TrainConfig:
+    """Return the options of a run, or raise InputError if it has no best checkpoint."""
+    config = read_run_config(Path(run))
+    RunPaths(Path(run)).best_checkpoint()
+    return config
 
 
 def check_export(config: ExportConfig) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import PredictConfig
 from bertaccum.data.token_store import TokenStore
@@ -18,13 +17,10 @@ from bertaccum.data.tokenizing import store_of
 from bertaccum.errors import InputError
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import Prediction, TextAndPair
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import silent
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import size_in_bytes
-from bertaccum.tasks.model_files import saved_update
-from bertaccum.tasks.saved_classifier import load_best
 from data_prep.table import PAIR, TEXT
 
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
@@ -55,16 +51,11 @@ class TextClassifier:
 
     def __init__(self, run: str, batch: int, memory_limit: str | None) -> None:
         limit_memory(size_in_bytes("memory_limit", memory_limit))
-        folder = RunPaths(Path(run))
-        trained = read_run_config(folder.path)
-        best = folder.best_checkpoint()
-        model, files, self._task = load_best(best, trained)
-        tokenization = tokenization_of(files.vocabulary, trained)
-        self._tokenizer = Tokenizer(tokenization)
-        self._predictor = Predictor(model, batch)
-        self.run = folder.path.resolve().name
-        self.update = saved_update(best)
-        self.labels, self.longest_text = files.labels, tokenization.longest_text
+        trained = load_trained(Path(run))
+        self._task, self._tokenizer = trained.task, Tokenizer(trained.tokenization)
+        self._predictor = Predictor(trained.model, batch)
+        self.run, self.update, self.labels = trained.run, trained.update, trained.files.labels
+        self.longest_text = trained.tokenization.longest_text
 
     def __call__(self, texts: Sequence[TextAndPair]) -> list[Prediction]:
         """Return a prediction for each text, in the order of the texts.

@@ -8,7 +8,6 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import TOKENS
 from bertaccum.inference.token_signature import (
@@ -17,12 +16,12 @@ from bertaccum.inference.token_signature import (
     tokenization_notes,
     write_description,
 )
+from bertaccum.inference.trained_model import TrainedModel
 from bertaccum.tasks.forward import (
     deciding_passages,
     logits_of_texts_and_passages,
     reads_passages,
 )
-from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Task
 from data_prep.table import PAIR, TEXT
 
@@ -46,46 +45,36 @@ serve(token_ids=ids, segment_ids=0 * ids, padding_mask=tf.ones_like(ids))
 ```"""
 
 
-def savedmodel_usage(task: Task, tokenization: Tokenization, texts: bool) -> str:
+def savedmodel_usage(trained: TrainedModel, texts: bool) -> str:
     """Return Markdown text on how to use a SavedModel, for its model card.
 
     Args:
-      task: Task of the model.
-      tokenization: How the model's texts become tokens.
+      trained: The exported model.
       texts: Whether the SavedModel takes texts.
     """
+    task, tokenization = trained.task, trained.tokenization
     if texts:
         pair = ', text_pair=tf.constant(["another text"])' if task.labels.pairs else ""
         return _OF_TEXTS.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
     return f"{example(_OF_TOKENS, tokenization)}\n\n{tokenization_notes(task, tokenization)}"
 
 
-def write_savedmodel(
-    folder: Path,
-    model: tf_keras.Model,
-    files: ModelFiles,
-    task: Task,
-    tokenization: Tokenization,
-    card: str,
-    texts: bool = True,
-) -> None:
+def write_savedmodel(folder: Path, trained: TrainedModel, card: str, texts: bool) -> None:
     """Write a SavedModel with its model card, vocabulary, labels and dimensions.
 
     Args:
       folder: Folder to write to.
-      model: Classifier that `build_classifier` returned.
-      files: Information that the model needs in addition to its weights.
-      task: Task of the model.
-      tokenization: How the model's texts become tokens.
+      trained: The model.
       card: The model card.
       texts: Whether the SavedModel takes texts; otherwise only token IDs.
     """
+    model, task, tokenization = trained.model, trained.task, trained.tokenization
     of_texts = _function_of_texts(model, Tokenizer(tokenization), task) if texts else None
     of_tokens = None if reads_passages(model) else function_of_tokens(model, task, strings=True)
     _save(model, of_texts, of_tokens, folder)
     beside = folder / _BESIDE
     beside.mkdir()
-    files.write(beside)
+    trained.files.write(beside)
     write_text(beside / "README.md", card)
     if of_tokens is not None:
         outputs = of_tokens.get_concrete_function().structured_outputs
@@ -141,7 +130,7 @@ def _function_of_texts(
         given = [tf.concat([column, spare], axis=0) for column in texts]
         logits = logits_of_texts_and_passages(model, tokenizer(*given))
         outputs = task.serve(logits[:, 0])
-        outputs |= {"window": deciding_passages(task, logits)} if pools else {}
+        outputs |= {"window": deciding_passages(task.support, logits)} if pools else {}
         return {name: value[:count] for name, value in outputs.items()}
 
     return serve

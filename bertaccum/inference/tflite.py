@@ -8,15 +8,13 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.tokenization import Tokenization
 from bertaccum.inference.token_signature import (
     example,
     function_of_tokens,
     tokenization_notes,
     write_description,
 )
-from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.tasks.task import Task
+from bertaccum.inference.trained_model import TrainedModel
 
 _MODEL = "model.tflite"
 _USAGE = """\
@@ -30,8 +28,9 @@ run(token_ids=ids, segment_ids=0 * ids, padding_mask=np.ones_like(ids))
 ```"""
 
 
-def tflite_usage(task: Task, tokenization: Tokenization) -> str:
+def tflite_usage(trained: TrainedModel) -> str:
     """Return Markdown text on how to use the exported model, for its model card."""
+    task, tokenization = trained.task, trained.tokenization
     outputs = "The outputs are in the order of the names in `labels.json`."
     if not task.labels.names:
         outputs = "The output `score` is in the unit of the labels."
@@ -39,31 +38,22 @@ def tflite_usage(task: Task, tokenization: Tokenization) -> str:
     return f"{example(_USAGE, tokenization)}\n\n{notes}\n\n{outputs}"
 
 
-def write_tflite(
-    folder: Path,
-    model: tf_keras.Model,
-    files: ModelFiles,
-    task: Task,
-    tokenization: Tokenization,
-    card: str,
-    quantize: str,
-) -> None:
+def write_tflite(folder: Path, trained: TrainedModel, card: str, quantize: str) -> None:
     """Write a TensorFlow Lite model with its model card, vocabulary and labels.
 
     Args:
       folder: Folder to write to.
-      model: Classifier that `build_classifier` returned, which reads each text in one passage.
-      files: Information that the model needs in addition to its weights.
-      task: Task of the model.
-      tokenization: How the model's texts become tokens.
+      trained: Model that reads each text in one passage.
       card: The model card.
       quantize: One of `config.QUANTIZE`.
     """
     # Strings need kernels that the interpreters for phones do not contain.
+    model, task = trained.model, trained.task
     serve = function_of_tokens(model, task, strings=False).get_concrete_function()
     (folder / _MODEL).write_bytes(converted(serve, model, int8=quantize == "int8"))
-    files.write(folder)
-    write_description(folder, tokenization, task, serve.structured_outputs, quantize=quantize)
+    trained.files.write(folder)
+    outputs = serve.structured_outputs
+    write_description(folder, trained.tokenization, task, outputs, quantize=quantize)
     write_text(folder / "README.md", card)
 
 

@@ -20,8 +20,7 @@ from bertaccum.offload_names import LADDER, OFFLOAD
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches
-from bertaccum.planning.measurement import Measurement
-from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.measurement_process import Measurement, MeasurementProcess
 from bertaccum.planning.offloading import bytes_on_device, bytes_on_host, state_bytes
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.search import (

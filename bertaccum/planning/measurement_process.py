@@ -1,4 +1,7 @@
-"""The client of `step_measurement`, which runs updates in a process that may crash."""
+"""Measurements of training steps, and the process that makes them, which may crash.
+
+The process runs `step_measurement`.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,51 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.planning.measurement import Measurement, MeasurementRequest
 from bertaccum.progress import Progress
 
 _END_SECONDS = 10
+# The number of passages of an example, and the number of tokens of the longest one.
+Shape: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The duration of an update in seconds, and memory in bytes: its peak, and before it began."""
+
+    seconds: float
+    peak_bytes: float
+    resting_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """One update to run and measure.
+
+    Args:
+      micro_batches: For each micro-batch, the shapes of its examples.
+      recompute, offload: Fields of `Saving`. Tensors in host memory stay there.
+      accumulate: Whether to use accumulators.
+      thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
+    """
+
+    micro_batches: Sequence[Sequence[Shape]]
+    recompute: str
+    offload: str = "none"
+    accumulate: bool = True
+    thorough: bool = False
+
+
+class StepMeasurer(Protocol):
+    """An object that runs training steps and measures them."""
+
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        """Run one update and return its measurement; None if it ran out of memory."""
 
 
 class MeasurementProcess:

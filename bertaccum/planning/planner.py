@@ -13,9 +13,8 @@ from bertaccum.atomic import write_text
 from bertaccum.cache import cache_folder
 from bertaccum.files import json_text, read_mapping
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
-from bertaccum.planning.learned_limits import limits_file, request_digest
 from bertaccum.planning.measured_plan import measure_plan
-from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.planning.plan_request import PlanRequest, limits_file, request_digest
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO
 

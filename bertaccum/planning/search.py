@@ -17,7 +17,12 @@ import numpy as np
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.offload_names import OFFLOAD, offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, Saving, make_plan
-from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape, StepMeasurer
+from bertaccum.planning.measurement_process import (
+    Measurement,
+    MeasurementRequest,
+    Shape,
+    StepMeasurer,
+)
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
 
 # Share of the memory reserved for fragmentation, evaluation and checkpoints.

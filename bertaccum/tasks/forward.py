@@ -7,7 +7,8 @@ is the pooled output of the text.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from official.nlp.modeling import models
@@ -16,10 +17,10 @@ from bertaccum.bert.dropout import dropout_masks, present_masks
 from bertaccum.bert.model_inputs import inputs_of_tokens
 from bertaccum.bert.packed_tokens import split_passages
 from bertaccum.bert.precision import length_multiple
-from bertaccum.tasks.task import Task
 
 # Name of the head in a classifier.
 HEAD_LAYER = "sentence_prediction"
+Support: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # Functions of the pooled outputs [passages, hidden], and of the text's index for each of them.
 _POOLING = {"mean": tf.math.segment_mean, "max": tf.math.segment_max}
 
@@ -68,19 +69,19 @@ def logits_of_texts_and_passages(
     return tf.concat([of_texts[:, tf.newaxis], padded], axis=1)
 
 
-def deciding_passages(task: Task, logits: tf.Tensor) -> tf.Tensor:
+def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
     """Return the passage of each text that supports the prediction most strongly, [batch] int32.
 
     Args:
-      task: Task of the model.
+      support: The method `Task.support`.
       logits: Result of `logits_of_texts_and_passages`, for a model that reads several passages.
 
     Returns:
       The number of the passage in its text, counted from 1.
     """
-    support = task.support(logits[:, 0], logits[:, 1:])
-    support = tf.where(tf.math.is_nan(support), -math.inf, support)
-    return tf.argmax(support, axis=1, output_type=tf.int32) + 1
+    found = support(logits[:, 0], logits[:, 1:])
+    found = tf.where(tf.math.is_nan(found), -math.inf, found)
+    return tf.argmax(found, axis=1, output_type=tf.int32) + 1
 
 
 def _of_passages(

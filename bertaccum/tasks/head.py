@@ -1,8 +1,9 @@
-"""The head that all tasks share: dropout and a dense layer on the encoder's pooled output."""
+"""Classifiers: an encoder and a head, which all tasks share, and the weights of a trained run."""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import tensorflow as tf
 import tf_keras
@@ -15,6 +16,7 @@ from bertaccum.bert.encoder import (
     without_autograph,
 )
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.errors import InputError, reason
 from bertaccum.tasks.forward import HEAD_LAYER
 
 
@@ -80,3 +82,40 @@ class Head(tf_keras.layers.Layer):
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Return the logits [batch, outputs] of pooled outputs [batch, hidden]."""
         return self.out_proj(self.dropout(pooled, training=training))
+
+
+def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
+    """Load the weights of a run's best checkpoint into a classifier.
+
+    Args:
+      model: Classifier that `build_classifier` returned.
+      path: Prefix of the checkpoint's files.
+      head: Whether to load the head as well as the encoder and its pooler.
+
+    Raises:
+      InputError: The files are damaged or belong to another model.
+      tf.errors.ResourceExhaustedError: The weights do not fit in memory beside the classifier.
+    """
+    encoder, *heads = _named_layers(model).items()
+    parts = [
+        {encoder[0]: tf.train.Checkpoint(**{n: layer})}
+        for n, layer in _named_layers(encoder[1]).items()
+    ]
+    parts += [dict([named]) for named in heads] if head else []
+    try:
+        # Reading all at once would need twice the memory of the model.
+        for part in parts:
+            whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**part))
+            whole.read(str(path)).assert_existing_objects_matched().expect_partial()
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
+        raise InputError(
+            f"cannot be loaded ({reason(error)})", "train the model again", path=path
+        ) from None
+
+
+def _named_layers(model: tf_keras.Model) -> dict[str, tf_keras.layers.Layer]:
+    """Return the layers that have weights, keyed by the names under which tf_keras saves them."""
+    layers = [layer for layer in model.layers if layer.weights]
+    return {f"layer_with_weights-{number}": layer for number, layer in enumerate(layers)}

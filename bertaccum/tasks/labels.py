@@ -96,21 +96,17 @@ def class_numbers(
     """
     known = labels.names if by_name else labels.values
     numbers = {value: number for number, value in enumerate(known)}
-    column = label_column(tsv, table)
-    of_cells = {}
-    for cell, row in zip(column, table["row"], strict=True):
-        if cell in of_cells:
-            continue
-        of_cells[cell] = [numbers.get(label, -1) for label in parts(cell)]
-        for label, number in zip(parts(cell), of_cells[cell], strict=True):
-            if number < 0:
+    cells = [parts(cell) for cell in label_column(tsv, table)]
+    for cell, row in zip(cells, table["row"], strict=True):
+        for label in cell:
+            if label not in numbers:
                 raise InputError(
                     f"label {label!r} is unknown",
                     f"use one of {_known(labels, known)}",
                     path=tsv,
                     row=int(row),
                 )
-    return [of_cells[cell] for cell in column]
+    return [[numbers[label] for label in cell] for cell in cells]
 
 
 def _known(labels: Labels, known: list[str]) -> str:

@@ -12,8 +12,7 @@ from bertaccum.bert.precision import resolved_precision
 from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
 from bertaccum.tasks.forward import HEAD_LAYER
-from bertaccum.tasks.head import build_classifier
-from bertaccum.tasks.saved_classifier import load_run
+from bertaccum.tasks.head import build_classifier, load_run
 
 
 def build_model(

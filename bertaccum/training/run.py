@@ -15,7 +15,7 @@ import tf_keras
 
 from bertaccum.data.token_store import TokenStore
 from bertaccum.metrics import metric_of
-from bertaccum.planning.learned_limits import learned_limits
+from bertaccum.planning.plan_request import learned_limits
 from bertaccum.reporting.run_record import read_record
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.model_files import ModelFiles

@@ -35,7 +35,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
-from bertaccum.planning.measurement import MeasurementRequest, Shape
+from bertaccum.planning.measurement_process import MeasurementRequest, Shape
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.checkpoints import write_state

@@ -22,8 +22,8 @@ from bertaccum.errors import RunError
 from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
-from bertaccum.planning.learned_limits import remember_out_of_memory
 from bertaccum.planning.offloading import check_host_memory
+from bertaccum.planning.plan_request import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory, Updated

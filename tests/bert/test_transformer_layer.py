@@ -24,8 +24,7 @@ from bertaccum.bert.encoder import (
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.transformer_layer import TransformerLayer
-from bertaccum.tasks.head import build_classifier
-from bertaccum.tasks.saved_classifier import load_run
+from bertaccum.tasks.head import build_classifier, load_run
 
 CONFIG = EncoderConfig(
     hidden_size=16,

@@ -21,7 +21,7 @@ from small import write_small_task
 from bertaccum import api
 from bertaccum.cli.program import main
 from bertaccum.config import ServeConfig
-from bertaccum.serving.listening import address_of, bound
+from bertaccum.serving.http_server import address_of, bound
 
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds after which a test fails. No test waits that long if it passes.

@@ -18,14 +18,14 @@ from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import ExportConfig, StepConfig, TrainConfig
+from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.inference import export
 from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.initial_model import build_model
@@ -91,10 +91,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def predicted(run: RunFolder, model: tf_keras.Model | None = None) -> np.ndarray:
     """Return the logits of `model`, by default the run's best model, for the run's test.tsv."""
-    best, _, task = load_best(run.best_checkpoint(), StepConfig())
+    best = load_trained(run.path)
     tsv = run.path.parent / "reviews" / "test.tsv"
-    store = open_store(tsv, task, Tokenization(VOCABULARY, 12), lambda *_: None)
-    logits = Predictor(model or best, batch=4)(store, lambda *_: None)
+    store = open_store(tsv, best.task, Tokenization(VOCABULARY, 12), lambda *_: None)
+    logits = Predictor(model or best.model, batch=4)(store, lambda *_: None)
     assert np.ptp(logits, axis=0).max() > 0.5
     return logits
 
@@ -134,7 +134,7 @@ def test_huggingface_export_is_read_back_unchanged(run: RunFolder, huggingface: 
     again = build_model(config, source, len(NAMES))
     head = [tensors["classifier.weight"].T, tensors["classifier.bias"]]
     again.get_layer("sentence_prediction").set_weights(head)
-    model, *_ = load_best(run.best_checkpoint(), StepConfig())
+    model = load_trained(run.path).model
     before = [np.array(weight) for weight in model.get_weights()]
     model.set_weights(again.get_weights())
     for one, other in zip(before, model.get_weights(), strict=True):
@@ -171,7 +171,7 @@ def test_model_is_not_loaded_if_folder_cannot_be_created(
     def never(_: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(export, "load_best", never)
+    monkeypatch.setattr(export, "load_trained", never)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=rf"`out` .*{out} .*; choose another folder"):
         api.export(ExportConfig(str(run.path), out=str(tmp_path / out)))

@@ -20,10 +20,9 @@ from bertaccum.errors import BertAccumError, RunError
 from bertaccum.planning import measured_plan
 from bertaccum.planning import plan_for_options as plans
 from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
-from bertaccum.planning.learned_limits import remember_out_of_memory
-from bertaccum.planning.measurement import MeasurementRequest
-from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.planning.plan_for_options import plan_for_options
+from bertaccum.planning.plan_request import remember_out_of_memory
 from bertaccum.planning.search import Candidate, SearchResult
 from bertaccum.progress import silent
 from bertaccum.tasks.labels import Labels

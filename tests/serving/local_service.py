@@ -15,8 +15,7 @@ import uvicorn
 
 from bertaccum.config import ServeConfig
 from bertaccum.inference.results import Prediction, TextAndPair
-from bertaccum.serving.http_server import prepared
-from bertaccum.serving.listening import bound
+from bertaccum.serving.http_server import bound, prepared
 from bertaccum.serving.service import Classifier
 from bertaccum.tasks.labels import Labels
 

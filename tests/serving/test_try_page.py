@@ -12,7 +12,7 @@ from browsing import browse
 from local_service import Model, Service, running
 
 from bertaccum.inference.results import Prediction, TextAndPair
-from bertaccum.serving.try_page import page_headers, try_page
+from bertaccum.serving.service import page_headers, try_page
 from bertaccum.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.tasks.labels import Labels
 

@@ -28,5 +28,5 @@ NAN = np.nan
 )
 def test_deciding_passage(kind: str, logits: list[list[float]], deciding: int) -> None:
     task = make_task(Labels(["0", "1"], ["0", "1"], task=kind))
-    found = deciding_passages(task, np.array([logits], np.float32))
+    found = deciding_passages(task.support, np.array([logits], np.float32))
     assert found.numpy().tolist() == [deciding]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from bertaccum.planning.measurement import Measurement, MeasurementRequest
+from bertaccum.planning.measurement_process import Measurement, MeasurementRequest
 
 MIB = 2**20
 

@@ -20,10 +20,10 @@ import tensorflow as tf
 from scripted import CountedPasses, under
 from small import write_small_task
 
-from bertaccum.config import StepConfig, TrainConfig
+from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.progress import silent
-from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import train
@@ -52,7 +52,7 @@ def run(
 ) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
     """Return the final weights, the out-of-memory events and the summary."""
     events = under(change or contextlib.nullcontext(), train(config, silent))
-    model, *_ = load_best(RunFolder(Path(config.out)).best_checkpoint(), StepConfig())
+    model = load_trained(Path(config.out)).model
     shrunk = [event for event in events if isinstance(event, OutOfMemory)]
     return model.get_weights(), shrunk, events[-1].summary
 

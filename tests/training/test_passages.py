@@ -155,7 +155,7 @@ def test_predictions_do_not_depend_on_the_batch_and_name_the_deciding_passage() 
     # The mean of the passages' logits is the text's, because the head is linear.
     np.testing.assert_allclose(np.nanmean(logits[:, 1:], axis=1), logits[:, 0], rtol=0, atol=1e-6)
     assert (~np.isnan(logits[:, 1:, 0])).sum(axis=1).tolist() == store.shapes[:, 0].tolist()
-    deciding = deciding_passages(CLASSIFICATION, logits).numpy()
+    deciding = deciding_passages(CLASSIFICATION.support, logits).numpy()
     for row, number in enumerate(deciding):
         margins = np.diff(logits[row, 1:], axis=-1)[:, 0] * np.sign(np.diff(logits[row, 0]))
         assert number == np.nanargmax(margins) + 1

@@ -18,8 +18,7 @@ from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
-from bertaccum.planning.measurement import MeasurementRequest
-from bertaccum.planning.measurement_process import MeasurementProcess
+from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.progress import silent
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer

@@ -25,9 +25,10 @@ from small import TINY, scatter, write_small_task
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.packed_tokens import unpack
-from bertaccum.config import StepConfig, TrainConfig
+from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.progress import silent
 from bertaccum.task_names import MULTI_LABEL, REGRESSION
@@ -35,10 +36,8 @@ from bertaccum.tasks.forward import logits_of
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
-from bertaccum.tasks.saved_classifier import load_best
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.step import make_update
 from bertaccum.training.task_options import class_weights
 from bertaccum.training.train import resume, train
@@ -270,7 +269,7 @@ def options_of(case: Case, data: Path, out: Path, **options: object) -> dict[str
 
 
 def weights_of(out: Path) -> np.ndarray:
-    return flat(load_best(RunFolder(out).best_checkpoint(), StepConfig())[0])
+    return flat(load_trained(out).model)
 
 
 @BY_NAME

@@ -1,0 +1,80 @@
+"""The best model of a run, with everything that its use requires."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.model_source import RUN_PREFIX
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenization_options import tokenization_of
+from bertaccum.config import TrainConfig
+from bertaccum.errors import RunError
+from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.reporting.run_record import read_run_config
+from bertaccum.tasks.head import build_classifier, load_run
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.model_files import ModelFiles, saved_update
+from bertaccum.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The best model of a run.
+
+    Args:
+      run: Name of the run.
+      config: Options of the run.
+      folder: Folder of the best checkpoint.
+      model: Classifier that `build_classifier` returned, with its weights.
+      files: Information that the model needs in addition to its weights.
+      task: Task of the model.
+    """
+
+    run: str
+    config: TrainConfig
+    folder: Path
+    model: tf_keras.Model
+    files: ModelFiles
+    task: Task
+
+    @property
+    def tokenization(self) -> Tokenization:
+        """How the model's texts become tokens."""
+        return tokenization_of(self.files.vocabulary, self.config)
+
+    @property
+    def update(self) -> int | None:
+        """The update at which the best checkpoint was saved, or None if unknown."""
+        return saved_update(self.folder)
+
+
+def load_trained(run: Path) -> TrainedModel:
+    """Load the best model of a run.
+
+    Args:
+      run: Run folder.
+
+    Raises:
+      InputError: The run does not exist or has no best checkpoint, or its files are damaged.
+      RunError: The model does not fit in memory.
+    """
+    config, best = read_run_config(run), RunPaths(run).best_checkpoint()
+    files = ModelFiles.read(best)
+    task = make_task(files.labels, files.decoding)
+    try:
+        zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
+        encoder = build_encoder(files.encoder, first_token_only=True, initializer=zeros)
+        model = build_classifier(
+            encoder, files.encoder, task.outputs, pool=config.pooling, initializer=zeros
+        )
+        load_run(model, best / RUN_PREFIX)
+    except tf.errors.ResourceExhaustedError:
+        raise RunError(
+            "the model does not fit in memory", "raise `memory_limit`", path=best
+        ) from None
+    return TrainedModel(run.resolve().name, config, best, model, files, task)
