@@ -111,7 +111,7 @@ def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Ta
     requested = [n for n in ("calibrate", "thresholds") if getattr(config, n) is not None]
     if not requested:
         return task
-    check_options(task.labels.task, requested)
+    check_options(task, requested)
     decoding = task.decoding
     if config.calibrate is False:
         decoding = dataclasses.replace(decoding, temperature=1.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.errors import ConfigError
-from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES, REGRESSION
+from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
 from bertaccum.tasks.labels import Labels
 
 _HINT = "omit `keep_head` for a random head, or rename the labels of the data"
@@ -31,7 +31,8 @@ def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | Non
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.
     """
-    count = 1 if labels.task == REGRESSION else len(labels.values)
+    # A task without classes has one output.
+    count = len(labels.values) or 1
     if source.labels is not None and Labels(**source.labels) == labels:
         return KeptHead(list(range(count)))
     if source.labels is not None and keep:
@@ -50,7 +51,7 @@ def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | Non
         raise _differ(f"{head.outputs} outputs {_listed(head.names)}", labels)
     ours = [_folded(name) for name in labels.names]
     theirs = [_folded(name) for name in head.names]
-    if labels.task == REGRESSION or not theirs:
+    if not ours or not theirs:
         return KeptHead(list(range(count)), labels.mean, labels.std)
     if sorted(ours) != sorted(theirs) or len({*ours}) < len(ours):
         raise _differ(f"the labels {_listed(head.names)}", labels)

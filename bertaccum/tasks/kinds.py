@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bertaccum.errors import ConfigError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
@@ -12,7 +12,7 @@ from bertaccum.tasks.multi_label import MultiLabel
 from bertaccum.tasks.regression import Regression
 from bertaccum.tasks.task import PLAIN, Decoding, Task
 
-_KINDS: dict[str, type[Classification] | type[Regression] | type[MultiLabel]] = {
+_KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
     CLASSIFICATION: Classification,
     REGRESSION: Regression,
     MULTI_LABEL: MultiLabel,
@@ -30,18 +30,14 @@ def make_task(labels: Labels, decoding: Decoding | None = None, smoothing: float
     return _KINDS[labels.task](labels, decoding or PLAIN, smoothing)
 
 
-def check_options(task: str, used: Iterable[str]) -> None:
-    """Raise ConfigError if an option is used that does not suit the kind of task.
+def check_options(task: Task, used: Iterable[str]) -> None:
+    """Raise ConfigError if an option is used that does not suit the task.
 
     Args:
-      task: Kind of task.
+      task: Task of the data.
       used: Names of those options that suit only some tasks and that are in use.
     """
     for name in used:
-        if name not in _KINDS[task].options:
-            raise ConfigError(f"`{name}` cannot be used with the task {task}", f"omit `{name}`")
-
-
-def metrics_of(task: str) -> tuple[str, ...]:
-    """Return the metrics that can select the best checkpoint; the first is the default."""
-    return _KINDS[task].metrics
+        if name not in task.options:
+            kind = task.labels.task
+            raise ConfigError(f"`{name}` cannot be used with the task {kind}", f"omit `{name}`")

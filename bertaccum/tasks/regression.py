@@ -74,13 +74,15 @@ class Regression:
           error of the standardized labels; and `mean_baseline_mse`, the mean squared error of
           always predicting the mean of train.tsv.
         """
+        from scipy.stats import rankdata
+
         predicted, unit = logits[:, 0].astype(np.float64), self.labels.std**2
         wanted = labels.astype(np.float64)
         loss = mean_of((predicted - wanted) ** 2)
         return {
             "examples": len(labels),
             "pearson": _pearson(predicted, wanted),
-            "spearman": _pearson(_ranks(predicted), _ranks(wanted)),
+            "spearman": _pearson(rankdata(predicted), rankdata(wanted)),
             "mse": loss * unit,
             "loss": loss,
             "mean_baseline_mse": mean_of(wanted**2) * unit,
@@ -179,10 +181,3 @@ def _pearson(a: np.ndarray, b: np.ndarray) -> float:
     a, b = a - a.mean(), b - b.mean()
     scale = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
     return float((a * b).sum()) / scale if scale else 0.0
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the ranks of values; equal values share their mean rank."""
-    from scipy import stats
-
-    return stats.rankdata(values)

@@ -204,11 +204,9 @@ class Sweep:
         whole = scheduled_updates(own.epochs, per_epoch)
         return max(math.ceil(min(whole, own.max_updates or whole) * fraction), 1)
 
-    def _ranked(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:
-        """Return the cells whose scores in a round are known, the best first."""
-        key, sign = _key(fraction), 1 if self.best_by in LOWER_IS_BETTER else -1
-        known = [cell for cell in cells if cell.scores and key in cell.rounds]
-        return sorted(known, key=lambda cell: sign * _mean(cell, key))
+    def _badness(self, scores: Sequence[float]) -> float:
+        """Return a number that is lower for better scores of a cell's runs."""
+        return statistics.fmean(scores) * (1 if self.best_by in LOWER_IS_BETTER else -1)
 
     def _kept(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:
         """Return the cells that go on after a round: the best third.
@@ -217,14 +215,14 @@ class Sweep:
         are no reason to prefer a cell: if not all cells with the same score fit in the third, only
         the better ones go on, or all with that score if there is no better one.
         """
-        ranked, key = self._ranked(cells, fraction), _key(fraction)
-        count = max(math.ceil(len(cells) * _KEPT), 1)
-        if len(ranked) <= count:
-            return ranked
-        scores = [_mean(cell, key) for cell in ranked]
-        if (limit := scores[count]) != scores[count - 1]:
-            return ranked[:count]
-        return ranked[: scores.index(limit) or scores.count(limit)]
+        key = _key(fraction)
+        known = [cell for cell in cells if cell.scores and key in cell.rounds]
+        scored = [(self._badness([run["score"] for run in c.rounds[key]]), c) for c in known]
+        scored.sort(key=lambda one: one[0])
+        count, scores = max(math.ceil(len(cells) * _KEPT), 1), [score for score, _ in scored]
+        if len(scored) > count and (limit := scores[count]) == scores[count - 1]:
+            count = scores.index(limit) or scores.count(limit)
+        return [cell for _, cell in scored[:count]]
 
     def result(self) -> dict[str, Any]:
         """Return the results so far.
@@ -234,12 +232,8 @@ class Sweep:
           best first, then those that failed; `best`, the options of the first cell, or None;
           `updates` of all runs, and `grid_updates`, those of the whole grid; `seconds` of all runs.
         """
-        fractions = sorted({cell.fraction for cell in self.cells} - {0.0}, reverse=True)
-        ranked = [
-            cell
-            for fraction in fractions
-            for cell in self._ranked([c for c in self.cells if c.fraction == fraction], fraction)
-        ]
+        known = [cell for cell in self.cells if cell.scores]
+        ranked = sorted(known, key=lambda cell: (-cell.fraction, self._badness(cell.scores)))
         records = [c.record() for c in (*ranked, *(c for c in self.cells if c not in ranked))]
         return {
             "best_by": self.best_by,
@@ -282,11 +276,6 @@ def search(
             callback(event)
     found = sweep.result()
     return found | {"figures": write_heat_map(Path(str(config.out)), chosen, found)}
-
-
-def _mean(cell: Cell, key: str) -> float:
-    """Return the mean score of a cell's runs in a round."""
-    return statistics.fmean(run["score"] for run in cell.rounds[key])
 
 
 def _key(fraction: float) -> str:

@@ -11,7 +11,7 @@ from bertaccum.config import HALF, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.tasks.kinds import check_options, metrics_of
+from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
 
 BALANCED = "balanced"
@@ -27,11 +27,11 @@ def check_task_options(config: TrainConfig, labels: Labels) -> None:
     Raises:
       ConfigError: An option does not suit the task, or `class_weight` is not valid.
     """
-    task, metrics = labels.task, metrics_of(labels.task)
-    if config.best_by not in (None, *metrics):
+    task = make_task(labels)
+    if config.best_by not in (None, *task.metrics):
         raise ConfigError(
-            f"`best_by` {config.best_by} is not a metric of the task {task}",
-            f"choose one of {', '.join(metrics)}",
+            f"`best_by` {config.best_by} is not a metric of the task {labels.task}",
+            f"choose one of {', '.join(task.metrics)}",
         )
     unused = {"class_weight": None, "label_smoothing": 0.0, "calibrate": False, "thresholds": HALF}
     check_options(task, [name for name, value in unused.items() if getattr(config, name) != value])

@@ -15,7 +15,7 @@ from sklearn import metrics
 
 from bertaccum.errors import InputError
 from bertaccum.task_names import MULTI_LABEL, REGRESSION, TASKS
-from bertaccum.tasks.kinds import make_task, metrics_of
+from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.multi_label import MultiLabel, _best_threshold
 from bertaccum.tasks.regression import regression_labels
@@ -169,7 +169,7 @@ def test_logits_that_are_not_finite_give_scores(labels: Labels) -> None:
     cells = {"classification": "1", "regression": "2.5", "multi-label": "0|2"}[labels.task]
     scores = task.scores(logits, task.encode(Path("x"), table(*[cells] * 4)))
     assert not math.isfinite(scores["loss"])
-    assert set(metrics_of(labels.task)) <= set(scores)
+    assert set(make_task(labels).metrics) <= set(scores)
 
 
 @pytest.mark.parametrize(
