@@ -138,16 +138,11 @@ def _make_store(
         np.cumsum(np.concatenate(kept)).tofile(temporary / "offsets.int64")
         np.save(temporary / "shapes.npy", np.concatenate(shapes))
         np.save(temporary / "labels.npy", encoded)
-        np.save(temporary / "weights.npy", _weights(table))
+        ones = np.ones(len(table), np.float32)
+        weights = table[WEIGHT].to_numpy(np.float32) if WEIGHT in table else ones
+        np.save(temporary / "weights.npy", weights)
         truncation = _truncation(np.concatenate(whole), tokenizer.tokenization, task.labels.pairs)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
-
-
-def _weights(table: pd.DataFrame) -> np.ndarray:
-    """Return the weight of each row, [rows] float32; 1 if the table has no weights."""
-    if WEIGHT not in table:
-        return np.ones(len(table), np.float32)
-    return table[WEIGHT].to_numpy(np.float32)
 
 
 def _truncation(lengths: np.ndarray, tokenization: Tokenization, pairs: bool) -> Truncation:

@@ -54,7 +54,7 @@ class Watch:
         self._topology, self._doing, self._since = topology, "starting", time.monotonic()
         self._peers: list[tuple[str, int]] = []
         if topology.workers > 1:
-            self._server = socketserver.ThreadingTCPServer(("", 0), self._handler())
+            self._server = socketserver.ThreadingTCPServer(("", 0), self._answer)
             self._server.daemon_threads = True
             threading.Thread(target=self._server.serve_forever, daemon=True).start()
             ports = exchange(topology, self._server.server_address[1])
@@ -132,16 +132,10 @@ class Watch:
                 _tf_compat.abort_collectives("a worker that does not answer")
                 return
 
-    def _handler(self) -> Any:
-        watch = self
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                seconds = time.monotonic() - watch._since
-                said = {"doing": watch._doing, "seconds": seconds}
-                self.request.sendall(json.dumps(said).encode())
-
-        return Handler
+    def _answer(self, connection: socket.socket, *_: object) -> Any:
+        """Say what this worker is doing; the server calls this method for each question."""
+        said = {"doing": self._doing, "seconds": time.monotonic() - self._since}
+        connection.sendall(json.dumps(said).encode())
 
 
 def _ask(host: str, port: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import queue
 import threading
@@ -110,12 +111,10 @@ def stream(
     read and tokenize more.
     """
     pairs = classifier.labels.pairs
-    arrived = _as_they_come(_given(text, pairs) for text in texts)
-    tokenized = _queue((some, classifier.tokenize(some)) for some in arrived)
-    while isinstance(found := tokenized.get(), tuple):
-        yield from classifier.of_tokens(*found)
-    if found is not None:
-        raise found
+    arrived = _read_ahead((_given(text, pairs) for text in texts), 2 * _TOGETHER)
+    tokenized = _read_ahead(((some, classifier.tokenize(some)) for some in arrived), 1)
+    for some, store in itertools.chain.from_iterable(tokenized):
+        yield from classifier.of_tokens(some, store)
 
 
 def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
@@ -149,9 +148,26 @@ def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
     return first, second
 
 
-def _as_they_come(texts: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield lists of the texts that have arrived, waiting until there is at least one."""
-    read: queue.Queue[Any] = _queue(texts, 2 * _TOGETHER)
+def _read_ahead(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[Any]]:
+    """Yield lists of the items that have arrived, waiting until there is at least one.
+
+    Another thread iterates over the items. The error that it raises is raised at the end.
+
+    Args:
+      items: The items.
+      size: Maximum number of items that wait.
+    """
+    read: queue.Queue[Any] = queue.Queue(size)
+
+    def put() -> None:
+        try:
+            for item in items:
+                read.put(item)
+            read.put(None)
+        except BaseException as error:
+            read.put(error)
+
+    threading.Thread(target=put, daemon=True).start()
     end: Any = ()
     while isinstance(end, tuple):
         some, end = [], read.get()
@@ -167,19 +183,3 @@ def _as_they_come(texts: Iterable[Any]) -> Iterator[list[Any]]:
             yield some
     if end is not None:
         raise end
-
-
-def _queue(items: Iterable[tuple[Any, ...]], size: int = 1) -> queue.Queue[Any]:
-    """Return a queue that another thread fills with items, and then with None or an exception."""
-    filled: queue.Queue[Any] = queue.Queue(size)
-
-    def put() -> None:
-        try:
-            for item in items:
-                filled.put(item)
-            filled.put(None)
-        except BaseException as error:
-            filled.put(error)
-
-    threading.Thread(target=put, daemon=True).start()
-    return filled

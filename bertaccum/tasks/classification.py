@@ -75,6 +75,8 @@ class Classification:
           frequent label and the accuracy of always predicting it; and `only_prediction`, the class
           predicted for every example, or None if there are several.
         """
+        from sklearn import metrics
+
         names = self.labels.names
         counts, predicted = np.bincount(labels, minlength=len(names)), np.argmax(logits, axis=1)
         different = np.unique(predicted)
@@ -83,7 +85,10 @@ class Classification:
             "accuracy": float(np.mean(predicted == labels)),
             "loss": self._loss(logits, labels),
             "matthews_correlation": _matthews(labels, predicted),
-            "macro_f1": _macro_f1(labels, predicted),
+            # The mean over the classes that occur in the labels or are predicted.
+            "macro_f1": float(
+                metrics.f1_score(labels, predicted, average="macro", zero_division=0.0)
+            ),
             "majority_class": names[counts.argmax()],
             "majority_accuracy": float(counts.max() / len(labels)),
             "only_prediction": names[different[0]] if len(different) == 1 else None,
@@ -198,10 +203,3 @@ def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # sklearn warns if only one class occurs.
         return float(metrics.matthews_corrcoef(labels, predictions))
-
-
-def _macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur in `labels` or are predicted."""
-    from sklearn import metrics
-
-    return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))

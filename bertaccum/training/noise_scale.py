@@ -10,7 +10,6 @@ Source: McCandlish, Kaplan, Amodei et al. 2018, "An Empirical Model of Large-Bat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,28 +38,19 @@ def gradient_products(
     return GradientProducts([names.index(name) for name in of]), names
 
 
-@dataclass(frozen=True)
-class Sample:
-    """How the examples of a window were drawn.
+def effective_size(weights: np.ndarray) -> float:
+    """Return the number of examples of equal weights whose mean would have as much noise.
 
     Args:
       weights: Weights of the examples in the loss, [examples].
-      population: Number of examples in an epoch, from which windows are drawn without replacement.
-      same_epoch: Fraction of the earlier gradients' weight that belongs to the window's epoch.
     """
-
-    weights: np.ndarray
-    population: int
-    same_epoch: float
-
-    @property
-    def size(self) -> float:
-        """The number of examples; of equal weights, that would give the mean as much noise."""
-        squares = float(np.square(self.weights, dtype=np.float64).sum())
-        return float(self.weights.sum(dtype=np.float64)) ** 2 / squares if squares else 0.0
+    squares = float(np.square(weights, dtype=np.float64).sum())
+    return float(weights.sum(dtype=np.float64)) ** 2 / squares if squares else 0.0
 
 
-def noise_and_signal(square: float, product: float, sample: Sample) -> tuple[float, float] | None:
+def noise_and_signal(
+    square: float, product: float, size: float, population: int, same_epoch: float
+) -> tuple[float, float] | None:
     """Return unbiased estimates of noise and signal from one window, or None without information.
 
     With N examples from a population of M, noise t and signal g, the squared norm of the mean
@@ -71,14 +61,16 @@ def noise_and_signal(square: float, product: float, sample: Sample) -> tuple[flo
     Args:
       square: Squared norm of the window's mean gradient.
       product: Inner product with the mean gradient of earlier windows.
-      sample: How the window was drawn.
+      size: `effective_size` of the window.
+      population: Number of examples in an epoch, from which windows are drawn without replacement.
+      same_epoch: Fraction of the earlier gradients' weight that belongs to the window's epoch.
     """
-    size, others = sample.size, sample.population - 1
-    left = (sample.population - size) / size + sample.same_epoch if size else 0.0
+    others = population - 1
+    left = (population - size) / size + same_epoch if size else 0.0
     if left <= 0 or not np.isfinite([square, product]).all():
         return None
     noise = (square - product) * others / left
-    return noise, product + sample.same_epoch * noise / others
+    return noise, product + same_epoch * noise / others
 
 
 class NoiseMeter:
@@ -112,11 +104,11 @@ class NoiseMeter:
         if "gradient_square" not in results or not results["applied"] or not update:
             return {}
         same_epoch = weight_of_last(update % self._windows, update)
-        sample = Sample(weights, self._examples, same_epoch)
+        size = effective_size(weights)
         values = zip(results["gradient_square"], results["gradient_product"], strict=True)
         groups = {}
         for name, of_group in zip(self.names, values, strict=True):
-            if (found := noise_and_signal(*of_group, sample)) is None:
+            if (found := noise_and_signal(*of_group, size, self._examples, same_epoch)) is None:
                 return {}
             groups[name] = found
         if len(groups) > 1:

@@ -14,7 +14,7 @@ from bertaccum.data.windows import make_window, window_rows
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training.noise_scale import (
     NoiseMeter,
-    Sample,
+    effective_size,
     gradient_products,
     noise_and_signal,
 )
@@ -37,8 +37,7 @@ def test_estimates_are_unbiased_for_windows_of_an_epoch(size: int, same_epoch: f
         order, other = rng.permutation(12), rng.permutation(12)
         own, earlier = examples[order[:size]].mean(axis=0), examples[order[size:]].mean(axis=0)
         earlier = same_epoch * earlier + (1 - same_epoch) * examples[other[:5]].mean(axis=0)
-        sample = Sample(np.ones(size), 12, same_epoch)
-        found.append(noise_and_signal(own @ own, own @ earlier, sample))
+        found.append(noise_and_signal(own @ own, own @ earlier, size, 12, same_epoch))
     noise, signal = truth(examples)
     errors = np.std(found, axis=0) / np.sqrt(len(found))
     assert (abs(np.mean(found, axis=0) - [noise, signal]) < 4 * errors).all()
@@ -46,12 +45,12 @@ def test_estimates_are_unbiased_for_windows_of_an_epoch(size: int, same_epoch: f
 
 
 def test_weights_reduce_the_number_of_examples_that_count() -> None:
-    assert Sample(np.ones(8), 100, 1.0).size == 8
-    assert Sample(np.array([3.0, 1.0, 0.0]), 100, 1.0).size == pytest.approx(16 / 10)
-    assert noise_and_signal(1.0, 0.5, Sample(np.zeros(3), 100, 1.0)) is None
+    assert effective_size(np.ones(8)) == 8
+    assert effective_size(np.array([3.0, 1.0, 0.0])) == pytest.approx(16 / 10)
+    assert noise_and_signal(1.0, 0.5, effective_size(np.zeros(3)), 100, 1.0) is None
     # A window that contains the whole epoch says nothing about the noise.
-    assert noise_and_signal(1.0, 1.0, Sample(np.ones(9), 9, 0.0)) is None
-    assert noise_and_signal(1.0, float("nan"), Sample(np.ones(9), 99, 1.0)) is None
+    assert noise_and_signal(1.0, 1.0, 9, 9, 0.0) is None
+    assert noise_and_signal(1.0, float("nan"), 9, 99, 1.0) is None
 
 
 def windows(batch: int, updates: int, scale: float) -> list[dict[str, float]]:
@@ -97,10 +96,7 @@ def test_groups_add_up() -> None:
     squares, products = [3.0, 1.0], [2.0, 0.5]
     results = {"gradient_square": squares, "gradient_product": products, "applied": True}
     found = meter.add(1, np.ones(10), results)
-    own = [
-        noise_and_signal(*one, Sample(np.ones(10), 1000, 1.0))
-        for one in zip(squares, products, strict=True)
-    ]
+    own = [noise_and_signal(*one, 10, 1000, 1.0) for one in zip(squares, products, strict=True)]
     assert found["gradient_noise"] == pytest.approx(own[0][0] + own[1][0])
     assert found["noise_scales"]["head"] == pytest.approx(own[1][0] / own[1][1])
     assert list(found["noise_scales"]) == ["encoder", "head"]
