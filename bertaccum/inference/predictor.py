@@ -96,7 +96,9 @@ class Predictor:
             ):
                 logits[rows] = math.nan
                 logits[rows, : found.shape[1]] = found
-            self._hear(asked_to_stop())
+            self._watch.doing(WAITING)
+            if sum_over_workers(self._topology, np.array([asked_to_stop()])).any():
+                raise StoppedEarlyError
             done += sum(map(len, present))
             progress("evaluating", done, len(store))
         return sum_over_workers(self._topology, logits)
@@ -125,11 +127,6 @@ class Predictor:
                 continue
             yield from zip(pieces[:size], found, strict=False)
             pieces = pieces[size:]
-
-    def _hear(self, asked: bool) -> None:
-        self._watch.doing(WAITING)
-        if sum_over_workers(self._topology, np.array([asked])).any():
-            raise StoppedEarlyError
 
 
 def deciding_windows(task: Task, store: TokenStore, logits: np.ndarray) -> list[dict[str, Any]]:

@@ -77,9 +77,8 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
         length = _length_that_fits(cost, s)
         if length:
             proposals.append((f"`max_seq_length` {length}", cost.peak_bytes(s.micro_batch, length)))
-        windows = _windows_that_fit(cost, s)
-        if windows:
-            proposals.append((f"`windows` {windows}", _with_windows(cost, s, windows)))
+        fewer = ((n, _with_windows(cost, s, n)) for n in range(s.windows - 1, 0, -1))
+        proposals += [(f"`windows` {n}", peak) for n, peak in fewer if peak <= s.usable_bytes][:1]
     if s.micro_batch > 1 and s.costs:
         proposals.append(("`micro_batch` 1", cost.peak_bytes(1, s.longest)))
     peak = cost.peak_bytes(s.micro_batch, s.longest)
@@ -111,12 +110,6 @@ def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
         if _SHORTEST <= n < s.longest and cost.peak_bytes(s.micro_batch, n) <= s.usable_bytes
     ]
     return fitting[0] if fitting else None
-
-
-def _windows_that_fit(cost: MemoryCost, s: Situation) -> int | None:
-    """Return the largest number of windows below the present one that fits, or None."""
-    fewer = range(s.windows - 1, 0, -1)
-    return next((n for n in fewer if _with_windows(cost, s, n) <= s.usable_bytes), None)
 
 
 def _with_windows(cost: MemoryCost, s: Situation, windows: int) -> float:

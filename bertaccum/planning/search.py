@@ -185,11 +185,11 @@ def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
         if any(search.nothing_to_gain(saving) for search in less):
             continue
         search = _Search(measurer, task, saving)
+        if search.cost is None:
+            continue
         searches.append(search)
-        found.candidates += search.candidates()
-        if search.cost is not None:
-            found.costs[saving] = search.cost
-            found.resting_bytes[saving] = search.resting_bytes
+        found.candidates += [search.candidate(size) for size in task.sizes]
+        found.costs[saving], found.resting_bytes[saving] = search.cost, search.resting_bytes
     return found
 
 
@@ -207,9 +207,6 @@ class _Search:
         self.rates: dict[int, float] = {}
         if self.cost is not None:
             self._measure_speeds()
-
-    def candidates(self) -> list[Candidate]:
-        return [] if self.cost is None else [self._candidate(size) for size in self.task.sizes]
 
     def nothing_to_gain(self, other: Saving) -> bool:
         """Return whether another way to save more memory cannot improve the result.
@@ -289,7 +286,8 @@ class _Search:
             found.append(measurement)
         return sorted(found, key=lambda one: one.peak_bytes)[len(found) // 2]
 
-    def _candidate(self, size: int) -> Candidate:
+    def candidate(self, size: int) -> Candidate:
+        """Return the candidate with micro-batches of a size."""
         peaks = {p.micro_batch: p.peak_bytes for p in self.points if p.length == self.task.longest}
         return Candidate(
             plan=self.task.plan(size, self.saving),
@@ -319,7 +317,7 @@ class _Search:
         return self._predicted(size) <= self.task.usable_bytes and not failed
 
     def _fitting(self) -> list[int]:
-        return [] if self.cost is None else [s for s in self.task.sizes if self._fits(s)]
+        return [size for size in self.task.sizes if self._fits(size)]
 
     # --- Speed ----------------------------------------------------------------------
 

@@ -96,22 +96,20 @@ def class_numbers(
     """
     known = labels.names if by_name else labels.values
     numbers = {value: number for number, value in enumerate(known)}
+    listed = ", ".join(known)
+    if labels.names != known:
+        listed = f"{listed} ({', '.join(labels.names)})"
     cells = [parts(cell) for cell in label_column(tsv, table)]
     for cell, row in zip(cells, table["row"], strict=True):
         for label in cell:
             if label not in numbers:
                 raise InputError(
                     f"label {label!r} is unknown",
-                    f"use one of {_known(labels, known)}",
+                    f"use one of {listed}",
                     path=tsv,
                     row=int(row),
                 )
     return [[numbers[label] for label in cell] for cell in cells]
-
-
-def _known(labels: Labels, known: list[str]) -> str:
-    listed = ", ".join(known)
-    return listed if labels.names == known else f"{listed} ({', '.join(labels.names)})"
 
 
 def in_order(found: set[str]) -> list[str]:

@@ -69,7 +69,9 @@ def find_rate(
         raise ConfigError(
             f"`max_updates` {updates} are too few for a curve", f"use at least {2 * _SPAN}"
         )
-    path = _path(config)
+    path = RunFolder.new_path(config.out)
+    if not config.out:
+        path = path.with_name(f"{path.name}-learning-rate")
     rise = tf_keras.optimizers.schedules.ExponentialDecay(LOWEST, updates - 1, HIGHEST / LOWEST)
     start, rates, losses = time.perf_counter(), list[float](), list[float]()
     for event in train(config, rise, progress):
@@ -128,11 +130,6 @@ def _has_risen(losses: list[float]) -> bool:
     """Return whether the mean of the last losses is clearly above that of the first ones."""
     # If a loss is not finite, the comparison is false, so that the run ends.
     return len(losses) > _SPAN and not sum(losses[-_SPAN:]) <= _RISEN * sum(losses[:_SPAN])
-
-
-def _path(config: TrainConfig) -> Path:
-    path = RunFolder.new_path(config.out)
-    return path if config.out else path.with_name(f"{path.name}-learning-rate")
 
 
 def _write(path: Path, found: dict[str, Any]) -> dict[str, Any]:

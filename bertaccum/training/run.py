@@ -17,6 +17,7 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.metrics import metric_of
 from bertaccum.planning.plan_request import learned_limits
 from bertaccum.reporting.run_record import read_record
+from bertaccum.settings import save_interval
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Task
@@ -191,7 +192,7 @@ class Run:
         return now > self.position.evaluated and now % self.plan.updates_between_evaluations == 0
 
     def _saving_is_due(self) -> bool:
-        updates, seconds = self.plan.save_interval
+        updates, seconds = save_interval(self.config.save_every)
         if updates is not None:
             return self.position.update - self.saved >= updates
         assert seconds is not None

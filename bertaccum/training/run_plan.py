@@ -11,7 +11,6 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.windows import scheduled_updates, updates_between, updates_per_epoch
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.settings import save_interval
 
 if TYPE_CHECKING:
     import tf_keras
@@ -42,12 +41,6 @@ class RunPlan:
         """The model and the data."""
         return self.request.inputs
 
-    @property
-    def first_batch(self) -> BatchPlan:
-        """The initial batch plan; if memory runs out, a smaller plan replaces it."""
-        saving = Saving(self.config.recompute, self.config.offload)
-        return self.batch(int(self.config.micro_batch), saving)
-
     def batch(self, micro_batch: int, saving: Saving) -> BatchPlan:
         """Return the batch plan for a micro-batch size and a way to save memory."""
         config = self.config
@@ -76,8 +69,3 @@ class RunPlan:
     def updates_between_evaluations(self) -> int:
         """The evaluation interval, in updates."""
         return updates_between(self.config.eval_every, self.updates_per_epoch)
-
-    @property
-    def save_interval(self) -> tuple[int | None, float | None]:
-        """The interval between checkpoints, in updates and in seconds; one of them is None."""
-        return save_interval(self.config.save_every)

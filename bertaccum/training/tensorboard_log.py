@@ -50,7 +50,10 @@ class TensorBoardLog:
             self._writer = tf.summary.create_file_writer(
                 str(folder), flush_millis=_FLUSH_MILLISECONDS
             )
-            self._text("config", record.paths.config.read_text(encoding="utf-8"))
+            # TensorBoard renders the text as Markdown, which leaves indented lines unchanged.
+            config = record.paths.config.read_text(encoding="utf-8").splitlines()
+            with self._writer.as_default(step=0):
+                tf.summary.text("config", "".join(f"    {row}\n" for row in config))
         for line in (*record.updates, *record.evaluations):
             self.add(line)
 
@@ -73,12 +76,6 @@ class TensorBoardLog:
         """Flush all events to disk if possible."""
         with suppress(tf.errors.OpError):
             self._writer.close()
-
-    def _text(self, name: str, content: str) -> None:
-        # TensorBoard renders the text as Markdown, which leaves indented lines unchanged.
-        indented = "".join(f"    {row}\n" for row in content.splitlines())
-        with self._writer.as_default(step=0):
-            tf.summary.text(name, indented)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import tf_keras
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.window_cuts import Cut, make_cut
+from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.errors import RunError
 from bertaccum.offload_names import offloads_sums
@@ -60,7 +60,8 @@ class Updater:
         self._task, self._plan, self._config = task, plan, plan.config
         self._model, self._store = model, store
         self._topology, self._watch = session.topology, session.watch
-        self.batch = plan.first_batch
+        first = Saving(self._config.recompute, self._config.offload)
+        self.batch = plan.batch(int(self._config.micro_batch), first)
         self.noise = NoiseMeter(len(store), self._config.target_batch)
         self.optimizer = self._make_optimizer()
         with tf.device("CPU"):
@@ -177,13 +178,10 @@ class Updater:
         """Return the share of a window that each of this worker's replicas processes."""
         first, replicas = self._topology.first_replica, self._topology.replicas
         own = range(first, first + self._topology.local_replicas)
-        size, cut = self.batch.micro_batch, self._cut()
-        return [make_window(self._store, rows, size, cut, r, replicas) for r in own]
-
-    def _cut(self) -> Cut:
         # Without accumulators, the window must stay a single micro-batch.
         kind = self.batch.cut if self.batch.accumulates else "count"
-        return make_cut(kind, self._store.largest)
+        size, cut = self.batch.micro_batch, make_cut(kind, self._store.largest)
+        return [make_window(self._store, rows, size, cut, r, replicas) for r in own]
 
     def _shrink(self, update: int) -> OutOfMemory:
         """Drop the current window's sums, and halve the micro-batch size from now on.
