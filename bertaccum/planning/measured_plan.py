@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -71,49 +72,39 @@ def measure_plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
                 offloads = offloads[1:]
         if built is None:
             return _nothing_built(request, config, limit)
-        task = _task(request, config, built, offloads, limit or built["limit_bytes"])
-        found = search(process, task)
+        space = _space(request, config, built, offloads, limit or built["limit_bytes"])
+        measured = _Measured(request, built, space, search(process, space))
         process.end()
-        proven = _prove(request, config, verifier, task, found, pool)
+        proven = _prove(measured, config, verifier, pool)
         verifier.end()
         recomputed = Saving("layer", offloads[-1])
-        if proven is None and recomputed not in task.savings:
+        if proven is None and recomputed not in space.savings:
             # The advice needs the cost of recomputation, even if the options do not allow it.
-            other = dataclasses.replace(task, savings=[recomputed], speed_seconds=0.0)
-            found.costs |= search(process, other).costs
-    values = _values(request, task, found, built)
-    values |= (
-        _chosen(request, task, found, proven, built)
-        if proven
-        else _nothing(request, task, found, built)
-    )
+            other = dataclasses.replace(space, savings=[recomputed], speed_seconds=0.0)
+            measured.found.costs.update(search(process, other).costs)
+    values = measured.values() | (measured.chosen(*proven) if proven else measured.nothing())
     return values | {"planning_seconds": round(time.perf_counter() - start, 1)}
 
 
 def _prove(
-    request: PlanRequest,
-    config: TrainConfig,
-    verifier: MeasurementProcess,
-    task: SearchSpace,
-    found: SearchResult,
-    pool: int | None,
+    measured: _Measured, config: TrainConfig, verifier: MeasurementProcess, pool: int | None
 ) -> tuple[Candidate, Measurement] | None:
     """Return the best candidate whose real update fits, and its measurement; None if none does.
 
     The update may use only half of the safety margin, so that the plan still fits if memory use
     varies.
     """
-    best = found.best_first()
-    strict = round(task.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
+    space, best = measured.space, measured.found.best_first()
+    strict = round(space.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
     # The simulated GPU may have more memory than this machine.
     strict = max(min(strict, pool or strict), device_memory.LEAST_BYTES)
     if not best:
         return None
     config = dataclasses.replace(config, offload=best[0].plan.offload)
-    steps = 1 if task.alone(best[0].plan) else 2
-    if not verifier.build(measurement_job(request, config, strict, steps)):
+    steps = 1 if space.alone(best[0].plan) else 2
+    if not verifier.build(measurement_job(measured.request, config, strict, steps)):
         return None
-    return verified(found, verifier, task)
+    return verified(measured.found, verifier, space)
 
 
 def _pool_bytes(limit: int | None, on_cpu: bool, host_bytes: int) -> int | None:
@@ -187,7 +178,7 @@ def _host_bytes(request: PlanRequest, offload: str) -> int:
     return request.devices * bytes_on_host(_static_bytes(request), offload)
 
 
-def _task(
+def _space(
     request: PlanRequest,
     config: TrainConfig,
     built: dict[str, Any],
@@ -211,59 +202,96 @@ def _task(
     )
 
 
-def _values(
-    request: PlanRequest, task: SearchSpace, found: SearchResult, built: dict[str, Any]
-) -> dict[str, Any]:
-    candidates = [
-        {
-            **dataclasses.asdict(candidate.plan),
-            "predicted_peak_bytes": round(candidate.predicted_peak_bytes),
-            "measured_peak_bytes": candidate.measured_peak_bytes
-            and round(candidate.measured_peak_bytes),
-            "examples_per_second": candidate.examples_per_second
-            and round(candidate.examples_per_second, 3),
-            "fits": candidate.fits,
+@dataclass(frozen=True)
+class _Measured:
+    """What was measured for a request, as the content of `plan.json`.
+
+    Args:
+      request: Request to the planner.
+      built: Description of the model that the measurement process built.
+      space: Candidates and limits of the search.
+      found: Result of the search.
+    """
+
+    request: PlanRequest
+    built: dict[str, Any]
+    space: SearchSpace
+    found: SearchResult
+
+    def values(self) -> dict[str, Any]:
+        """Return the values that do not depend on the choice."""
+        built, longest, costs = self.built, self.space.longest, self.found.costs
+        candidates = [
+            {
+                **dataclasses.asdict(candidate.plan),
+                "predicted_peak_bytes": round(candidate.predicted_peak_bytes),
+                "measured_peak_bytes": candidate.measured_peak_bytes
+                and round(candidate.measured_peak_bytes),
+                "examples_per_second": candidate.examples_per_second
+                and round(candidate.examples_per_second, 3),
+                "fits": candidate.fits,
+            }
+            for candidate in self.found.candidates
+        ]
+        simulated = self.request.memory_bytes
+        return {
+            "model": self.request.inputs.source.name,
+            "parameters": built["parameters"],
+            "precision": built["precision"],
+            "device": "GPU simulated on the CPU" if simulated else built["device"],
+            "memory_bytes": round(self.space.limit_bytes),
+            "margin_bytes": round(self.space.limit_bytes * MARGIN),
+            "longest": longest,
+            "largest_windows": self.space.largest[0],
+            "static_bytes": built["static_bytes"],
+            "host_bytes": 0,
+            "update_bytes": {str(k): round(c.update_bytes) for k, c in costs.items()},
+            "example_bytes": {
+                k.recompute: round(c.example_bytes(longest)) for k, c in costs.items()
+            },
+            "candidates": candidates,
         }
-        for candidate in found.candidates
-    ]
-    return {
-        "model": request.inputs.source.name,
-        "parameters": built["parameters"],
-        "precision": built["precision"],
-        "device": "GPU simulated on the CPU" if request.memory_bytes else built["device"],
-        "memory_bytes": round(task.limit_bytes),
-        "margin_bytes": round(task.limit_bytes * MARGIN),
-        "longest": task.longest,
-        "largest_windows": task.largest[0],
-        "static_bytes": built["static_bytes"],
-        "host_bytes": 0,
-        "update_bytes": {str(k): round(c.update_bytes) for k, c in found.costs.items()},
-        "example_bytes": {
-            k.recompute: round(c.example_bytes(task.longest)) for k, c in found.costs.items()
-        },
-        "candidates": candidates,
-    }
 
+    def chosen(self, candidate: Candidate, measurement: Measurement) -> dict[str, Any]:
+        """Return the values for a candidate that was verified."""
+        saving = candidate.plan.saving
+        exchange = self.space.exchange_bytes(saving, self.found.resting_bytes[saving])
+        return {
+            **dataclasses.asdict(candidate.plan),
+            "static_bytes": bytes_on_device(self.built["static_bytes"], saving.offload),
+            "host_bytes": _host_bytes(self.request, saving.offload),
+            "peak_memory_bytes": round(max(measurement.peak_bytes, exchange)),
+            "examples_per_second": round(rate(candidate), 3),
+            "why": _why(candidate, self.found, self.space.shared),
+            "remedies": [],
+        }
 
-def _chosen(
-    request: PlanRequest,
-    task: SearchSpace,
-    found: SearchResult,
-    proven: tuple[Candidate, Measurement],
-    built: dict[str, Any],
-) -> dict[str, Any]:
-    candidate, measurement = proven
-    saving = candidate.plan.saving
-    exchange = task.exchange_bytes(saving, found.resting_bytes[saving])
-    return {
-        **dataclasses.asdict(candidate.plan),
-        "static_bytes": bytes_on_device(built["static_bytes"], saving.offload),
-        "host_bytes": _host_bytes(request, saving.offload),
-        "peak_memory_bytes": round(max(measurement.peak_bytes, exchange)),
-        "examples_per_second": round(rate(candidate), 3),
-        "why": _why(candidate, found, task.shared),
-        "remedies": [],
-    }
+    def nothing(self) -> dict[str, Any]:
+        """Return the values if no candidate fits, with advice."""
+        found, usable = self.found, self.space.usable_bytes
+        least = min((c.predicted_peak_bytes for c in found.candidates), default=None)
+        static, encoder = self.built["static_bytes"], self.request.inputs.source.encoder
+        situation = Situation(
+            costs=found.costs,
+            savings=self.space.savings,
+            longest=self.space.longest,
+            windows=self.space.largest[0],
+            micro_batch=min(self.space.sizes),
+            # Do not propose a change whose predicted peak is close to the peak that failed.
+            usable_bytes=usable if least is None else min(usable, 0.97 * least),
+            bytes_of={name: part for name, part in static.items() if name != "embeddings"},
+            halved=self.request.config.accumulator_dtype != "float32",
+        )
+        own = Size(self.built["parameters"], _activations(encoder))
+        usual = ((name, PRESET_CONFIGS[name]) for name in USUAL)
+        presets = {name: Size(c.parameters, _activations(c)) for name, c in usual}
+        empty = dict.fromkeys(f.name for f in dataclasses.fields(BatchPlan))
+        return empty | {
+            "peak_memory_bytes": None,
+            "examples_per_second": None,
+            "why": _why_nothing(self.space, least),
+            "remedies": remedies(situation, own, presets),
+        }
 
 
 def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
@@ -285,50 +313,21 @@ def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
     return f"the fastest of the {len(fitting)} candidates that fit: {speed}"
 
 
-def _nothing(
-    request: PlanRequest, task: SearchSpace, found: SearchResult, built: dict[str, Any]
-) -> dict[str, Any]:
-    size, usable = min(task.sizes), task.usable_bytes
+def _why_nothing(space: SearchSpace, least: float | None) -> str:
+    """Return why no candidate fits, given the lowest predicted peak in bytes; None if unknown."""
+    size, usable, (windows, longest) = min(space.sizes), space.usable_bytes, space.largest
     many = "one example" if size == 1 else f"a micro-batch of {size}"
-    windows, tokens = task.largest[0], f"{task.longest} tokens"
-    if windows > 1:
-        tokens = f"{windows} windows of {tokens}"
-    least = min((c.predicted_peak_bytes for c in found.candidates), default=None)
+    tokens = f"{windows} windows of {longest} tokens" if windows > 1 else f"{longest} tokens"
     if least is None:
         takes = "exceeds the memory"
     elif least <= usable:
         takes = f"should take {format_size(least)}, but ran out of memory in a real update"
     else:
         takes = f"takes at least {format_size(least)}"
-    why = (
+    return (
         f"nothing fits: {many} of {tokens} {takes};"
         f" {format_size(usable)} is usable after the safety margin"
     )
-    parts = {k: v for k, v in built["static_bytes"].items() if k != "embeddings"}
-    situation = Situation(
-        costs=found.costs,
-        savings=task.savings,
-        longest=task.longest,
-        windows=windows,
-        micro_batch=size,
-        # Do not propose a change whose predicted peak is close to the peak that failed.
-        usable_bytes=usable if least is None else min(usable, 0.97 * least),
-        bytes_of=parts,
-        halved=request.config.accumulator_dtype != "float32",
-    )
-    own = Size(built["parameters"], _activations(request.inputs.source.encoder))
-    presets = {
-        name: Size(c.parameters, _activations(c))
-        for name, c in PRESET_CONFIGS.items()
-        if name in USUAL
-    }
-    empty = dict.fromkeys(f.name for f in dataclasses.fields(BatchPlan))
-    return empty | {
-        "peak_memory_bytes": None,
-        "examples_per_second": None,
-        "why": why,
-        "remedies": remedies(situation, own, presets),
-    }
 
 
 def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None) -> dict[str, Any]:
@@ -343,14 +342,12 @@ def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None)
         "largest": (config.windows, config.max_seq_length),
         "windows": [[(config.windows, config.max_seq_length)]],
     }
-    task = _task(request, config, built, [config.offload], limit or 0)
-    values = _values(request, task, SearchResult(), built) | _nothing(
-        request, task, SearchResult(), built
-    )
+    space = _space(request, config, built, [config.offload], limit or 0)
+    measured = _Measured(request, built, space, SearchResult())
     parts = LADDER[config.offload].left
     taken = format_size(sum(static.values()))
     why = f"nothing fits: {parts} of {request.inputs.source.name} alone take {taken}"
-    return values | {"why": why, "planning_seconds": 0.0}
+    return measured.values() | measured.nothing() | {"why": why, "planning_seconds": 0.0}
 
 
 def _activations(encoder: EncoderConfig) -> int:

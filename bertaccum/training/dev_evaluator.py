@@ -7,49 +7,38 @@ import math
 from typing import Any
 
 import numpy as np
-import tf_keras
 
-from bertaccum.config import FITTED, EvalConfig, TrainConfig
-from bertaccum.data.token_store import TokenStore
+from bertaccum.config import FITTED, EvalConfig
 from bertaccum.errors import RunError
 from bertaccum.inference.predictor import Predictor
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.settings import field_names
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.tasks.task import Decoding, Task
+from bertaccum.tasks.task import Decoding
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.nonfinite import remedy
-from bertaccum.training.session import Session
+from bertaccum.training.run_plan import RunSetup
 
 
 class DevEvaluator:
     """Evaluates a model on dev.tsv, and saves the best one.
 
     Args:
-      task: Task of the model.
-      config: Fully resolved options of the run.
-      model: Model to evaluate; its weights may change between evaluations.
-      files: Information that the model needs in addition to its weights.
-      store: Token store of dev.tsv.
-      session: Session of this process.
+      setup: What the run consists of; the weights of its model may change between evaluations.
       folder: Run folder to write to.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        config: TrainConfig,
-        model: tf_keras.Model,
-        files: ModelFiles,
-        store: TokenStore,
-        session: Session,
-        folder: RunPaths,
-    ) -> None:
-        self._task, self._config, self._session = task, config, session
-        self._model, self._files, self._store, self._folder = model, files, store, folder
-        self._predictor = Predictor(model, EvalConfig().batch, session.topology, session.watch)
+    def __init__(self, setup: RunSetup, folder: RunPaths) -> None:
+        self._task, self._config, self._model = setup.task, setup.plan.config, setup.model
+        self._store, self._session, self._folder = setup.dev_store, setup.session, folder
+        inputs, session = setup.plan.inputs, setup.session
+        assert inputs.source.vocabulary is not None
+        self._files = ModelFiles(inputs.source.encoder, inputs.source.vocabulary, inputs.labels)
+        self._predictor = Predictor(
+            setup.model, EvalConfig().batch, session.topology, session.watch
+        )
 
     def evaluate(self, update: int, before: Evaluated | None) -> Evaluated:
         """Evaluate the model, and save it if it is the best so far.

@@ -13,14 +13,11 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.data.token_store import TokenStore
 from bertaccum.metrics import metric_of
 from bertaccum.planning.plan_request import learned_limits
 from bertaccum.reporting.run_record import read_record
 from bertaccum.settings import save_interval
 from bertaccum.stopping import StoppedEarlyError
-from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import (
     Checkpoints,
     Position,
@@ -40,8 +37,7 @@ from bertaccum.training.events import (
 )
 from bertaccum.training.resume import inputs_of
 from bertaccum.training.run_folder import RunFolder
-from bertaccum.training.run_plan import RunPlan
-from bertaccum.training.session import Session
+from bertaccum.training.run_plan import RunSetup
 from bertaccum.training.tensorboard_log import TensorBoardLog
 from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
@@ -51,37 +47,20 @@ class Run:
     """A run in progress.
 
     Args:
-      task: Task of the model.
-      plan: Decisions made before the first update.
-      model: Classifier, built in the scope of the topology's strategy.
-      stores: Token stores of train.tsv and dev.tsv.
-      session: Session of this process.
+      setup: What the run consists of.
       folder: Run folder to write to.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        plan: RunPlan,
-        model: tf_keras.Model,
-        stores: tuple[TokenStore, TokenStore],
-        session: Session,
-        folder: RunFolder,
-    ) -> None:
-        self.task, self.plan, self.config, self.inputs = task, plan, plan.config, plan.inputs
+    def __init__(self, setup: RunSetup, folder: RunFolder) -> None:
+        self.setup, self.task, self.plan, self.model = setup, setup.task, setup.plan, setup.model
+        self.config, self.inputs, self.folder = self.plan.config, self.plan.inputs, folder
+        self.topology, self.session = setup.session.topology, setup.session
+        self.stopping, self.source = self.session.stopping, self.inputs.source
         self.best_by = str(self.config.best_by)
-        self.model, self.source, self.folder = model, plan.inputs.source, folder
-        self.topology, self.session, self.stopping = session.topology, session, session.stopping
-        self.train_store, self.dev_store = stores
-        assert self.source.vocabulary is not None
-        self.vocabulary = self.source.vocabulary
-        files = ModelFiles(self.source.encoder, self.vocabulary, self.inputs.labels)
-        self.evaluator = DevEvaluator(
-            task, plan.config, model, files, self.dev_store, session, folder
-        )
-        self.updater = Updater(task, plan, model, self.train_store, session)
+        self.updater = Updater(setup)
         self.optimizer = self.updater.optimizer
-        self.checkpoints = Checkpoints(model, self.optimizer, folder, self.config.keep)
+        self.evaluator = DevEvaluator(setup, folder)
+        self.checkpoints = Checkpoints(self.model, self.optimizer, folder, self.config.keep)
         self.position = Position(folder.mark)
         self.tensorboard: TensorBoardLog | None = None
 
@@ -91,7 +70,7 @@ class Run:
         Args:
           named: Names of the options that the user set.
         """
-        stores = {"train.tsv": self.train_store, "dev.tsv": self.dev_store}
+        stores = {"train.tsv": self.setup.train_store, "dev.tsv": self.setup.dev_store}
         inputs = inputs_of(self.inputs) | {
             "mark": self.position.run,
             "rows": {name: len(store) for name, store in stores.items()},
@@ -210,13 +189,15 @@ class Run:
         self.saved, self.saved_at = self.position.update, time.monotonic()
 
     def _started(self) -> Started:
+        vocabulary = self.source.vocabulary
+        assert vocabulary is not None
         return Started(
             folder=self.folder.path,
             model=self.source.name,
             pretrained=self.source.checkpoint is not None,
             parameters=self.model.count_params(),
-            train_examples=len(self.train_store),
-            dev_examples=len(self.dev_store),
+            train_examples=len(self.setup.train_store),
+            dev_examples=len(self.setup.dev_store),
             plan=self.updater.batch,
             why=self.plan.planned.why,
             updates=self.plan.last_update,
@@ -227,8 +208,8 @@ class Run:
             pretrained_run=self.source.name if self.source.of_run else None,
             pretrained_head=self.inputs.head is not None,
             best_by=self.best_by,
-            truncation=self.train_store.truncation,
-            doubt=self.vocabulary.doubt(),
+            truncation=self.setup.train_store.truncation,
+            doubt=vocabulary.doubt(),
         )
 
     def _update(self) -> Iterator[Event]:

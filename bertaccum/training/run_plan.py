@@ -1,19 +1,23 @@
-"""Decisions that a run makes before its first update."""
+"""What a run consists of before its first update: decisions, model, data and process."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import tf_keras
 
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import scheduled_updates, updates_between, updates_per_epoch
+from bertaccum.distribution.topology import Topology
+from bertaccum.distribution.watchdog import Watch
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
-
-if TYPE_CHECKING:
-    import tf_keras
+from bertaccum.progress import Progress
+from bertaccum.stopping import Stopping
+from bertaccum.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -69,3 +73,44 @@ class RunPlan:
     def updates_between_evaluations(self) -> int:
         """The evaluation interval, in updates."""
         return updates_between(self.config.eval_every, self.updates_per_epoch)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A process that trains: its place among the workers, and whom it hears and tells.
+
+    Args:
+      topology: Replicas of the run.
+      watch: Watch to which the run reports the activity of this worker.
+      stopping: Records requests to stop the run.
+      progress: Called during preparations and evaluations.
+    """
+
+    topology: Topology
+    watch: Watch
+    stopping: Stopping
+    progress: Progress
+
+    def asked_to_stop(self) -> bool:
+        """Return whether this worker was asked to stop."""
+        return self.stopping.requested is not None
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """A run that is ready for its first update.
+
+    Args:
+      task: Task of the model.
+      plan: Decisions made before the first update.
+      model: Classifier, built in the scope of the topology's strategy.
+      train_store, dev_store: Token stores of train.tsv and dev.tsv.
+      session: Session of this process.
+    """
+
+    task: Task
+    plan: RunPlan
+    model: tf_keras.Model
+    train_store: TokenStore
+    dev_store: TokenStore
+    session: Session

@@ -52,8 +52,7 @@ from bertaccum.training.resume import (
 )
 from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
-from bertaccum.training.run_plan import RunPlan
-from bertaccum.training.session import Session
+from bertaccum.training.run_plan import RunPlan, RunSetup, Session
 from bertaccum.training.task_options import check_task_options, weighted
 from data_prep.tsv import read_tsv
 
@@ -291,7 +290,7 @@ def _prepare(
             "the model does not fit in memory",
             "raise `memory_limit` or choose a smaller `model`",
         ) from None
-    return Run(task, plan, model, stores, session, folder)
+    return Run(RunSetup(task, plan, model, *stores, session), folder)
 
 
 def _stores(

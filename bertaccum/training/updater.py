@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tf_keras
 
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.bert.encoder import set_recompute
-from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.errors import RunError
@@ -25,13 +23,11 @@ from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memor
 from bertaccum.planning.offloading import check_host_memory
 from bertaccum.planning.plan_request import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
-from bertaccum.tasks.task import Task
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
 from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.recipe import make_optimizer, offload
-from bertaccum.training.run_plan import RunPlan
-from bertaccum.training.session import Session
+from bertaccum.training.run_plan import RunSetup
 from bertaccum.training.step import Trainee, make_shared_update, make_update
 
 
@@ -42,27 +38,16 @@ class Updater:
     from which the noise scale is computed.
 
     Args:
-      task: Task of the model.
-      plan: Plan of the run.
-      model: Classifier, built in the scope of the topology's strategy.
-      store: Token store of train.tsv.
-      session: Session of this process.
+      setup: What the run consists of.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        plan: RunPlan,
-        model: tf_keras.Model,
-        store: TokenStore,
-        session: Session,
-    ) -> None:
-        self._task, self._plan, self._config = task, plan, plan.config
-        self._model, self._store = model, store
-        self._topology, self._watch = session.topology, session.watch
+    def __init__(self, setup: RunSetup) -> None:
+        self._task, self._plan, self._config = setup.task, setup.plan, setup.plan.config
+        self._model, self._store = setup.model, setup.train_store
+        self._topology, self._watch = setup.session.topology, setup.session.watch
         first = Saving(self._config.recompute, self._config.offload)
-        self.batch = plan.batch(int(self._config.micro_batch), first)
-        self.noise = NoiseMeter(len(store), self._config.target_batch)
+        self.batch = self._plan.batch(int(self._config.micro_batch), first)
+        self.noise = NoiseMeter(len(self._store), self._config.target_batch)
         self.optimizer = self._make_optimizer()
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
