@@ -22,7 +22,6 @@ from bertaccum.tasks.forward import (
     logits_of_texts_and_passages,
     reads_passages,
 )
-from bertaccum.tasks.task import Task
 from data_prep.table import PAIR, TEXT
 
 # Folder in a SavedModel for additional files.
@@ -69,7 +68,7 @@ def write_savedmodel(folder: Path, trained: TrainedModel, card: str, texts: bool
       texts: Whether the SavedModel takes texts; otherwise only token IDs.
     """
     model, task, tokenization = trained.model, trained.task, trained.tokenization
-    of_texts = _function_of_texts(model, Tokenizer(tokenization), task) if texts else None
+    of_texts = _function_of_texts(trained) if texts else None
     of_tokens = None if reads_passages(model) else function_of_tokens(model, task, strings=True)
     _save(model, of_texts, of_tokens, folder)
     beside = folder / _BESIDE
@@ -104,20 +103,14 @@ def _save(
     tf.saved_model.save(module, str(folder), signatures=signatures, options=options)
 
 
-def _function_of_texts(
-    model: tf_keras.Model, tokenizer: Tokenizer, task: Task
-) -> tf.types.experimental.PolymorphicFunction:
+def _function_of_texts(trained: TrainedModel) -> tf.types.experimental.PolymorphicFunction:
     """Return a `tf.function` of strings that maps texts to the outputs of `Task.serve`.
 
     Its inputs are `text` and, for pairs, `text_pair`, strings [batch]. If the model reads texts in
     several windows, it also returns `window` [batch] int32, the number of the window that decided,
     counted from 1.
-
-    Args:
-      model: Classifier that `build_classifier` returned.
-      tokenizer: Tokenizer that the model was trained with.
-      task: Task of the model.
     """
+    model, task, tokenizer = trained.model, trained.task, Tokenizer(trained.tokenization)
     pools = reads_passages(model)
     inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]
 

@@ -171,24 +171,24 @@ def rate(candidate: Candidate) -> float:
     return candidate.examples_per_second or 0.0
 
 
-def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
+def search(measurer: StepMeasurer, space: SearchSpace) -> SearchResult:
     """Measure each way to save memory, until a slower one cannot improve the result.
 
     Args:
       measurer: Runs the updates.
-      task: Candidates and limits.
+      space: Candidates and limits.
     """
     found = SearchResult()
     searches: list[_Search] = []
-    for saving in task.savings:
+    for saving in space.savings:
         less = (search for search in searches if search.saving.is_less_than(saving))
         if any(search.nothing_to_gain(saving) for search in less):
             continue
-        search = _Search(measurer, task, saving)
+        search = _Search(measurer, space, saving)
         if search.cost is None:
             continue
         searches.append(search)
-        found.candidates += [search.candidate(size) for size in task.sizes]
+        found.candidates += [search.candidate(size) for size in space.sizes]
         found.costs[saving], found.resting_bytes[saving] = search.cost, search.resting_bytes
     return found
 
@@ -196,8 +196,8 @@ def search(measurer: StepMeasurer, task: SearchSpace) -> SearchResult:
 class _Search:
     """The search over micro-batch sizes for one way to save memory."""
 
-    def __init__(self, measurer: StepMeasurer, task: SearchSpace, saving: Saving) -> None:
-        self.measurer, self.task, self.saving = measurer, task, saving
+    def __init__(self, measurer: StepMeasurer, space: SearchSpace, saving: Saving) -> None:
+        self.measurer, self.space, self.saving = measurer, space, saving
         self.points: list[MemoryPoint] = []
         # Smallest micro-batch of the longest examples that ran out of memory.
         self.too_large = math.inf
@@ -216,7 +216,7 @@ class _Search:
         fitting = self._fitting()
         if not fitting:
             return False
-        if fitting[-1] == self.task.sizes[-1]:
+        if fitting[-1] == self.space.sizes[-1]:
             return True
         timed = sorted(size for size, rate in self.rates.items() if rate)
         if len(timed) < 2:
@@ -243,10 +243,10 @@ class _Search:
             return None
         update_bytes, self.update_seconds = measurement.peak_bytes, measurement.seconds
         self.resting_bytes = measurement.resting_bytes
-        size, longest = 1, self.task.longest
-        while self._measure(size, longest) and size < self.task.target_batch:
+        size, longest = 1, self.space.longest
+        while self._measure(size, longest) and size < self.space.target_batch:
             weight = self.points[-1].peak_bytes / update_bytes
-            size = min(2 * size, self.task.target_batch)
+            size = min(2 * size, self.space.target_batch)
             # In large models, examples add little to the update's memory and take a long time, so
             # limit the time.
             seconds = _CHEAP_SECONDS if weight > 1.4 else _MOST_SECONDS
@@ -257,18 +257,18 @@ class _Search:
         if longest > 2 * _SHORT:
             self._measure(2 * self.points[-1].micro_batch, longest // 2)
         cost = fit_cost(update_bytes, self.resting_bytes, self.points)
-        exchange = self.task.exchange_bytes(self.saving, self.resting_bytes)
+        exchange = self.space.exchange_bytes(self.saving, self.resting_bytes)
         return dataclasses.replace(cost, update_bytes=max(cost.update_bytes, exchange))
 
     def _measure(self, size: int, length: int) -> bool:
-        micro_batch = [(self.task.largest[0], length)] * size
+        micro_batch = [(self.space.largest[0], length)] * size
         measurement = self._typical(MeasurementRequest([micro_batch], *self.saving))
         if measurement is None:
-            if length == self.task.longest:
+            if length == self.space.longest:
                 self.too_large = min(size, self.too_large)
             return False
         self.points.append(MemoryPoint(size, length, measurement.peak_bytes))
-        if length == self.task.longest:
+        if length == self.space.longest:
             self.example_seconds = max(measurement.seconds - self.update_seconds, 1e-6) / size
         return True
 
@@ -288,9 +288,9 @@ class _Search:
 
     def candidate(self, size: int) -> Candidate:
         """Return the candidate with micro-batches of a size."""
-        peaks = {p.micro_batch: p.peak_bytes for p in self.points if p.length == self.task.longest}
+        peaks = {p.micro_batch: p.peak_bytes for p in self.points if p.length == self.space.longest}
         return Candidate(
-            plan=self.task.plan(size, self.saving),
+            plan=self.space.plan(size, self.saving),
             predicted_peak_bytes=self._predicted(size),
             measured_peak_bytes=None if self._alone(size) else peaks.get(size),
             examples_per_second=self.rates.get(size),
@@ -298,7 +298,7 @@ class _Search:
         )
 
     def _alone(self, size: int) -> bool:
-        return self.task.alone(self.task.plan(size, self.saving))
+        return self.space.alone(self.space.plan(size, self.saving))
 
     def _predicted(self, size: int) -> float:
         assert self.cost is not None
@@ -306,18 +306,18 @@ class _Search:
         if self._alone(size):
             # `update_bytes` stays the same: instead of the accumulators, the optimizer step needs
             # the gradients.
-            static = cost.static_bytes - self.task.accumulator_bytes
+            static = cost.static_bytes - self.space.accumulator_bytes
             cost = dataclasses.replace(cost, static_bytes=static)
-        return cost.peak_bytes(size, self.task.longest)
+        return cost.peak_bytes(size, self.space.longest)
 
     def _fits(self, size: int) -> bool:
         # Ignore a failed measurement of the whole window: memory is measured with accumulators, but
         # the whole window runs without them.
         failed = size >= self.too_large and not self._alone(size)
-        return self._predicted(size) <= self.task.usable_bytes and not failed
+        return self._predicted(size) <= self.space.usable_bytes and not failed
 
     def _fitting(self) -> list[int]:
-        return [size for size in self.task.sizes if self._fits(size)]
+        return [size for size in self.space.sizes if self._fits(size)]
 
     # --- Speed ----------------------------------------------------------------------
 
@@ -325,14 +325,14 @@ class _Search:
         """Time the largest sizes that fit, then sizes around the best, then the best two again."""
         fitting = self._fitting()
         spent, size = 0.0, fitting[-1] if fitting else None
-        while size is not None and spent < self.task.speed_seconds:
+        while size is not None and spent < self.space.speed_seconds:
             spent += self._time(size)
             if len(self.rates) >= 2 and self.rates[size] < 0.9 * max(self.rates.values()):
                 break
             size = max((s for s in fitting if s <= 0.6 * size), default=None)
         for around in (self._around_best, self._around_best, self._best_two):
             for size in around(fitting):
-                if spent < self.task.speed_seconds:
+                if spent < self.space.speed_seconds:
                     spent += self._time(size)
 
     def _around_best(self, fitting: list[int]) -> list[int]:
@@ -362,13 +362,13 @@ class _Search:
 
     def _time(self, size: int) -> float:
         """Time a representative part of a window, and return the time spent, in seconds."""
-        shapes = self.task.typical
+        shapes = self.space.typical
         # Without accumulators, the window must stay a single micro-batch.
-        kind = "count" if self._alone(size) else self.task.cut
-        starts = make_cut(kind, self.task.largest)(np.array(shapes), size)
+        kind = "count" if self._alone(size) else self.space.cut
+        starts = make_cut(kind, self.space.largest)(np.array(shapes), size)
         cut = [shapes[a:b] for a, b in itertools.pairwise(starts)]
         examples = len(shapes) / len(cut)
-        affordable = self.task.speed_seconds / 4 / (self.example_seconds * examples)
+        affordable = self.space.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
         chosen = [cut[int((i + 0.5) * len(cut) / steps)] for i in range(steps)]
         measurement = self.measurer.run(MeasurementRequest(chosen, *self.saving))
@@ -389,7 +389,7 @@ def _padded(micro_batches: Sequence[Sequence[Shape]]) -> int:
 
 
 def verified(
-    found: SearchResult, measurer: StepMeasurer, task: SearchSpace
+    found: SearchResult, measurer: StepMeasurer, space: SearchSpace
 ) -> tuple[Candidate, Measurement] | None:
     """Return the best candidate that fits when it is run, and its measurement; None if none fits.
 
@@ -399,7 +399,7 @@ def verified(
     Args:
       found: Result of `search`.
       measurer: Runs the updates, with no more memory than the limit.
-      task: Candidates and limits of the search.
+      space: Candidates and limits of the search.
     """
     failed = float("inf")
     for candidate in found.best_first():
@@ -407,8 +407,8 @@ def verified(
             continue
         size = candidate.plan.micro_batch
         steps = min(candidate.plan.accumulation_steps, 2)
-        window = [[task.largest] * size] * steps
-        accumulate = not task.alone(candidate.plan)
+        window = [[space.largest] * size] * steps
+        accumulate = not space.alone(candidate.plan)
         request = MeasurementRequest(window, *candidate.plan.saving, accumulate, thorough=True)
         measurement = measurer.run(request)
         if measurement is not None:
