@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches, make_plan
+from bertaccum.planning.offloading import bytes_on_device, bytes_on_host
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,12 @@ def test_plan_as_text() -> None:
     by_cost = str(make_plan(32, 12, cut="cost"))
     assert by_cost.endswith("micro-batches of 12 examples, more if they are short")
     assert str(make_plan(32, 12)) == "32 examples per update: 2 micro-batches of 12 and one of 8"
+    offloaded = str(make_plan(32, 8, Saving(offload="all")))
+    assert offloaded.endswith("micro-batches of 8, moments and accumulators in host memory")
+
+
+def test_each_rung_of_offloading_leaves_less_on_the_device() -> None:
+    parts = {"parameters": 400, "embeddings": 0, "slots": 80, "accumulators": 4}
+    left = [sum(bytes_on_device(parts, rung).values()) for rung in OFFLOAD]
+    assert left == sorted(set(left), reverse=True)
+    assert [bytes_on_host(parts, rung) for rung in OFFLOAD] == [484 - device for device in left]
