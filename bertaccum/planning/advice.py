@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bertaccum.offload_names import LADDER, OFFLOAD, offloads_sums
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.memory_cost import MemoryCost
+from bertaccum.planning.search import SearchSpace
 from bertaccum.sizes import format_size
 
 # Advice never proposes a shorter `max_seq_length` than this.
@@ -36,10 +37,7 @@ class Situation:
 
     Args:
       costs: Memory cost for each way to save memory that could be measured.
-      savings: Ways to save memory that the options allow, the fastest first.
-      longest: Length of the longest example in tokens; with several windows, of each window.
-      windows: Number of windows of the largest example.
-      micro_batch: Smallest micro-batch size that the options allow.
+      space: Candidates that the options allow, and the largest example.
       usable_bytes: Memory that a plan may use, in bytes.
       bytes_of: Memory of the device in bytes that `parameters`, `slots` (AdamW's moments) and
         `accumulators` take.
@@ -47,13 +45,15 @@ class Situation:
     """
 
     costs: Mapping[Saving, MemoryCost]
-    savings: list[Saving]
-    longest: int
-    windows: int
-    micro_batch: int
+    space: SearchSpace
     usable_bytes: float
     bytes_of: Mapping[str, int]
     halved: bool
+
+    @property
+    def micro_batch(self) -> int:
+        """The smallest micro-batch size that the options allow."""
+        return self.space.sizes[0]
 
 
 def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> list[str]:
@@ -66,23 +66,23 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
     """
     s = situation
     proposals: list[tuple[str, float]] = []
-    for saving in s.costs.keys() - set(s.savings):
-        peak = s.costs[saving].peak_bytes(s.micro_batch, s.longest)
+    for saving in s.costs.keys() - set(s.space.savings):
+        peak = s.costs[saving].peak_bytes(s.micro_batch, s.space.longest)
         proposals.append((f"`recompute` {saving.recompute}", peak))
     if not s.costs:
         # The update itself ran out of memory, so only the memory between updates is known.
         cost = MemoryCost(sum(s.bytes_of.values()), sum(s.bytes_of.values()), 0.0, 0.0)
     else:
-        cost = min(s.costs.values(), key=lambda c: c.peak_bytes(s.micro_batch, s.longest))
+        cost = min(s.costs.values(), key=lambda c: c.peak_bytes(s.micro_batch, s.space.longest))
         length = _length_that_fits(cost, s)
         if length:
             proposals.append((f"`max_seq_length` {length}", cost.peak_bytes(s.micro_batch, length)))
-        fewer = ((n, _with_windows(cost, s, n)) for n in range(s.windows - 1, 0, -1))
+        fewer = ((n, _with_windows(cost, s, n)) for n in range(s.space.largest[0] - 1, 0, -1))
         proposals += [(f"`windows` {n}", peak) for n, peak in fewer if peak <= s.usable_bytes][:1]
     if s.micro_batch > 1 and s.costs:
-        proposals.append(("`micro_batch` 1", cost.peak_bytes(1, s.longest)))
-    peak = cost.peak_bytes(s.micro_batch, s.longest)
-    offloaded = s.savings[-1].offload
+        proposals.append(("`micro_batch` 1", cost.peak_bytes(1, s.space.longest)))
+    peak = cost.peak_bytes(s.micro_batch, s.space.longest)
+    offloaded = s.space.savings[-1].offload
     if not s.halved and not offloads_sums(offloaded):
         saved = s.bytes_of["accumulators"] / 2
         proposals.append(("`accumulator_dtype` bfloat16", peak - saved))
@@ -107,20 +107,20 @@ def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
     fitting = [
         n
         for n in lengths
-        if _SHORTEST <= n < s.longest and cost.peak_bytes(s.micro_batch, n) <= s.usable_bytes
+        if _SHORTEST <= n < s.space.longest and cost.peak_bytes(s.micro_batch, n) <= s.usable_bytes
     ]
     return fitting[0] if fitting else None
 
 
 def _with_windows(cost: MemoryCost, s: Situation, windows: int) -> float:
     """Return the predicted peak memory in bytes if texts have at most this many windows."""
-    examples = s.micro_batch * cost.example_bytes(s.longest) * windows / s.windows
+    examples = s.micro_batch * cost.example_bytes(s.space.longest) * windows / s.space.largest[0]
     return max(cost.update_bytes, cost.static_bytes + examples)
 
 
 def _scaled(cost: MemoryCost, s: Situation, own: Size, other: Size) -> float:
     """Estimate the peak memory with a model of size `other` from that with the run's model."""
     weights = other.parameters / own.parameters
-    examples = s.micro_batch * cost.example_bytes(s.longest)
+    examples = s.micro_batch * cost.example_bytes(s.space.longest)
     activations = examples * other.activations / own.activations
     return max(cost.update_bytes * weights, cost.static_bytes * weights + activations)

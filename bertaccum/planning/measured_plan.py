@@ -273,10 +273,7 @@ class _Measured:
         static, encoder = self.built["static_bytes"], self.request.inputs.source.encoder
         situation = Situation(
             costs=found.costs,
-            savings=self.space.savings,
-            longest=self.space.longest,
-            windows=self.space.largest[0],
-            micro_batch=min(self.space.sizes),
+            space=self.space,
             # Do not propose a change whose predicted peak is close to the peak that failed.
             usable_bytes=usable if least is None else min(usable, 0.97 * least),
             bytes_of={name: part for name, part in static.items() if name != "embeddings"},

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -59,7 +59,7 @@ class StepMeasurer(Protocol):
         """Run one update and return its measurement; None if it ran out of memory."""
 
 
-class MeasurementProcess:
+class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
     """A process that runs updates and measures them; it restarts after a crash.
 
     Args:
@@ -74,9 +74,6 @@ class MeasurementProcess:
         self._process: subprocess.Popen[str] | None = None
         self._windows = 0
         self._start()
-
-    def __enter__(self) -> MeasurementProcess:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.end()

@@ -11,7 +11,7 @@ import uvicorn
 
 from bertaccum.config import ServeConfig
 from bertaccum.errors import ConfigError, reason
-from bertaccum.inference.results import Prediction, TextAndPair
+from bertaccum.inference.results import TextAndPair
 from bertaccum.progress import Note
 from bertaccum.serving.request_batching import Batcher, BatchLimits
 from bertaccum.serving.service import Classifier, make_service
@@ -83,7 +83,12 @@ def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterato
     # The first prediction traces the model.
     classifier([("", "" if classifier.labels.pairs else None)])
     metrics = ServiceMetrics()
-    with _batcher(classifier, config, metrics) as batcher:
+
+    def tokens(text: TextAndPair) -> int:
+        return min(len(text[0]) + len(text[1] or "") + _ADDED_TOKENS, classifier.longest_text)
+
+    limits = BatchLimits(config.batch_tokens, config.batch_delay_ms / 1000, config.max_queue)
+    with Batcher(classifier, tokens, limits, metrics.batch) as batcher:
         metrics.watch_queue(lambda: batcher.queued)
         yield uvicorn.Config(
             make_service(classifier, batcher, config, metrics, note),
@@ -97,18 +102,6 @@ def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterato
             # A request may take `timeout_seconds` to arrive, and again to be answered.
             timeout_graceful_shutdown=math.ceil(2 * config.timeout_seconds),
         )
-
-
-def _batcher(
-    classifier: Classifier, config: ServeConfig, metrics: ServiceMetrics
-) -> Batcher[TextAndPair, Prediction]:
-    """Return the queue before a classifier."""
-
-    def tokens(text: TextAndPair) -> int:
-        return min(len(text[0]) + len(text[1] or "") + _ADDED_TOKENS, classifier.longest_text)
-
-    limits = BatchLimits(config.batch_tokens, config.batch_delay_ms / 1000, config.max_queue)
-    return Batcher(classifier, tokens, limits, metrics.batch)
 
 
 class _Server(uvicorn.Server):

@@ -141,7 +141,9 @@ class MeasuredModel:
     def run(self, request: MeasurementRequest) -> dict[str, Any]:
         """Run one update, and return its duration and peak memory, or `out_of_memory`."""
         window = self._window(request.micro_batches)
-        self._offload(request.offload)
+        if request.offload != self.offloaded:
+            offload(self.optimizer, request.offload, self.config.offload_folder)
+            self.offloaded, self.updates = request.offload, {}
         update = self._update(request.recompute, request.accumulate)
         gc.collect()
         device_memory.reset_peak_memory()
@@ -157,12 +159,6 @@ class MeasuredModel:
             return {"out_of_memory": True}
         peak = device_memory.peak_memory_bytes() or 0
         return {"seconds": seconds, "peak_bytes": peak, "resting_bytes": resting}
-
-    def _offload(self, what: str) -> None:
-        if what != self.offloaded:
-            offload(self.optimizer, what, self.config.offload_folder)
-            self.offloaded = what
-            self.updates = {}
 
     def _update(self, recompute: str, accumulate: bool) -> Callable[[Window], Any]:
         """Return the update for a kind of recomputation and accumulation; trace each only once."""

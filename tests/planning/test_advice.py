@@ -7,6 +7,7 @@ import dataclasses
 from bertaccum.planning.advice import Situation, Size, remedies
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.memory_cost import MemoryCost
+from bertaccum.planning.search import SearchSpace
 
 MIB = 2**20
 COSTS = {
@@ -21,20 +22,22 @@ PRESETS = {
     "bert-mini": Size(11_000_000, 1024),
     "bert-small": Size(27_900_000, 2048),
 }
+SPACE = SearchSpace(32, [1], [Saving("none")], (1, 128), [], 625 * MIB, 110 * MIB)
 SITUATION = Situation(
     costs=COSTS,
-    savings=[Saving("none")],
-    longest=128,
-    windows=1,
-    micro_batch=1,
+    space=SPACE,
     usable_bytes=600 * MIB,
     bytes_of=PARTS,
     halved=False,
 )
 
 
-def advice(**changes: object) -> list[str]:
-    return remedies(dataclasses.replace(SITUATION, **changes), OWN, PRESETS)
+def advice(space: SearchSpace = SPACE, **changes: object) -> list[str]:
+    return remedies(dataclasses.replace(SITUATION, space=space, **changes), OWN, PRESETS)
+
+
+def space(**changes: object) -> SearchSpace:
+    return dataclasses.replace(SPACE, **changes)
 
 
 def test_each_remedy_comes_with_its_peak() -> None:
@@ -49,12 +52,12 @@ def test_each_remedy_comes_with_its_peak() -> None:
 
 
 def test_fewer_windows_that_fit_are_proposed() -> None:
-    assert "use `windows` 3 (about 546 MiB)" in advice(windows=4)
+    assert "use `windows` 3 (about 546 MiB)" in advice(space(largest=(4, 128)))
 
 
 def test_remedies_in_use_or_too_large_are_left_out() -> None:
     kinds = [Saving("none"), Saving("layer")]
-    few = advice(savings=kinds, halved=True, usable_bytes=400 * MIB)
+    few = advice(space(savings=kinds), halved=True, usable_bytes=400 * MIB)
     assert [line.split(" (")[0] for line in few] == [
         "use `offload` moments",
         "use `offload` all",
@@ -62,7 +65,7 @@ def test_remedies_in_use_or_too_large_are_left_out() -> None:
     ]
     assert advice(usable_bytes=10 * MIB) == []
     all_tried = [*kinds, Saving("layer", "moments"), Saving("layer", "all")]
-    assert not any("offload" in line for line in advice(savings=all_tried))
+    assert not any("offload" in line for line in advice(space(savings=all_tried)))
 
 
 def test_largest_smaller_model_that_fits_is_proposed() -> None:
@@ -72,7 +75,7 @@ def test_largest_smaller_model_that_fits_is_proposed() -> None:
 
 def test_remedies_are_for_the_smallest_allowed_micro_batch() -> None:
     lines = advice(
-        micro_batch=8,
+        space(sizes=[8]),
         usable_bytes=650 * MIB,
         costs={Saving("none"): MemoryCost(500 * MIB, 450 * MIB, MIB, 0.0)},
     )
