@@ -27,13 +27,14 @@ from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import unpack
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import (
-    check_folder,
+    HUGGINGFACE,
     read_huggingface_config,
     write_description,
 )
-from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
+from bertaccum.bert.huggingface_weights import save_huggingface
+from bertaccum.bert.pretrained_weights import load_encoder
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_tokenizer, read_vocabulary
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -274,7 +275,7 @@ def huggingface_config_case(folder: Path) -> tuple[Path, Reader]:
     path = described(folder) / "config.json"
 
     def read(path: Path) -> object:
-        check_folder(path.parent)
+        HUGGINGFACE.check(path.parent, False)
         return read_huggingface_config(path)
 
     return path, read
@@ -300,7 +301,7 @@ def tokenizer_settings_case(folder: Path) -> tuple[Path, Reader]:
 def safetensors_case(folder: Path) -> tuple[Path, Reader]:
     encoder = build_encoder(SMALL)
     save_huggingface(build_classifier(encoder, SMALL, 2), described(folder))
-    return folder / "model.safetensors", lambda path: load_huggingface(encoder, path)
+    return folder / "model.safetensors", lambda path: load_encoder(encoder, HUGGINGFACE, path)
 
 
 def described(folder: Path) -> Path:
@@ -424,7 +425,7 @@ def test_damaged_checkpoint_gives_one_error_line(examples: int, tmp_path: Path) 
         path.write_bytes(mutated(good[path], edits))
         before = [np.array(w) for w in encoder.get_weights()]
         try:
-            load_google_checkpoint(encoder, prefix)
+            load_encoder(encoder, GOOGLE, prefix)
         except BertAccumError as error:
             assert error.exit_code == 2 and "bert_model.ckpt" in str(error)
         finally:

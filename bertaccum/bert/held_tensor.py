@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,9 +14,12 @@ class HeldTensor:
     Args:
       shape: Its shape.
       dtype: Its type, as safetensors names it, such as F32.
-      read: Returns the tensor as float32; raises InputError if the file is damaged there.
+      read: Returns the tensor as float32 in memory of the host, a numpy array or a `tf.Tensor`;
+        raises InputError if the file is damaged there.
+      name: Its name for error messages, if that is not its key.
     """
 
     shape: list[int]
     dtype: str
-    read: Callable[[], np.ndarray]
+    read: Callable[[], Any]
+    name: str | None = None

@@ -1,7 +1,7 @@
-"""Model folders in Hugging Face's format: their configuration and labels.
+"""Model folders in Hugging Face's format: their configuration, labels and names of weights.
 
-`huggingface_weights` reads and writes the weights. Only BERT as published can be read; for any
-other model, an error names the key that differs. This module does not import TensorFlow.
+Only BERT as published can be read; for any other model, an error names the key that differs. This
+module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -9,25 +9,44 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder_config import TORCH_WEIGHTS, WEIGHTS, EncoderConfig
-from bertaccum.bert.model_source import FineTunedHead
+from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.tensor_files import open_tensors
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenizer_files import write_tokenizer
+from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_object
 from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
 
-# Prefixes of tensor names: those of the pooler, which is optional, and of a classifier's head.
-POOLER, HEAD = "pooler.dense.", "classifier."
-# A classifier's kernel [outputs, hidden] and bias [outputs].
-HEAD_NAMES = (f"{HEAD}weight", f"{HEAD}bias")
+# Prefix of the names of the tensors of a classifier's head.
+HEAD = "classifier."
+# Substrings of the names of our weights, and what replaces them in theirs, in this order.
+_REPLACEMENTS = (
+    ("word_embeddings/embeddings", "embeddings/word_embeddings/weight"),
+    ("position_embedding/embeddings", "embeddings/position_embeddings/weight"),
+    ("type_embeddings/embeddings", "embeddings/token_type_embeddings/weight"),
+    ("embeddings/layer_norm", "embeddings/LayerNorm"),
+    ("transformer/layer_", "encoder/layer/"),
+    ("self_attention/attention_output", "attention/output/dense"),
+    ("self_attention_layer_norm", "attention/output/LayerNorm"),
+    ("self_attention/", "attention/self/"),
+    ("/intermediate/", "/intermediate/dense/"),
+    ("output_layer_norm", "output/LayerNorm"),
+    ("/output/kernel", "/output/dense/kernel"),
+    ("/output/bias", "/output/dense/bias"),
+    ("pooler_transform", "pooler/dense"),
+    ("sentence_prediction/logits", "classifier"),
+    ("/kernel", "/weight"),
+    ("LayerNorm/gamma", "LayerNorm/weight"),
+    ("LayerNorm/beta", "LayerNorm/bias"),
+    ("/", "."),
+)
 _CLASSIFIER = "BertForSequenceClassification"
 _LAYER_NORM_EPSILON = 1e-12
 # Hugging Face's names for our activations; an export uses the first name.
@@ -64,22 +83,18 @@ _OTHER_MODELS = {
 }
 
 
-def is_huggingface(folder: Path) -> bool:
+def _is_in(folder: Path, _: str) -> bool:
     """Return whether a folder has files in Hugging Face's format and no Google checkpoint."""
     if (folder / "bert_model.ckpt.index").is_file():
         return False
     return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, TORCH_WEIGHTS))
 
 
-def check_folder(folder: Path) -> None:
-    """Check that a folder contains a configuration and weights.
-
-    Raises:
-      InputError: A file is missing.
-    """
+def _check(folder: Path, _: bool) -> None:
+    """Check that a folder contains a configuration and weights."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
-    if not weights_file(folder).is_file():
+    if not _weights(folder).is_file():
         raise InputError(
             f"has no {WEIGHTS}",
             "load the model with transformers, and save it with save_pretrained as a single file",
@@ -87,15 +102,10 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def weights_file(folder: Path) -> Path:
+def _weights(folder: Path, _: str = "") -> Path:
     """Return the path of a folder's weights: `model.safetensors`, else `pytorch_model.bin`."""
     older = folder / TORCH_WEIGHTS
     return older if older.is_file() and not (folder / WEIGHTS).is_file() else folder / WEIGHTS
-
-
-def has_pooler(names: Container[str]) -> bool:
-    """Return whether the names of tensors include any weight of a pooler."""
-    return any(f"{POOLER}{part}" in names for part in ("weight", "bias"))
 
 
 def read_huggingface_config(path: Path) -> EncoderConfig:
@@ -127,7 +137,7 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
     return checked_config(base | values | {"hidden_act": _our_activation(values, path)}, path)
 
 
-def read_head(path: Path) -> FineTunedHead:
+def _read_head(path: Path) -> FineTunedHead:
     """Return what a `config.json` says about the head of a classifier.
 
     Raises:
@@ -167,6 +177,34 @@ def _is_close(value: Any, other: Any) -> bool:
     return all(type(v) in (int, float) for v in (value, other)) and math.isclose(
         value, other, rel_tol=1e-3
     )
+
+
+def tensor_key(name: str) -> str:
+    """Return the name of a weight in Hugging Face's files, without the prefix `bert.`.
+
+    Args:
+      name: Its name in our checkpoints.
+    """
+    for ours, theirs in _REPLACEMENTS:
+        name = name.replace(ours, theirs)
+    return name
+
+
+HUGGINGFACE = CheckpointFormat(
+    is_in=_is_in,
+    check=_check,
+    weights=_weights,
+    encoder=lambda folder: read_huggingface_config(folder / CONFIG),
+    head=lambda folder: _read_head(folder / CONFIG),
+    tensors=open_tensors,
+    tensor_key=tensor_key,
+    head_keys=(f"{HEAD}weight", f"{HEAD}bias"),
+    remedy="use the config.json that came with the weights",
+    vocabularies=(TOKENIZER,),
+    pooler="pooler.dense.",
+    transposed=True,
+    has_spare_entries=True,
+)
 
 
 def write_description(

@@ -34,8 +34,10 @@ def assign_in_place(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> Non
 
     Args:
       variable: The variable.
-      value: Its new value, of the same dtype and shape, in memory of the host.
+      value: Its new value, of the same dtype and number of elements, in memory of the host.
     """
+    with tf.device("CPU"):
+        value = (tf.reshape if tf.is_tensor(value) else np.reshape)(value, variable.shape)
     for component in _tf_compat.components(variable):
         _assign(component, value)
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import fetch_preset, preset_folder, unpack
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.huggingface_folder import (
-    CONFIG,
-    check_folder,
-    has_pooler,
-    is_huggingface,
-    read_head,
-    read_huggingface_config,
-    weights_file,
-)
-from bertaccum.bert.model_source import RUN_PREFIX, FineTunedHead, ModelSource
+from bertaccum.bert.google_checkpoint import GOOGLE
+from bertaccum.bert.huggingface_folder import HUGGINGFACE
+from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset
-from bertaccum.bert.tensor_files import open_tensors
-from bertaccum.bert.tokenizer_files import OLDER_RUN, TOKENIZER, WORDS, read_tokenizer
+from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.cache import cache_folder
 from bertaccum.config import StepConfig
@@ -31,9 +24,19 @@ from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
-# Prefix of the weight files in Google's format.
+# Formats of checkpoints, in order of precedence.
+FORMATS = (HUGGINGFACE, GOOGLE)
+# Prefix of the weight files in Google's releases.
 _PREFIX = "bert_model.ckpt"
-_DIMENSIONS = "bert_config.json"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint: its folder, the prefix of the names of its files, and its format."""
+
+    folder: Path
+    prefix: str
+    form: CheckpointFormat
 
 
 def checkpoint_home(named: str) -> str:
@@ -56,13 +59,13 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
       InputError: A file is missing, is damaged or does not match the other files.
     """
     _check_preset(config)
-    folder = _checkpoint_folder(config, progress)
-    encoder = _encoder(config, folder)
-    vocabulary_path = _vocabulary_path(config, folder)
-    vocabulary = _vocabulary(config, folder, vocabulary_path)
-    if folder is None and config.bert_config is None:
+    found = _checkpoint(config, progress)
+    encoder = _encoder(config, found)
+    vocabulary_path = _vocabulary_path(config, found)
+    vocabulary = _vocabulary(config, found, vocabulary_path)
+    if found is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
-    if folder is not None and is_huggingface(folder):
+    if found is not None and found.form.has_spare_entries:
         vocabulary = vocabulary.padded(encoder.vocab_size)
     if len(vocabulary) != encoder.vocab_size:
         raise InputError(
@@ -71,9 +74,9 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
             path=vocabulary_path,
         )
     _check_length(config, encoder)
-    source = ModelSource(_name(config, folder), encoder, vocabulary, checkpoint=None)
-    if folder is not None:
-        return _pretrained(source, folder, config)
+    source = ModelSource(_name(config, found), encoder, vocabulary, checkpoint=None)
+    if found is not None:
+        return _pretrained(source, found, config)
     if config.keep_head:
         raise ConfigError(
             "`keep_head` needs `init_checkpoint`", "set it to a fine-tuned classifier, or omit it"
@@ -112,7 +115,7 @@ def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:
         )
 
 
-def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
+def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
     named = config.init_checkpoint
     if named is None and config.bert_config is not None:
         raise ConfigError(
@@ -123,17 +126,17 @@ def _checkpoint_folder(config: StepConfig, progress: Progress) -> Path | None:
     if named == NO_CHECKPOINT:
         return None
     if named in PRESET_CONFIGS:
-        return fetch_preset(named, progress)
+        return _Found(fetch_preset(named, progress), _PREFIX, GOOGLE)
     path = Path(checkpoint_home(named))
     if is_run(path):
-        return _best_of_run(path)
+        return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE)
     if path.is_dir():
-        return _whole_folder(path, _weights_name(named), config)
+        return _in_folder(path, Path(named).name if _is_prefix(named) else _PREFIX, config)
     if path.is_file():
         folder = cache_folder() / "checkpoints" / sha256(path)[:16]
         if not folder.is_dir():
             unpack(path, folder)
-        return folder
+        return _Found(folder, _PREFIX, GOOGLE)
     close = closest_preset(named)
     raise InputError(
         "there is no such checkpoint",
@@ -171,57 +174,38 @@ def _best_of_run(run: Path) -> Path:
     return best
 
 
-def _weights_name(named: str) -> str:
-    """Return the prefix of the names of a Google checkpoint's files."""
-    return Path(named).name if _is_prefix(named) else _PREFIX
+def _pretrained(source: ModelSource, found: _Found, config: StepConfig) -> ModelSource:
+    """Return `source` with the weights of a checkpoint."""
+    form, path = found.form, found.form.weights(found.folder, found.prefix)
+    source = dataclasses.replace(source, checkpoint=path, format=form)
+    if source.of_run:
+        return dataclasses.replace(source, labels=read_mapping(found.folder / "labels.json"))
+    pooler = form.pooler is None or form.has_pooler(form.tensors(path))
+    head = form.head(found.folder) if config.keep_head else None
+    return dataclasses.replace(source, has_pooler=pooler, head=head)
 
 
-def _pretrained(source: ModelSource, folder: Path, config: StepConfig) -> ModelSource:
-    """Return `source` with the weights in a folder."""
-    if is_huggingface(folder):
-        path = weights_file(folder)
-        pooler = has_pooler(open_tensors(path))
-        head = read_head(folder / CONFIG) if config.keep_head else None
-        return dataclasses.replace(source, checkpoint=path, has_pooler=pooler, head=head)
-    if (folder / f"{RUN_PREFIX}.index").is_file():
-        labels = read_mapping(folder / "labels.json")
-        return dataclasses.replace(source, checkpoint=folder / RUN_PREFIX, labels=labels)
-    path = folder / _weights_name(config.init_checkpoint or "")
-    head = FineTunedHead() if config.keep_head else None
-    return dataclasses.replace(source, checkpoint=path, head=head)
-
-
-def _whole_folder(folder: Path, prefix: str, config: StepConfig) -> Path:
-    """Return a folder if it has everything that the options do not name.
-
-    `run_classifier.py` writes only weights to its output folder.
-    """
-    if is_huggingface(folder):
-        check_folder(folder)
-        return folder
-    if not (folder / f"{prefix}.index").is_file():
+def _in_folder(folder: Path, prefix: str, config: StepConfig) -> _Found:
+    """Return the checkpoint in a folder, if it has everything that the options do not name."""
+    form = next((form for form in FORMATS if form.is_in(folder, prefix)), None)
+    if form is None:
         raise InputError(
             f"has no {prefix}.index",
             "pass a folder in the format of Google's releases or of Hugging Face, or the prefix of"
             " a checkpoint's files, such as FOLDER/model.ckpt-1000",
             path=folder,
         )
-    if not (folder / _DIMENSIONS).is_file() and config.bert_config is None and config.model is None:
-        raise InputError(
-            f"has no {_DIMENSIONS}",
-            "pass that of the pretrained model with `bert_config`",
-            path=folder,
-        )
-    return folder
+    form.check(folder, config.bert_config is not None or config.model is not None)
+    return _Found(folder, prefix, form)
 
 
-def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
+def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
     """Return the encoder's dimensions: those that the options select, else the checkpoint's.
 
     Raises:
       ConfigError: The options and the checkpoint differ in a dimension that matters.
     """
-    own = _own_encoder(folder)
+    own = None if found is None else found.form.encoder(found.folder)
     if config.bert_config is not None:
         named, option = read_bert_config(Path(config.bert_config)), "bert_config"
     elif config.model is not None or own is None:
@@ -245,23 +229,13 @@ def _encoder(config: StepConfig, folder: Path | None) -> EncoderConfig:
     return own
 
 
-def _own_encoder(folder: Path | None) -> EncoderConfig | None:
-    """Return the dimensions that the files in a checkpoint's folder tell, if any."""
-    if folder is None:
-        return None
-    if is_huggingface(folder):
-        return read_huggingface_config(folder / CONFIG)
-    path = folder / _DIMENSIONS
-    return read_bert_config(path) if path.is_file() else None
-
-
-def _vocabulary(config: StepConfig, folder: Path | None, path: Path) -> Vocabulary:
+def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     if named in PRESETS:
         named = PRESETS[named].archive
-    name = "" if folder is None else Path(checkpoint_home(named)).name
-    if folder is not None and (folder / f"{RUN_PREFIX}.index").is_file():
+    name = "" if found is None else Path(checkpoint_home(named)).name
+    if found is not None and found.prefix == RUN_PREFIX:
         name = OLDER_RUN
     vocabulary = read_tokenizer(path, name)
     if config.lower_case is None:
@@ -270,21 +244,20 @@ def _vocabulary(config: StepConfig, folder: Path | None, path: Path) -> Vocabula
     return dataclasses.replace(vocabulary, lower_case=wanted, strip_accents=wanted)
 
 
-def _vocabulary_path(config: StepConfig, folder: Path | None) -> Path:
+def _vocabulary_path(config: StepConfig, found: _Found | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
     # Pretrained weights need the vocabulary that was used in pretraining, whose IDs select the
     # embeddings.
-    home = Path(config.data) if folder is None else folder
-    if (home / WORDS).is_file():
-        return home / WORDS
-    if is_huggingface(home) and (home / TOKENIZER).is_file():
-        return home / TOKENIZER
+    home, others = (found.folder, found.form.vocabularies) if found else (Path(config.data), ())
+    for name in (WORDS, *others):
+        if (home / name).is_file():
+            return home / name
     raise ConfigError(f"there is no {WORDS} in {home}", "pass one with `vocab`")
 
 
-def _name(config: StepConfig, folder: Path | None) -> str:
-    if folder is None:
+def _name(config: StepConfig, found: _Found | None) -> str:
+    if found is None:
         return config.model or config.bert_config or DEFAULT_PRESET
     named = config.init_checkpoint or DEFAULT_PRESET
     if is_run(Path(named)):

@@ -1,12 +1,17 @@
-"""The encoder, weights and vocabulary to start from. This module does not import TensorFlow."""
+"""Formats of checkpoints, and the encoder, weights and vocabulary to start from.
+
+This module does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertaccum.bert.encoder_config import TORCH_WEIGHTS, WEIGHTS, EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.vocabulary import Vocabulary
 
 RUN_PREFIX = "model.ckpt"
@@ -25,6 +30,53 @@ class FineTunedHead:
     outputs: int | None = None
     names: list[str] = field(default_factory=list)
     problem_type: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointFormat:
+    """A format of pretrained checkpoints: what is in its folders, and how its tensors are named.
+
+    Each format has a module of its own, and `model_finder.FORMATS` lists all of them. Functions
+    with a `prefix` get the prefix of the names of a checkpoint's files, as TensorFlow writes them;
+    other formats ignore it.
+
+    Args:
+      is_in: Returns whether a folder, given with a prefix, has files in this format.
+      check: Raises InputError if such a folder lacks a file. Its second argument tells whether
+        options select the dimensions.
+      weights: Returns the path of the weights in a folder, given with a prefix.
+      encoder: Returns the dimensions that the files in a folder tell, or None if they tell none.
+      head: Returns what the files in a folder tell about the head of a classifier.
+      tensors: Returns the tensors in the weights at a path. TensorFlow is imported only there.
+      tensor_key: Returns the key in `tensors` of a weight of ours, given its name in checkpoints.
+      head_keys: Keys of the kernel [outputs, hidden] and the bias [outputs] of a head.
+      remedy: What to do if the tensors do not fit the dimensions.
+      telling_suffix: What to append to the path of the weights to get the path of a file whose
+        contents identify them.
+      vocabularies: Names of files that may have the vocabulary if there is no `vocab.txt`.
+      pooler: Prefix of the keys of the pooler, if checkpoints may lack it.
+      transposed: Whether kernels have the shape [outputs, inputs].
+      has_spare_entries: Whether the embeddings may have more entries than the vocabulary.
+    """
+
+    is_in: Callable[[Path, str], bool]
+    check: Callable[[Path, bool], None]
+    weights: Callable[[Path, str], Path]
+    encoder: Callable[[Path], EncoderConfig | None]
+    head: Callable[[Path], FineTunedHead]
+    tensors: Callable[[Path], Mapping[str, HeldTensor]]
+    tensor_key: Callable[[str], str]
+    head_keys: tuple[str, str]
+    remedy: str
+    telling_suffix: str = ""
+    vocabularies: tuple[str, ...] = ()
+    pooler: str | None = None
+    transposed: bool = False
+    has_spare_entries: bool = False
+
+    def has_pooler(self, keys: Iterable[str]) -> bool:
+        """Return whether the keys of tensors include any weight of a pooler."""
+        return self.pooler is None or any(key.startswith(self.pooler) for key in keys)
 
 
 @dataclass(frozen=True)
@@ -50,8 +102,9 @@ class ModelSource:
       name: Name of the model in reports.
       encoder: Dimensions of the encoder.
       vocabulary: Vocabulary of the model; None if it is unknown.
-      checkpoint: Prefix of the files of the pretrained weights, or the path of their
-        `model.safetensors` or `pytorch_model.bin`; None for random weights.
+      checkpoint: Path of the pretrained weights, as `format` understands it; None for random
+        weights.
+      format: Format of the pretrained weights; None for random weights.
       has_pooler: Whether the pretrained weights include a pooler.
       labels: Labels of the run, as in its `labels.json`; None if the weights are not a run's.
       head: Head to take from a checkpoint that is not a run's; None for a random head.
@@ -61,6 +114,7 @@ class ModelSource:
     encoder: EncoderConfig
     vocabulary: Vocabulary | None
     checkpoint: Path | None
+    format: CheckpointFormat | None = None
     has_pooler: bool = True
     labels: dict[str, Any] | None = None
     head: FineTunedHead | None = None
@@ -71,14 +125,8 @@ class ModelSource:
         return self.checkpoint is not None and self.checkpoint.name == RUN_PREFIX
 
     @property
-    def of_huggingface(self) -> bool:
-        """Whether the weights are in one of Hugging Face's formats."""
-        return self.checkpoint is not None and self.checkpoint.name in (WEIGHTS, TORCH_WEIGHTS)
-
-    @property
     def telling_file(self) -> Path | None:
         """The file whose contents identify the pretrained weights; None for random weights."""
-        if self.checkpoint is None or self.of_huggingface:
-            return self.checkpoint
-        # The index contains checksums of all weights.
-        return self.checkpoint.with_name(f"{self.checkpoint.name}.index")
+        if self.checkpoint is None or self.format is None:
+            return None
+        return self.checkpoint.with_name(self.checkpoint.name + self.format.telling_suffix)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tf_keras
 
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
-from bertaccum.bert.google_checkpoint import load_google_checkpoint, read_google_head
-from bertaccum.bert.huggingface_weights import load_huggingface, read_huggingface_head
 from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.pretrained_weights import load_encoder, read_head
 from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
 from bertaccum.tasks.forward import HEAD_LAYER
@@ -35,9 +34,8 @@ def build_model(
     tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
     try:
         encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
-        if source.checkpoint is not None and not source.of_run:
-            load = load_huggingface if source.of_huggingface else load_google_checkpoint
-            load(encoder, source.checkpoint)
+        if source.checkpoint is not None and source.format is not None and not source.of_run:
+            load_encoder(encoder, source.format, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
         freeze(encoder, config.train_layers, config.freeze == "embeddings")
         model = build_classifier(encoder, source.encoder, outputs, config.dropout, config.pooling)
@@ -52,9 +50,8 @@ def build_model(
 
 def _load_head(model: tf_keras.Model, source: ModelSource, head: KeptHead) -> None:
     """Give the model the head of a classifier that another tool fine-tuned."""
-    assert source.checkpoint is not None
-    read = read_huggingface_head if source.of_huggingface else read_google_head
-    kernel, bias = read(source.checkpoint)
+    assert source.checkpoint is not None and source.format is not None
+    kernel, bias = read_head(source.format, source.checkpoint)
     layer = model.get_layer(HEAD_LAYER).out_proj
     found, expected = [*kernel.shape, *bias.shape], [*layer.kernel.shape[::-1], *layer.bias.shape]
     if found != expected:

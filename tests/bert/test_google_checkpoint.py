@@ -11,8 +11,9 @@ import pytest
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.bert.pretrained_weights import load_encoder
 from bertaccum.errors import InputError
 
 
@@ -23,7 +24,7 @@ def checkpoint(shared: Path) -> Path:
 
 def test_outputs_equal_those_of_the_original_code(shared: Path, checkpoint: Path) -> None:
     encoder = build_encoder(read_bert_config(checkpoint.parent / "bert_config.json"))
-    load_google_checkpoint(encoder, checkpoint)
+    load_encoder(encoder, GOOGLE, checkpoint)
     inputs = np.load(shared / "golden/bert_tiny/inputs.npz")
     golden = np.load(shared / "golden/bert_tiny/outputs.npz")
     outputs = encoder(
@@ -44,7 +45,7 @@ def test_outputs_equal_those_of_the_original_code(shared: Path, checkpoint: Path
 def test_error_names_variables_missing_in_the_checkpoint(checkpoint: Path) -> None:
     config = dataclasses.replace(PRESET_CONFIGS["bert-tiny"], num_hidden_layers=3)
     with pytest.raises(InputError, match=r"transformer/layer_2/.* is missing.* and 11 more"):
-        load_google_checkpoint(build_encoder(config), checkpoint)
+        load_encoder(build_encoder(config), GOOGLE, checkpoint)
 
 
 def test_error_names_the_variable_with_another_shape(checkpoint: Path) -> None:
@@ -52,7 +53,7 @@ def test_error_names_the_variable_with_another_shape(checkpoint: Path) -> None:
     with pytest.raises(
         InputError, match=r"word_embeddings has shape \[30522, 128\].* \[30000, 128\]"
     ):
-        load_google_checkpoint(build_encoder(config), checkpoint)
+        load_encoder(build_encoder(config), GOOGLE, checkpoint)
 
 
 def test_truncated_checkpoint_raises_input_error(checkpoint: Path, tmp_path: Path) -> None:
@@ -62,6 +63,6 @@ def test_truncated_checkpoint_raises_input_error(checkpoint: Path, tmp_path: Pat
     data.chmod(0o644)
     data.write_bytes(data.read_bytes()[:100_000])
     with pytest.raises(InputError, match="not a readable BERT checkpoint"):
-        load_google_checkpoint(
-            build_encoder(PRESET_CONFIGS["bert-tiny"]), tmp_path / "bert_model.ckpt"
+        load_encoder(
+            build_encoder(PRESET_CONFIGS["bert-tiny"]), GOOGLE, tmp_path / "bert_model.ckpt"
         )

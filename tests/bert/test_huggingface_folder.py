@@ -25,10 +25,11 @@ from torch_writer import write_torch
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.huggingface_folder import write_description
-from bertaccum.bert.huggingface_weights import load_huggingface, save_huggingface
+from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.pretrained_weights import load_encoder
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
@@ -77,9 +78,9 @@ def find(folder: Path, **options: Any) -> ModelSource:
 
 def loaded(folder: Path) -> Any:
     source = find(folder)
-    assert source.checkpoint is not None
+    assert source.checkpoint is not None and source.format is not None
     encoder = build_encoder(source.encoder)
-    load_huggingface(encoder, source.checkpoint)
+    load_encoder(encoder, source.format, source.checkpoint)
     return encoder
 
 

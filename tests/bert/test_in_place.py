@@ -16,13 +16,14 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 from small import TINY, write_google_checkpoint
 from bertaccum import _tf_compat
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.google_checkpoint import GOOGLE
+from bertaccum.bert.pretrained_weights import load_encoder
 prefix = Path(sys.argv[1])
 saved = build_encoder(TINY)
 write_google_checkpoint(saved, prefix)
 with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     loaded = build_encoder(TINY)
-    load_google_checkpoint(loaded, prefix)
+    load_encoder(loaded, GOOGLE, prefix)
 for weight, copies in zip(saved.weights, map(_tf_compat.components, loaded.weights), strict=True):
     assert len(copies) == 2
     for copy in copies:

@@ -14,12 +14,13 @@ from small import scatter, write_small_task
 from bertaccum import api
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.google_checkpoint import load_google_checkpoint
+from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import FineTunedHead, KeptHead, ModelSource
+from bertaccum.bert.pretrained_weights import load_encoder
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_tokenizer
@@ -188,7 +189,7 @@ def test_checkpoint_of_run_classifier_is_evaluated_unchanged(
         api.train(**given)
     api.train(max_updates=0, bert_config=str(release / "bert_config.json"), **given)
     encoder = build_encoder(read_bert_config(release / "bert_config.json"))
-    load_google_checkpoint(encoder, folder / "model.ckpt-7")
+    load_encoder(encoder, GOOGLE, folder / "model.ckpt-7")
     pooled = encoder(inputs_of(release))["pooled_output"].numpy()
     odds = np.exp(pooled @ kernel.T + [0.25, -0.5])
     found = [[*p.probabilities.values()] for p in api.predict(TEXTS, run="run")]
