@@ -22,6 +22,12 @@ _ADDED = "added_tokens.json"
 # In place of a checkpoint's name. Older runs have no `tokenizer_config.json`, and all lowercased.
 OLDER_RUN = "uncased"
 _NORMALIZER = "BertNormalizer"
+# Each setting of `Vocabulary`, with its keys in `tokenizer_config.json` and in a normalizer.
+_KEYS = {
+    "lower_case": ("do_lower_case", "lowercase"),
+    "strip_accents": ("strip_accents", "strip_accents"),
+    "split_chinese": ("tokenize_chinese_chars", "handle_chinese_chars"),
+}
 _SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 
@@ -35,60 +41,51 @@ def read_tokenizer(path: Path, name: str = "") -> Vocabulary:
     Raises:
       InputError: A file is missing or damaged, or describes a tokenizer other than BERT's.
     """
-    home, tokenizer, config = path.parent, {}, {}
-    if (home / TOKENIZER).is_file():
-        tokenizer = read_object(home / TOKENIZER)
-    if (home / SETTINGS).is_file():
-        config = read_object(home / SETTINGS)
+    home = path.parent
+    tokenizer, config = _object(home / TOKENIZER), _object(home / SETTINGS)
     entries = read_entries(path)
-    normalizer = tokenizer.get("normalizer")
-    rules = normalizer if isinstance(normalizer, dict) else {}
+    rules = tokenizer.get("normalizer")
+    rules = rules if isinstance(rules, dict) else {}
     if rules.get("type", _NORMALIZER) != _NORMALIZER and "do_lower_case" not in config:
         raise InputError(
             f"its normalizer is a {rules['type']}, expected {_NORMALIZER}",
             "use a model with BERT's own tokenizer",
             path=home / TOKENIZER,
         )
-    found = {
-        "lower_case": (config.get("do_lower_case"), rules.get("lowercase")),
-        "strip_accents": (config.get("strip_accents"), rules.get("strip_accents")),
-        "split_chinese": (
-            config.get("tokenize_chinese_chars"),
-            rules.get("handle_chinese_chars"),
-        ),
-    }
-    known = {key: next((v for v in values if v is not None), None) for key, values in found.items()}
-    for key, value in known.items():
-        if not isinstance(value, bool | None):
-            raise InputError(
-                f"its tokenizer's {key} is {value!r}, expected true or false",
-                "correct tokenizer_config.json",
-                path=home,
-            )
-    lower_case = known["lower_case"]
-    if lower_case is None:
-        lower_case = _named_lower_case(name)
-    if lower_case is None:
-        lower_case = not is_cased(entries)
-    accents, chinese = known["strip_accents"], known["split_chinese"]
-    return _with_added(
-        Vocabulary(
-            entries,
-            lower_case,
-            strip_accents=lower_case if accents is None else accents,
-            split_chinese=chinese is not False,
-        ),
-        _added(home, config, tokenizer),
-        home,
-    )
+    known = {setting: _known(setting, config, rules, home) for setting in _KEYS}
+    if known["lower_case"] is None:
+        known["lower_case"] = _usual_lower_case(name, entries)
+    if known["strip_accents"] is None:
+        known["strip_accents"] = known["lower_case"]
+    known["split_chinese"] = known["split_chinese"] is not False
+    return _with_added(Vocabulary(entries, **known), _added(home, config, tokenizer), home)
 
 
-def _named_lower_case(name: str) -> bool | None:
-    """Return what the name of a checkpoint says about lowercasing; None if nothing."""
-    words = re.split(r"[^a-z]+", name.lower())
+def _object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, which is empty if there is no such file."""
+    return read_object(path) if path.is_file() else {}
+
+
+def _known(setting: str, config: dict[str, Any], rules: dict[str, Any], home: Path) -> Any:
+    """Return what the files say about a setting: True, False, or None if nothing."""
+    in_config, in_rules = _KEYS[setting]
+    value = config.get(in_config)
+    value = rules.get(in_rules) if value is None else value
+    if not isinstance(value, bool | None):
+        raise InputError(
+            f"its tokenizer's {setting} is {value!r}, expected true or false",
+            "correct tokenizer_config.json",
+            path=home,
+        )
+    return value
+
+
+def _usual_lower_case(name: str, entries: list[str]) -> bool:
+    """Return whether texts are lowercased, from a checkpoint's name or else its vocabulary."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
     if "cased" in words:
         return False
-    return True if "uncased" in words or "chinese" in words else None
+    return bool(words & {"uncased", "chinese"}) or not is_cased(entries)
 
 
 def _with_added(vocabulary: Vocabulary, added: list[dict[str, Any]], home: Path) -> Vocabulary:
@@ -120,7 +117,7 @@ def _added(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> lis
     """Return the added tokens of a tokenizer, each with its `id` and `content`."""
     described = config.get("added_tokens_decoder") or {}
     listed = tokenizer.get("added_tokens") or []
-    named = read_object(home / _ADDED) if (home / _ADDED).is_file() else {}
+    named = _object(home / _ADDED)
     try:
         found = {token["content"]: token for token in listed}
         found |= {value["content"]: value | {"id": int(key)} for key, value in described.items()}
@@ -208,9 +205,7 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, **more: Any) -> None:
     }
     settings = {
         "tokenizer_class": "BertTokenizer",
-        "do_lower_case": vocabulary.lower_case,
-        "strip_accents": vocabulary.strip_accents,
-        "tokenize_chinese_chars": vocabulary.split_chinese,
+        **{key: getattr(vocabulary, setting) for setting, (key, _) in _KEYS.items()},
         # As in training, `[SEP]` in a text is five characters, not a special token.
         "split_special_tokens": True,
         **({"added_tokens_decoder": added} if added else {}),
