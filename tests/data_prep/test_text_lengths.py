@@ -10,7 +10,7 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_tokenizer
 from bertaccum.cli.display.data_notes import notes
-from data_prep.text_lengths import estimated_lengths
+from data_prep.findings import estimated_lengths
 
 
 def test_words_symbols_and_ideographs_count() -> None:
