@@ -95,21 +95,6 @@ class Picks(NamedTuple):
         found = [self.text, self.label, self.pair, self.weight, *(p for _, p in self.flags)]
         return list(dict.fromkeys(position for position in found if position is not None))
 
-    def moved(self, new: Mapping[int | None, int]) -> Picks:
-        """Return these columns at other positions, which are keyed by the present ones."""
-        return self._replace(
-            text=new[self.text],
-            label=new.get(self.label),
-            pair=new.get(self.pair),
-            weight=new.get(self.weight),
-            flags=tuple((name, new[position]) for name, position in self.flags),
-        )
-
-    def numbered(self, columns: Sequence[str]) -> Picks:
-        """Return these columns with `columns` as the names of labels, for a file without header."""
-        pairs = zip(columns, self.flags, strict=True)
-        return self._replace(flags=tuple((column, flag[1]) for column, flag in pairs))
-
 
 def named_picks(
     names: Sequence[str], reading: Reading, path: Path, prepared: bool = False
@@ -198,8 +183,14 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
     return names.index(column)
 
 
-def example(row: int, cells: Sequence[str], picks: Picks, path: Path) -> Row:
+def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, path: Path) -> Row:
     """Return the example in a row of a table.
+
+    Args:
+      row: The number of the row.
+      cells: The cells by their positions; only those in `picks` are needed.
+      picks: The positions of the requested columns.
+      path: The file, for error messages.
 
     Raises:
       InputError: The row lacks a label or a second text, or has an invalid weight, 0 or 1.

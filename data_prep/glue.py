@@ -13,7 +13,7 @@ from typing import Any
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import Note
+from bertaccum.progress import Note, Progress
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.glue_tables import (
     COLA,
@@ -69,7 +69,7 @@ def glue_options(config: PrepareConfig) -> dict[str, Any]:
     return options | {f"{path.name}_sha256": sha256(path) for path in paths}
 
 
-def glue_source(config: PrepareConfig, note: Note) -> Source:
+def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     """Return the rows of a folder of GLUE; its dev and test sets become splits.
 
     Raises:

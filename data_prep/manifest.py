@@ -45,18 +45,6 @@ def _is_ours(manifest: Any) -> bool:
     return all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
 
 
-def label_names(folder: str | Path) -> list[str] | None:
-    """Return the class names of a data folder in the order of the class numbers.
-
-    The result is None if the folder has no manifest.
-
-    Raises:
-      InputError: The manifest is damaged.
-    """
-    manifest = read_manifest(folder)
-    return None if manifest is None else [str(name) for name in manifest["labels"]]
-
-
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest that an earlier `prepare` wrote to an output folder.
 

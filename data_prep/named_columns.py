@@ -44,13 +44,11 @@ def json_cells(
       InputError: A line is not a JSON object, a key is missing, or a value is a list or an object.
     """
     for row, record in _objects(path, encoding):
-        yield row, [_cell(record, name, path, row) for name in names]
-
-
-def _cell(record: dict[str, Any], name: str, path: Path, row: int) -> str:
-    if name not in record:
-        raise InputError(f"has no key {name!r}", "add it or delete the row", path=path, row=row)
-    return _text(record[name], name, path, row)
+        for name in names:
+            if name not in record:
+                what = f"has no key {name!r}"
+                raise InputError(what, "add it or delete the row", path=path, row=row)
+        yield row, [_text(record[name], name, path, row) for name in names]
 
 
 def _is_object(line: str) -> bool:
@@ -94,14 +92,11 @@ def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[
     Raises:
       InputError: The file is damaged, or a value is not a string, a number, a Boolean or null.
     """
-    row = 0
     with _opened(path) as file:
-        for batch in file.iter_batches(_ROWS_A_BATCH, columns=list(names)):
-            columns = [batch.column(name).to_pylist() for name in names]
-            for values in zip(*columns, strict=True):
-                row += 1
-                pairs = zip(values, names, strict=True)
-                yield row, [_text(value, name, path, row) for value, name in pairs]
+        batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
+        records = (record for batch in batches for record in batch.to_pylist())
+        for row, record in enumerate(records, 1):
+            yield row, [_text(record[name], name, path, row) for name in names]
 
 
 @contextmanager

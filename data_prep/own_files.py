@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import Note
+from bertaccum.progress import Note, Progress
 from bertaccum.settings import column_names, delimiter_character
 from bertaccum.task_names import MULTI_LABEL
 from data_prep.columns import Reading
@@ -34,7 +34,7 @@ def _input(option: str, name: str | None) -> dict[str, str]:
     return {option: path.name, f"{option}_sha256": digest(path)}
 
 
-def own_source(config: PrepareConfig, note: Note) -> Source:
+def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     """Return the rows of `train_file` and, if given, `test_file`."""
     assert config.train_file is not None  # PrepareConfig checks this.
     train, test = Path(config.train_file), config.test_file and Path(config.test_file)

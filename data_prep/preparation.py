@@ -15,7 +15,6 @@ from bertaccum.files import json_text, sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.version import __version__
-from data_prep.archive import checked_sha256, recorded_download
 from data_prep.assembly import Assembled, SplitRows, assemble
 from data_prep.glue import glue_options, glue_source
 from data_prep.label_kinds import LabelKind
@@ -26,13 +25,22 @@ from data_prep.rows import Source
 from data_prep.sample import sample_source
 from data_prep.tfds_source import tfds_options, tfds_source
 from data_prep.tsv import write_tsv
-from data_prep.yelp import yelp_source
+from data_prep.yelp import yelp_options, yelp_source
 
 _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
 _PUBLISHED = ("glue", "tfds")
 # Options that the manifest records only if they are set.
 _NEWER = ("text_pair_column", "weight_column", "task", "label_columns", "label_separator")
+
+# For each source, functions that return the options that determine the result, and the rows.
+_SOURCES: dict[str, tuple[Callable[..., dict[str, Any]], Callable[..., Any]]] = {
+    "yelp": (yelp_options, yelp_source),
+    "csv": (own_options, own_source),
+    "glue": (glue_options, glue_source),
+    "tfds": (tfds_options, tfds_source),
+    "sample": (lambda config: {}, lambda config, *_: sample_source(config.seed)),
+}
 
 LearnVocabulary = Callable[[Iterable[str]], list[str]]
 
@@ -109,14 +117,7 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
         "drop_duplicates": config.drop_duplicates,
         "seed": config.seed,
     }
-    if config.source == "yelp":
-        options["archive_sha256"] = _archive_sha256(config)
-    if config.source == "csv":
-        options |= own_options(config)
-    if config.source == "glue":
-        options |= glue_options(config)
-    if config.source == "tfds":
-        options |= tfds_options(config)
+    options |= _SOURCES[config.source][0](config)
     # Folders prepared before these options existed do not record them.
     return options | {name: value for name in _NEWER if (value := _chosen(config, name))}
 
@@ -126,24 +127,11 @@ def _chosen(config: PrepareConfig, name: str) -> Any:
     return None if value == getattr(PrepareConfig, name) else value
 
 
-def _archive_sha256(config: PrepareConfig) -> str:
-    if config.archive is None:
-        return recorded_download().sha256
-    return checked_sha256(Path(config.archive), config.allow_unverified_archive)
-
-
 def _opened(
     config: PrepareConfig, progress: Progress, note: Note
 ) -> AbstractContextManager[Source]:
-    if config.source == "yelp":
-        return yelp_source(config, progress)
-    if config.source == "csv":
-        return nullcontext(own_source(config, note))
-    if config.source == "glue":
-        return nullcontext(glue_source(config, note))
-    if config.source == "tfds":
-        return nullcontext(tfds_source(config, progress, note))
-    return nullcontext(sample_source(config.seed))
+    source = _SOURCES[config.source][1](config, progress, note)
+    return nullcontext(source) if isinstance(source, Source) else source
 
 
 def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _review(rng: random.Random, good: bool) -> str:
             break
         sentences.append(sentence)
     if len(sentences) > 1 and rng.random() < 0.3:
-        _shuffle(rng, sentences)
+        sentences.sort(key=lambda _: rng.random())
     return _punctuated(rng, sentences)
 
 
@@ -109,10 +109,6 @@ def _length(rng: random.Random) -> int:
 
 def _pick(rng: random.Random, items: Sequence[_T]) -> _T:
     return items[int(rng.random() * len(items))]
-
-
-def _shuffle(rng: random.Random, items: list[str]) -> None:
-    items[:] = [item for _, item in sorted((rng.random(), item) for item in items)]
 
 
 def _judgement(rng: random.Random, good: bool) -> str:

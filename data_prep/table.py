@@ -91,10 +91,9 @@ def _named_rows(
     if not names:
         raise InputError("is empty", "add at least one row", path=path)
     picks = named_picks(names, reading, path)
-    wanted = [names[position] for position in picks.used]
-    own = picks.moved({position: index for index, position in enumerate(picks.used)})
-    for row, values in cells(wanted):
-        yield example(row, values, own, path)
+    used = picks.used
+    for row, values in cells([names[position] for position in used]):
+        yield example(row, dict(zip(used, values, strict=True)), picks, path)
 
 
 def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
@@ -158,7 +157,8 @@ def _picks(
     if not all(column.isdecimal() for column in reading.columns):
         return picks, 1
     if not is_header(_fields(records())):
-        return picks.numbered(reading.label_columns), 0
+        numbers = [str(number) for number in range(1, len(names) + 1)]
+        return named_picks(numbers, reading, path, is_prepared(path)), 0
     said = ", ".join(names)[:80]
     note(f"{path}: row 1 ({said}) is the header and is not read as data")
     return picks, 1

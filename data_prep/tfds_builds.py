@@ -17,7 +17,6 @@ from typing import Any
 from bertaccum.errors import InputError, RunError
 from bertaccum.progress import Progress
 
-ROWS_A_BATCH = 512
 # Progress messages by the first words of tensorflow-datasets' progress bars.
 _DOINGS = {
     "Dl Size": "downloading the archive",
@@ -31,16 +30,6 @@ _RETRIES = 3  # The default of tensorflow-datasets is 10, which takes 200 s with
 def data_folder() -> str | None:
     """Return TFDS_DATA_DIR, which tensorflow-datasets reads only when it is imported."""
     return os.environ.get("TFDS_DATA_DIR")
-
-
-def in_order() -> Any:
-    """Return the options for reading one shard after another.
-
-    This gives the same order on every machine and takes little memory.
-    """
-    import tensorflow_datasets as tfds
-
-    return tfds.ReadConfig(interleave_cycle_length=1)
 
 
 @contextmanager

@@ -1,16 +1,23 @@
-"""Chooses the texts and the label among the features of a data set of tensorflow-datasets."""
+"""Chooses the texts and the label among the features of a data set of tensorflow-datasets.
+
+tensorflow-datasets is imported only when a function is called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bertaccum.errors import ConfigError
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.settings import column_names
+from data_prep.rows import Row
 
 CLASS, NUMBER, STRING, SEVERAL, FLAGS = "class", "number", "text", "several classes", "flags"
+# Joins the labels of a row. No name of a class contains this character.
+SEPARATOR = "\x1f"
+_ROWS_A_BATCH = 512
 # Names that many data sets give to the two texts of a pair.
 _PAIRS = (
     ("sentence1", "sentence2"),
@@ -118,3 +125,52 @@ def _texts(texts: list[str], config: PrepareConfig, listed: str) -> tuple[str, .
             f"name the feature of the text with `text_column`: {listed}",
         )
     return (left[0],) if other is None else (left[0], other)
+
+
+def batches_of(builder: Any, split: str, names: Sequence[str], ragged: bool) -> Iterator[Any]:
+    """Yield some features of a split, in batches."""
+    import tensorflow_datasets as tfds
+
+    wanted = tfds.decode.PartialDecoding(dict.fromkeys(names, True))
+    # One shard after another: the same order on every machine, and little memory.
+    in_order = tfds.ReadConfig(interleave_cycle_length=1)
+    rows = builder.as_dataset(split=split, read_config=in_order, decoders=wanted)
+    batches = rows.ragged_batch(_ROWS_A_BATCH) if ragged else rows.batch(_ROWS_A_BATCH)
+    return iter(tfds.as_numpy(batches))
+
+
+def examples_of(builder: Any, split: str, chosen: Chosen, labeled: bool) -> Iterator[Row]:
+    """Yield the rows of a split of a prepared data set, without their labels unless `labeled`."""
+    names, read = [*chosen.texts, *chosen.labels], _label_reader(chosen)
+    row = 0
+    for batch in batches_of(builder, split, names, chosen.kind == SEVERAL):
+        labels = read([batch[name] for name in chosen.labels])
+        columns = [batch[name].tolist() for name in chosen.texts]
+        for label, *texts in zip(labels, *columns, strict=True):
+            row += 1
+            text, *pair = (text.decode("utf-8", "replace") for text in texts)
+            yield Row(row, label if labeled else None, text, pair[0] if pair else None)
+
+
+def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
+    """Return a function that returns the source labels in the label features of a batch."""
+
+    def named(value: Any) -> str:
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace").strip()
+        return chosen.names[value].strip() if chosen.names and value >= 0 else str(value)
+
+    def several(values: list[Any]) -> str:
+        return SEPARATOR.join(map(named, values)) or SEPARATOR
+
+    def flags(values: Sequence[Any]) -> str:
+        return several([i for i, value in enumerate(values) if value])
+
+    if chosen.kind == SEVERAL:
+        return lambda columns: [several(values) for values in columns[0].to_list()]
+    if chosen.kind == FLAGS:
+        return lambda columns: [flags(values) for values in zip(*columns, strict=True)]
+    if chosen.kind == NUMBER:
+        # A float32 number, converted to text, has no more digits than it needs.
+        return lambda columns: [str(value) for value in columns[0]]
+    return lambda columns: [named(value) for value in columns[0].tolist()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from bertaccum.errors import BertAccumError, ConfigError, InputError, reason
@@ -11,8 +11,18 @@ from bertaccum.progress import Note, Progress
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.glue_tables import TASKS_OF_GLUE, plain_name
 from data_prep.rows import Part, Row, Source
-from data_prep.tfds_builds import ROWS_A_BATCH, adapted, data_folder, explained, in_order
-from data_prep.tfds_features import CLASS, FLAGS, NUMBER, SEVERAL, Chosen, choose
+from data_prep.tfds_builds import adapted, data_folder, explained
+from data_prep.tfds_features import (
+    CLASS,
+    FLAGS,
+    NUMBER,
+    SEPARATOR,
+    SEVERAL,
+    Chosen,
+    batches_of,
+    choose,
+    examples_of,
+)
 
 # Names of the splits in tensorflow-datasets.
 _SPLITS = {
@@ -22,8 +32,6 @@ _SPLITS = {
     "test-mismatched": ("test_mismatched",),
 }
 _UNLABELED = "-1"
-# No name of a class contains this character.
-_SEPARATOR = "\x1f"
 
 
 def tfds_options(config: PrepareConfig) -> dict[str, Any]:
@@ -56,7 +64,7 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
         more=more,
         task=_task(builder, chosen),
         order=() if chosen.kind == FLAGS else chosen.names,
-        separator=_SEPARATOR,
+        separator=SEPARATOR,
         facts=_glue_facts(builder, chosen),
     )
 
@@ -134,7 +142,7 @@ def _glue_facts(builder: Any, chosen: Chosen) -> dict[str, Any]:
 def _part(builder: Any, split: str, chosen: Chosen, note: Note) -> Part:
     where = f"{builder.info.full_name} {split}"
     labeled = not split.startswith("test") or _has_labels(builder, split, chosen)
-    examples = _examples(builder, split, chosen, labeled)
+    examples = examples_of(builder, split, chosen, labeled)
     if labeled and chosen.kind == CLASS:
         examples = _without_missing(examples, where, note)
     if not labeled and builder.name == "glue":
@@ -147,53 +155,8 @@ def _has_labels(builder: Any, split: str, chosen: Chosen) -> bool:
     """Return whether any row of a split has a label other than -1."""
     if chosen.kind not in (CLASS, NUMBER):
         return True
-    batches = _batches(builder, split, chosen.labels, ragged=False)
+    batches = batches_of(builder, split, chosen.labels, ragged=False)
     return any((batch[chosen.labels[0]] != int(_UNLABELED)).any() for batch in batches)
-
-
-def _batches(builder: Any, split: str, names: Sequence[str], ragged: bool) -> Iterator[Any]:
-    import tensorflow_datasets as tfds
-
-    wanted = tfds.decode.PartialDecoding(dict.fromkeys(names, True))
-    rows = builder.as_dataset(split=split, read_config=in_order(), decoders=wanted)
-    batches = rows.ragged_batch(ROWS_A_BATCH) if ragged else rows.batch(ROWS_A_BATCH)
-    return iter(tfds.as_numpy(batches))
-
-
-def _examples(builder: Any, split: str, chosen: Chosen, labeled: bool) -> Iterator[Row]:
-    names, read = [*chosen.texts, *chosen.labels], _label_reader(chosen)
-    row = 0
-    for batch in _batches(builder, split, names, chosen.kind == SEVERAL):
-        labels = read([batch[name] for name in chosen.labels])
-        columns = [batch[name].tolist() for name in chosen.texts]
-        for label, *texts in zip(labels, *columns, strict=True):
-            row += 1
-            text, *pair = (text.decode("utf-8", "replace") for text in texts)
-            yield Row(row, label if labeled else None, text, pair[0] if pair else None)
-
-
-def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
-    """Return a function that returns the source labels in the label features of a batch."""
-
-    def named(value: Any) -> str:
-        if isinstance(value, bytes):
-            return value.decode("utf-8", "replace").strip()
-        return chosen.names[value].strip() if chosen.names and value >= 0 else str(value)
-
-    def several(values: list[Any]) -> str:
-        return _SEPARATOR.join(map(named, values)) or _SEPARATOR
-
-    def flags(values: Sequence[Any]) -> str:
-        return several([i for i, value in enumerate(values) if value])
-
-    if chosen.kind == SEVERAL:
-        return lambda columns: [several(values) for values in columns[0].to_list()]
-    if chosen.kind == FLAGS:
-        return lambda columns: [flags(values) for values in zip(*columns, strict=True)]
-    if chosen.kind == NUMBER:
-        # A float32 number, converted to text, has no more digits than it needs.
-        return lambda columns: [str(value) for value in columns[0]]
-    return lambda columns: [named(value) for value in columns[0].tolist()]
 
 
 def _without_missing(examples: Iterator[Row], where: str, note: Note) -> Iterator[Row]:
@@ -210,7 +173,7 @@ def _without_missing(examples: Iterator[Row], where: str, note: Note) -> Iterato
 
 def _in_order_of_submission(examples: Iterator[Row], builder: Any, split: str) -> Iterator[Row]:
     """Yield the rows in the order in which GLUE expects predictions, without the labels."""
-    batches = _batches(builder, split, ["idx"], ragged=False)
+    batches = batches_of(builder, split, ["idx"], ragged=False)
     indices = [index for batch in batches for index in batch["idx"].tolist()]
     pairs = sorted(zip(indices, examples, strict=True), key=lambda pair: pair[0])
     yield from (row for _, row in pairs)

@@ -11,10 +11,11 @@ from typing import Any
 
 from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import Progress
-from data_prep.archive import DATASET, Download, recorded_download, rewrite
-from data_prep.rows import Part, Row, Source
-from data_prep.tfds_builds import ROWS_A_BATCH, adapted, data_folder, explained, in_order
+from bertaccum.progress import Note, Progress
+from data_prep.archive import DATASET, Download, checked_sha256, recorded_download, rewrite
+from data_prep.rows import Part, Source
+from data_prep.tfds_builds import adapted, data_folder, explained
+from data_prep.tfds_features import CLASS, Chosen, examples_of
 
 _ARCHIVE = "download it elsewhere and pass the file with `archive`"
 _NAMES = {"1": "negative", "2": "positive"}
@@ -31,8 +32,21 @@ def unescape(text: str) -> str:
     return _LINE_END.sub(r"\1\n", text.replace('""', '"'))
 
 
+def yelp_options(config: PrepareConfig) -> dict[str, str]:
+    """Return the checksum of the archive, which determines the result.
+
+    Raises:
+      ConfigError: The user's archive is not the recorded one, and the options do not allow that.
+      InputError: The user's archive cannot be read.
+    """
+    if config.archive is None:
+        return {"archive_sha256": recorded_download().sha256}
+    found = checked_sha256(Path(config.archive), config.allow_unverified_archive)
+    return {"archive_sha256": found}
+
+
 @contextmanager
-def yelp_source(config: PrepareConfig, progress: Progress) -> Iterator[Source]:
+def yelp_source(config: PrepareConfig, progress: Progress, _: Note) -> Iterator[Source]:
     """Download Yelp Polarity, or unpack the user's archive, and open it for reading.
 
     Args:
@@ -113,17 +127,7 @@ def _source(builder: Any, verified: bool) -> Source:
 
 
 def _part(builder: Any, split: str) -> Part:
-    total = builder.info.splits[split].num_examples
-    return Part(f"{DATASET} {split}", _examples(builder, split), total)
-
-
-def _examples(builder: Any, split: str) -> Iterator[Row]:
-    import tensorflow_datasets as tfds
-
-    names = builder.info.features["label"].names
-    rows = builder.as_dataset(split=split, read_config=in_order()).batch(ROWS_A_BATCH)
-    row = 0
-    for batch in tfds.as_numpy(rows):
-        for label, text in zip(batch["label"].tolist(), batch["text"].tolist(), strict=True):
-            row += 1
-            yield Row(row, names[label], unescape(text.decode("utf-8")))
+    chosen = Chosen(("text",), ("label",), CLASS, tuple(builder.info.features["label"].names))
+    rows = examples_of(builder, split, chosen, labeled=True)
+    examples = (row._replace(text=unescape(row.text)) for row in rows)
+    return Part(f"{DATASET} {split}", examples, builder.info.splits[split].num_examples)

@@ -8,7 +8,7 @@ import pytest
 
 from bertaccum.errors import InputError
 from bertaccum.files import json_text
-from data_prep.manifest import label_names, read_manifest
+from data_prep.manifest import read_manifest
 
 OURS = {
     "tool": "bertaccum prepare",
@@ -20,10 +20,9 @@ OURS = {
 
 
 def test_manifest_is_read_back(tmp_path: Path) -> None:
-    assert read_manifest(tmp_path) is None and label_names(tmp_path) is None
+    assert read_manifest(tmp_path) is None
     (tmp_path / "manifest.json").write_bytes(json_text(OURS).encode())
     assert read_manifest(str(tmp_path)) == OURS
-    assert label_names(tmp_path) == ["bad", "gut 🙂"]
 
 
 @pytest.mark.parametrize(
@@ -42,5 +41,5 @@ def test_damaged_or_foreign_manifest_is_refused(tmp_path: Path, data: bytes, mes
     path = tmp_path / "manifest.json"
     path.write_bytes(data)
     with pytest.raises(InputError, match=message) as caught:
-        label_names(tmp_path)
+        read_manifest(tmp_path)
     assert caught.value.path == path
