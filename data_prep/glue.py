@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import Note, Progress
+from bertaccum.progress import Note, Progress, unheard
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.glue_tables import (
     COLA,
@@ -21,13 +20,12 @@ from data_prep.glue_tables import (
     TASKS_OF_GLUE,
     XNLI,
     GlueTask,
-    id_pairs,
-    labeled_rows,
+    glue_rows,
     language_rows,
     plain_name,
-    unlabeled_rows,
 )
 from data_prep.rows import Part, Row, Source
+from data_prep.text_files import text_lines
 
 _GLUE_SITE, _XNLI_SITE = "gluebenchmark.com", "the XNLI page of its authors"
 _CORPUS_TRAIN = "in_domain_train.tsv"
@@ -36,8 +34,6 @@ _MSR_TRAIN, _MSR_TEST = "msr_paraphrase_train.txt", "msr_paraphrase_test.txt"
 _DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 _ENGLISH = "en"
 
-Reader = Callable[[Note], Iterator[Row]]
-
 
 @dataclass(frozen=True)
 class _File:
@@ -45,12 +41,12 @@ class _File:
 
     Args:
       paths: The files, in the order in which they are read.
-      read: Returns the rows of the split.
+      rows: The rows of the split, which are read when they are needed.
       labeled: Whether the rows have labels.
     """
 
     paths: list[Path]
-    read: Reader
+    rows: Iterator[Row]
     labeled: bool = True
 
 
@@ -65,7 +61,9 @@ def glue_options(config: PrepareConfig) -> dict[str, Any]:
     options: dict[str, Any] = {"dataset": task.name}
     if task is XNLI:
         options["language"] = config.language or _ENGLISH
-    paths = dict.fromkeys(path for file in _files(config, task).values() for path in file.paths)
+    paths = dict.fromkeys(
+        path for file in _files(config, task, unheard).values() for path in file.paths
+    )
     return options | {f"{path.name}_sha256": sha256(path) for path in paths}
 
 
@@ -77,9 +75,9 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
       InputError: A file is missing.
     """
     task = _task_of(config)
-    files = _files(config, task)
+    files = _files(config, task, note)
     parts = {
-        split: Part(file.paths[0], file.read(note), may_lack_labels=not file.labeled)
+        split: Part(file.paths[0], file.rows, may_lack_labels=not file.labeled)
         for split, file in files.items()
     }
     if "dev" not in files:
@@ -113,20 +111,20 @@ def _task_of(config: PrepareConfig) -> GlueTask:
     raise ConfigError(f"`dataset` {config.dataset} is unknown", f"choose one of {names}")
 
 
-def _files(config: PrepareConfig, task: GlueTask) -> dict[str, _File]:
+def _files(config: PrepareConfig, task: GlueTask, note: Note) -> dict[str, _File]:
     assert config.folder is not None  # PrepareConfig checks this.
     root = Path(config.folder)
     if not root.is_dir():
         raise InputError("there is no such folder", "check `folder`", path=root)
     if task is XNLI:
-        return _xnli_files(root, config.language or _ENGLISH)
+        return _xnli_files(root, config.language or _ENGLISH, note)
     folder = _own_folder(root, task)
     if task is MRPC and (folder / _MSR_TRAIN).exists() and not (folder / "train.tsv").exists():
-        return _microsoft_files(folder)
+        return _microsoft_files(folder, note)
     if task is COLA and (folder / _CORPUS_TRAIN).exists() and not (folder / "train.tsv").exists():
-        return _corpus_files(folder)
+        return _corpus_files(folder, note)
     paths = {split: _existing([folder / name], task) for split, name in task.files.items()}
-    return {split: _glue_file(split, path, task) for split, path in paths.items()}
+    return {split: _file(path, task, note, "test" not in split) for split, path in paths.items()}
 
 
 def _own_folder(root: Path, task: GlueTask) -> Path:
@@ -147,44 +145,34 @@ def _existing(candidates: list[Path], task: GlueTask) -> Path:
     )
 
 
-def _glue_file(split: str, path: Path, task: GlueTask) -> _File:
-    if split.startswith("test"):
-        return _File([path], lambda note: unlabeled_rows(path, task), labeled=False)
-    return _File([path], partial(_labeled, [path], task))
+def _file(path: Path, task: GlueTask, note: Note, labeled: bool = True) -> _File:
+    return _File([path], glue_rows(path, task, note, labeled), labeled)
 
 
-def _labeled(paths: list[Path], task: GlueTask, note: Note) -> Iterator[Row]:
-    parts = (labeled_rows(path, (), task, note, task.headless) for path in paths)
-    return (row for _, row in chain.from_iterable(parts))
-
-
-def _corpus_files(folder: Path) -> dict[str, _File]:
+def _corpus_files(folder: Path, note: Note) -> dict[str, _File]:
     """Return the files of the CoLA corpus, of which GLUE's are copies; it has no test set."""
-    train = [folder / _CORPUS_TRAIN]
     dev = [_existing([folder / name], COLA) for name in _CORPUS_DEV]
-    return {
-        "train": _File(train, partial(_labeled, train, COLA)),
-        "dev": _File(dev, partial(_labeled, dev, COLA)),
-    }
+    rows = chain.from_iterable(glue_rows(path, COLA, note) for path in dev)
+    return {"train": _file(folder / _CORPUS_TRAIN, COLA, note), "dev": _File(dev, rows)}
 
 
-def _microsoft_files(folder: Path) -> dict[str, _File]:
+def _microsoft_files(folder: Path, note: Note) -> dict[str, _File]:
     """Return the files of Microsoft's corpus; GLUE's list of identifiers makes some rows dev."""
     train, test = folder / _MSR_TRAIN, _existing([folder / _MSR_TEST], MRPC)
     listed = [folder / name for name in _DEV_IDS if (folder / name).is_file()][:1]
+    pairs = {tuple(line.split()) for path in listed for _, line in text_lines(path)}
 
-    def read(is_dev: bool, note: Note) -> Iterator[Row]:
-        ids = id_pairs(listed[0]) if listed else set()
-        for cells, row in labeled_rows(train, ("#1 ID", "#2 ID"), MRPC, note):
-            if (tuple(cells) in ids) == is_dev:
-                yield row
+    def rows(is_dev: bool) -> Iterator[Row]:
+        columns = ("#1 ID", "#2 ID")
+        return glue_rows(
+            train, MRPC, note, columns=columns, keep=lambda cells: (tuple(cells) in pairs) == is_dev
+        )
 
-    files = {"train": _File([train, *listed], partial(read, False))}
-    files["test"] = _File([test], lambda note: unlabeled_rows(test, MRPC), labeled=False)
-    return files | ({"dev": _File([train], partial(read, True))} if listed else {})
+    files = {"train": _File([train, *listed], rows(False)), "test": _file(test, MRPC, note, False)}
+    return files | ({"dev": _File([train], rows(True))} if listed else {})
 
 
-def _xnli_files(root: Path, language: str) -> dict[str, _File]:
+def _xnli_files(root: Path, language: str, note: Note) -> dict[str, _File]:
     name = f"multinli/multinli.train.{language}.tsv"
     train = _existing([root / "XNLI-MT-1.0" / name, root / name], XNLI)
     dev, test = (
@@ -194,7 +182,7 @@ def _xnli_files(root: Path, language: str) -> dict[str, _File]:
     # The training files have other names for the same columns.
     translated = dataclasses.replace(XNLI, texts=("premise", "hypo"), label="label")
     return {
-        "train": _File([train], partial(_labeled, [train], translated)),
-        "dev": _File([dev], lambda note: language_rows(dev, language)),
-        "test": _File([test], lambda note: language_rows(test, language)),
+        "train": _file(train, translated, note),
+        "dev": _File([dev], language_rows(dev, language)),
+        "test": _File([test], language_rows(test, language)),
     }

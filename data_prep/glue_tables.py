@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertaccum.errors import InputError
-from bertaccum.progress import Note
+from bertaccum.progress import Note, unheard
 from data_prep.rows import Row
 from data_prep.text_files import text_lines
 
@@ -84,40 +84,35 @@ def plain_name(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def labeled_rows(
-    path: Path, columns: Sequence[str], task: GlueTask, note: Note, header: Sequence[str] = ()
-) -> Iterator[tuple[list[str], Row]]:
-    """Yield the rows of a training or dev file.
+def glue_rows(
+    path: Path,
+    task: GlueTask,
+    note: Note = unheard,
+    labeled: bool = True,
+    columns: Sequence[str] = (),
+    keep: Callable[[list[str]], bool] = lambda cells: True,
+) -> Iterator[Row]:
+    """Yield the rows of a file. The order of test rows is that of the submission.
 
     Args:
       path: The file.
-      columns: Further columns, whose cells are also yielded.
       task: The data set.
       note: Called with a sentence about rows that are skipped.
-      header: Names of the columns; empty if the first row has them.
-
-    Yields:
-      (cells, row): The cells of `columns`, and the example.
+      labeled: Whether the file has labels, as only training and dev files do.
+      columns: Further columns.
+      keep: Returns whether to yield a row, given its cells in `columns`.
 
     Raises:
       InputError: The file or one of its rows cannot be used.
     """
-    wanted = [task.label, *task.texts, *columns]
-    for number, (label, *cells) in _cells(
-        path, wanted, header, note if task.may_be_broken else None
-    ):
-        texts = cells[: len(task.texts)]
-        yield cells[len(texts) :], _row(number, _class(label, task, path, number), texts)
-
-
-def unlabeled_rows(path: Path, task: GlueTask) -> Iterator[Row]:
-    """Yield the rows of a test file, whose order is that of the submission, without labels."""
-    for number, texts in _cells(path, task.texts, (), None):
-        yield _row(number, None, texts)
-
-
-def _row(number: int, label: str | None, texts: Sequence[str]) -> Row:
-    return Row(number, label, texts[0], texts[1] if len(texts) > 1 else None)
+    wanted = [*([task.label] if labeled else ()), *task.texts, *columns]
+    skips = note if labeled and task.may_be_broken else None
+    for number, cells in _cells(path, wanted, task.headless if labeled else (), skips):
+        label = cells.pop(0) if labeled else None
+        text, *pair = cells[: len(task.texts)]
+        if keep(cells[len(task.texts) :]):
+            label = None if label is None else _class(label, task, path, number)
+            yield Row(number, label, text, pair[0] if pair else None)
 
 
 def _class(label: str, task: GlueTask, path: Path, row: int) -> str:
@@ -127,11 +122,6 @@ def _class(label: str, task: GlueTask, path: Path, row: int) -> str:
         message = f"the label {label[:40]!r} is not one of {', '.join(task.classes)}"
         raise InputError(message, _AGAIN, path=path, row=row)
     return label
-
-
-def id_pairs(path: Path) -> set[tuple[str, ...]]:
-    """Return the two identifiers in each row of a file without a header."""
-    return {tuple(line.split()) for _, line in text_lines(path)}
 
 
 def _cells(
@@ -173,18 +163,16 @@ def language_rows(path: Path, language: str) -> Iterator[Row]:
     Raises:
       InputError: The file has no such rows, or a row cannot be used.
     """
-    others: set[str] = set()
-    wanted = ["language", XNLI.label, *XNLI.texts]
-    found = False
-    for number, (spoken, label, *texts) in _cells(path, wanted, (), None):
-        if spoken == language:
-            found = True
-            yield _row(number, _class(label, XNLI, path, number), texts)
-        else:
-            others.add(spoken)
-    if not found:
+    found: set[str] = set()
+
+    def is_wanted(cells: list[str]) -> bool:
+        found.update(cells)
+        return cells == [language]
+
+    yield from glue_rows(path, XNLI, columns=["language"], keep=is_wanted)
+    if language not in found:
         raise InputError(
             f"has no rows in the `language` {language!r}",
-            f"choose one of {', '.join(sorted(others))}",
+            f"choose one of {', '.join(sorted(found))}",
             path=path,
         )

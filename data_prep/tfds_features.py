@@ -170,7 +170,5 @@ def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
         return lambda columns: [several(values) for values in columns[0].to_list()]
     if chosen.kind == FLAGS:
         return lambda columns: [flags(values) for values in zip(*columns, strict=True)]
-    if chosen.kind == NUMBER:
-        # A float32 number, converted to text, has no more digits than it needs.
-        return lambda columns: [str(value) for value in columns[0]]
-    return lambda columns: [named(value) for value in columns[0].tolist()]
+    # A float32 number, converted to text, has no more digits than it needs.
+    return lambda columns: [named(value) for value in columns[0]]
