@@ -10,8 +10,8 @@ from bertaccum.atomic import REPLACED_SUFFIX
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import open_input, sha256
-from data_prep.prepared_files import MANIFEST, TOOL
 
+MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 VOCABULARY = "vocab.txt"
 _OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
 _CHOOSE = "choose another folder with `out`"
@@ -43,6 +43,18 @@ def _is_ours(manifest: Any) -> bool:
     if not isinstance(manifest, dict) or manifest.get("tool") != TOOL:
         return False
     return all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
+
+
+def is_prepared(path: Path) -> bool:
+    """Return whether the manifest in a file's folder lists the file.
+
+    In such a file, no fields are quoted.
+    """
+    try:
+        manifest = json.loads((path.parent / MANIFEST).read_text("utf-8-sig"))
+        return manifest["tool"] == TOOL and path.name in dict(manifest["files"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:

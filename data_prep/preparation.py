@@ -18,9 +18,8 @@ from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble
 from data_prep.glue import glue_options, glue_source
 from data_prep.label_kinds import LabelKind
-from data_prep.manifest import VOCABULARY, earlier_manifest, is_unchanged
+from data_prep.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.own_files import own_options, own_source
-from data_prep.prepared_files import MANIFEST, TOOL
 from data_prep.rows import Source
 from data_prep.sample import sample_source
 from data_prep.tfds_source import tfds_options, tfds_source

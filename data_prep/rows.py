@@ -6,7 +6,6 @@ import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -106,7 +105,6 @@ class Rows:
       numbers: Number of each row in its source.
       weights: Weight of each row; empty if the rows have no weights.
       empty: Numbers of the rows whose text is empty or blank.
-      pairs: Whether every row is a pair of texts; if not, every row is a single text.
     """
 
     texts: list[bytes] = field(default_factory=list)
@@ -115,7 +113,11 @@ class Rows:
     numbers: array[int] = field(default_factory=lambda: array("q"))
     weights: array[float] = field(default_factory=lambda: array("d"))
     empty: list[int] = field(default_factory=list)
-    pairs: bool = False
+
+    @property
+    def pairs(self) -> bool:
+        """Whether every row is a pair of texts; if not, every row is a single text."""
+        return b"\t" in self.texts[0]
 
 
 def finite_number(text: str) -> float | None:
@@ -150,13 +152,8 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
     Raises:
       InputError: There are no rows, they have no labels, or one of them cannot be used.
     """
-    examples = iter(part.examples)
-    first = next(examples, None)
-    rows = Rows(pairs=first is not None and first.pair is not None)
-    codes: dict[str, int] = {}
-    for done, (row, label, text, pair, weight) in enumerate(
-        chain([first] if first else [], examples), 1
-    ):
+    rows, codes = Rows(), dict[str, int]()
+    for done, (row, label, text, pair, weight) in enumerate(part.examples, 1):
         whole = clean(text) if pair is None else f"{clean(text)}\t{clean(pair)}"
         rows.texts.append(whole.encode())
         rows.numbers.append(row)

@@ -14,6 +14,7 @@ from data_prep.class_folders import class_texts, folder_digest
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT, Picks, Reading, example, named_picks
 from data_prep.delimiter import find_delimiter, name_of
 from data_prep.header import is_header
+from data_prep.manifest import is_prepared
 from data_prep.named_columns import (
     is_json_lines,
     json_cells,
@@ -21,7 +22,6 @@ from data_prep.named_columns import (
     parquet_cells,
     parquet_names,
 )
-from data_prep.prepared_files import is_prepared
 from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
 from data_prep.rows import Row
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines

@@ -11,19 +11,16 @@ which differ in their first line:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import pandas as pd
 
 from bertaccum.errors import InputError
+from bertaccum.files import sha256
 from bertaccum.progress import Note, unheard
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT, Reading
 from data_prep.table import COLA_TEST_HEADER, read_rows
-
-_LINES_A_WRITE = 1000
 
 
 def read_tsv(
@@ -84,13 +81,9 @@ def write_tsv(
     Returns:
       The file's SHA-256, in hexadecimal.
     """
-    digest = hashlib.sha256()
-    lines = _lines(split, rows, layout, columns)
     with path.open("wb") as file:
-        while block := b"".join(islice(lines, _LINES_A_WRITE)):
-            digest.update(block)
-            file.write(block)
-    return digest.hexdigest()
+        file.writelines(_lines(split, rows, layout, columns))
+    return sha256(path)
 
 
 def _lines(

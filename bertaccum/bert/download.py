@@ -24,19 +24,14 @@ from typing import Any
 import requests
 
 from bertaccum.atomic import new_folder
-from bertaccum.bert.presets import PRESETS
+from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
 from bertaccum.cache import cache_folder
 from bertaccum.errors import InputError, reason
 from bertaccum.files import sha256
 from bertaccum.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
-MEMBERS = (
-    "bert_config.json",
-    "vocab.txt",
-    "bert_model.ckpt.index",
-    "bert_model.ckpt.data-00000-of-00001",
-)
+MEMBERS = ("bert_config.json", VOCABULARY_MEMBER, "bert_model.ckpt.index", WEIGHTS_MEMBER)
 # A damaged zip makes zipfile read the wrong bytes, which can raise any of these errors.
 _DAMAGED = (
     zipfile.BadZipFile,

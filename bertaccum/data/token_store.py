@@ -18,7 +18,7 @@ import numpy as np
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.data.truncation import Truncation
 from bertaccum.tasks.labels import Labels
-from data_prep.prepared_files import is_prepared
+from data_prep.manifest import is_prepared
 
 # Increment this number if the same inputs would result in a different store.
 _FORMAT = 6

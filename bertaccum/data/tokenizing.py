@@ -24,7 +24,7 @@ from bertaccum.progress import Note, Progress
 from bertaccum.tasks.labels import SEPARATOR, label_column
 from bertaccum.tasks.task import Task
 from data_prep.columns import PAIR, TEXT, WEIGHT, Reading
-from data_prep.prepared_files import is_prepared
+from data_prep.manifest import is_prepared
 from data_prep.tsv import read_tsv
 
 # The texts of some rows and, for pairs, their second texts.

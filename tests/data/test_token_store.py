@@ -20,8 +20,8 @@ from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
+from data_prep.manifest import MANIFEST, TOOL
 from data_prep.preparation import prepare
-from data_prep.prepared_files import MANIFEST, TOOL
 from data_prep.tsv import read_tsv
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]

@@ -14,8 +14,8 @@ from preparing import contents, run, words
 from bertaccum import __version__
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.prepare_config import PrepareConfig
+from data_prep.manifest import MANIFEST
 from data_prep.preparation import prepare
-from data_prep.prepared_files import MANIFEST
 from data_prep.tsv import read_tsv
 
 

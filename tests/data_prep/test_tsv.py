@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertaccum.errors import InputError
-from data_prep.prepared_files import MANIFEST, TOOL
+from data_prep.manifest import MANIFEST, TOOL
 from data_prep.rows import clean
 from data_prep.tsv import default_split, read_tsv, write_tsv
 

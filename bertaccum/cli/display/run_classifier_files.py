@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from bertaccum.atomic import new_file
 from bertaccum.errors import ConfigError
 from bertaccum.metrics import METRICS
-from data_prep.manifest import read_manifest
-from data_prep.prepared_files import is_prepared
+from data_prep.manifest import is_prepared, read_manifest
 
 if TYPE_CHECKING:
     from bertaccum.inference.results import Prediction
