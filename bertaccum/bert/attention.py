@@ -9,12 +9,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.dense import Dense, Projection, dense
+from bertaccum.bert.dense import Projection
 from bertaccum.bert.dropout import ExampleDropout
-
-Attention = Callable[
-    [tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor | None, float], tf.Tensor
-]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -90,8 +86,6 @@ class SelfAttention(tf_keras.layers.Layer):
       num_heads: Number of attention heads.
       dropout: Layer that selects the attention weights to keep in training.
       kernel_initializer: Function that returns an initializer; called once per kernel.
-      attention: Function with the signature of `attention`.
-      dense: Function with the signature of `dense`, used for the four projections.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
@@ -101,15 +95,12 @@ class SelfAttention(tf_keras.layers.Layer):
         num_heads: int,
         dropout: ExampleDropout,
         kernel_initializer: Callable[[], tf_keras.initializers.Initializer],
-        attention: Attention = attention,
-        dense: Dense = dense,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._attention = attention
 
         def projection(name: str, shape: tuple[int, ...], input_axes: int = 1) -> Projection:
-            return Projection(shape, input_axes, kernel_initializer(), dense, name=name)
+            return Projection(shape, input_axes, kernel_initializer(), name=name)
 
         heads = (num_heads, hidden_size // num_heads)
         self._query_dense = projection("query", heads)
@@ -147,5 +138,5 @@ class SelfAttention(tf_keras.layers.Layer):
         padding = 1 - tf.cast(mask[:, tf.newaxis, :1], query.dtype)
         # Adding a score to half of the lowest number cannot overflow, and gives a weight of 0.
         bias = padding * (float(query.dtype.min) / 2)
-        attended = self._attention(query, key, value, bias, keep, scale)
+        attended = attention(query, key, value, bias, keep, scale)
         return self._output_dense(attended, training)

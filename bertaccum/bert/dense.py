@@ -10,7 +10,6 @@ import tensorflow as tf
 import tf_keras
 
 _Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-Dense = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -56,7 +55,6 @@ class Projection(tf_keras.layers.Layer):
       output_shape: Sizes of the output axes.
       input_axes: Number of trailing axes of the input to sum over.
       kernel_initializer: Initializer of the kernel; the bias starts at zero.
-      dense: Function with the signature of `dense`, which computes the outputs.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
@@ -65,11 +63,10 @@ class Projection(tf_keras.layers.Layer):
         output_shape: tuple[int, ...],
         input_axes: int = 1,
         kernel_initializer: Any = "glorot_uniform",
-        dense: Dense = dense,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._outer, self._input_axes, self._dense = output_shape, input_axes, dense
+        self._outer, self._input_axes = output_shape, input_axes
         self._kernel_initializer = tf_keras.initializers.get(kernel_initializer)
 
     def build(self, input_shape: tf.TensorShape) -> None:
@@ -101,8 +98,7 @@ class Projection(tf_keras.layers.Layer):
         # Keras casts the variables to the compute dtype when they are read.
         kernel = tf.reshape(self.kernel, [-1, width])
         rows = tf.reshape(inputs, [-1, kernel.shape[0]])
-        fused = self._dense is dense and not training
-        compute = dense_for_inference if fused else self._dense
+        compute = dense if training else dense_for_inference
         outputs = activation(compute(rows, kernel, tf.reshape(self.bias, [width])))
         outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:batch_axes], self._outer], 0))
         outputs.set_shape([*inputs.shape[:batch_axes], *self._outer])

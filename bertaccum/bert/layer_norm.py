@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
 _Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-Normalize = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, float], tf.Tensor]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -63,16 +61,8 @@ def _sum_of_rows(x: tf.Tensor) -> tf.Tensor:
 class LayerNorm(tf_keras.layers.LayerNormalization):
     """Keras' layer normalization over the last axis, computed by `layer_norm`.
 
-    It has the same weights as Keras' layer.
-
-    Args:
-      normalize: Function with the signature of `layer_norm`.
-      **kwargs: Arguments of Keras' layer except `axis`, `center` and `scale`.
+    It has the same weights as Keras' layer, and its arguments except `axis`, `center` and `scale`.
     """
-
-    def __init__(self, normalize: Normalize = layer_norm, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._normalize = normalize
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Normalize `inputs` [..., width] in float32 or float64, whatever their dtype.
@@ -81,4 +71,4 @@ class LayerNorm(tf_keras.layers.LayerNormalization):
         """
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         scale, offset = (tf.cast(v, x.dtype) for v in (self.gamma, self.beta))
-        return tf.cast(self._normalize(x, scale, offset, self.epsilon), self.compute_dtype)
+        return tf.cast(layer_norm(x, scale, offset, self.epsilon), self.compute_dtype)

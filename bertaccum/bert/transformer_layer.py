@@ -10,10 +10,10 @@ import tf_keras
 
 from bertaccum.backward_gates import gate
 from bertaccum.bert.activations import Activation, for_inference, gelu
-from bertaccum.bert.attention import Attention, SelfAttention, attention
-from bertaccum.bert.dense import Dense, Projection, dense
+from bertaccum.bert.attention import SelfAttention
+from bertaccum.bert.dense import Projection
 from bertaccum.bert.dropout import ExampleDropout, dropout_masks, present_masks
-from bertaccum.bert.layer_norm import LayerNorm, Normalize, layer_norm
+from bertaccum.bert.layer_norm import LayerNorm
 
 # Added to variances, as in BERT's original code.
 EPSILON = 1e-12
@@ -41,10 +41,6 @@ class TransformerLayer(tf_keras.layers.Layer):
         Sublinear Memory Cost".
       kernel_initializer: Function that returns an initializer; called once per kernel.
       activation: Function to apply between the two dense layers of the feed-forward part.
-      attention: Function with the signature of `bertaccum.bert.attention.attention`.
-      dense: Function with the signature of `bertaccum.bert.dense.dense`, used for every product
-        with a kernel.
-      normalize: Function with the signature of `bertaccum.bert.layer_norm.layer_norm`.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
@@ -63,9 +59,6 @@ class TransformerLayer(tf_keras.layers.Layer):
             tf_keras.initializers.GlorotUniform
         ),
         activation: Activation = gelu,
-        attention: Attention = attention,
-        dense: Dense = dense,
-        normalize: Normalize = layer_norm,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -76,11 +69,11 @@ class TransformerLayer(tf_keras.layers.Layer):
             return ExampleDropout(dropout, first_site + site, mask_width)
 
         def projection(name: str, width: int) -> Projection:
-            return Projection((width,), 1, kernel_initializer(), dense, name=name)
+            return Projection((width,), 1, kernel_initializer(), name=name)
 
         def norm(name: str) -> LayerNorm:
             # Normalization always runs in float32, for numerical stability.
-            return LayerNorm(normalize, name=name, epsilon=EPSILON, dtype=tf.float32)
+            return LayerNorm(name=name, epsilon=EPSILON, dtype=tf.float32)
 
         # Masks depend on the site numbers, so these must never change. Site 1 is unused: it
         # belonged to a dropout between the feed-forward layers, and BERT has none there.
@@ -89,8 +82,6 @@ class TransformerLayer(tf_keras.layers.Layer):
             num_attention_heads,
             dropout_at(3),
             kernel_initializer,
-            attention,
-            dense,
             name="self_attention",
         )
         self._attention_dropout = dropout_at(0)

@@ -53,8 +53,3 @@ def test_values_and_gradients_match_keras(
 def test_static_output_shape_follows_the_inputs() -> None:
     inputs = tf_keras.Input([None, 2, 5])
     assert Projection((6,), input_axes=2)(inputs).shape == (None, None, 6)
-
-
-def test_product_can_be_replaced() -> None:
-    layer = Projection((3,), dense=lambda rows, kernel, bias: tf.zeros([8, 3]))
-    assert not np.any(layer(tf.ones([2, 4, 5])))

@@ -220,19 +220,33 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
     return [y.numpy(), *(gradient.numpy() for gradient in gradients)]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"attention": plain_attention},
-        {"dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias},
-        {"normalize": plain_norm},
-        {"activation": plain_gelu},
-        {"recompute": True},
-    ],
-    ids=lambda arguments: next(iter(arguments)),
-)
-def test_each_part_can_be_replaced(arguments: dict[str, Any]) -> None:
-    """Outputs and gradients equal those of TensorFlow's own gradients and of recomputation."""
+PARTS = {
+    "attention.attention": plain_attention,
+    "dense.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
+    "layer_norm.layer_norm": plain_norm,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_matches_tensorflow(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs and gradients equal those of TensorFlow's own functions."""
+    layer = layer_with()
+    expected = of_layer(layer, None)
+    calls: list[str] = []
+
+    def plain(*arguments: Any) -> tf.Tensor:
+        calls.append(part)
+        return PARTS[part](*arguments)
+
+    monkeypatch.setattr(f"bertaccum.bert.{part}", plain)
+    found = of_layer(layer_with(), layer.get_weights())
+    assert calls
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("arguments", [{"activation": plain_gelu}, {"recompute": True}])
+def test_activation_and_recomputation_change_nothing(arguments: dict[str, Any]) -> None:
     layer = layer_with()
     expected = of_layer(layer, None)
     for one, other in zip(
