@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
+
+import yaml
 
 from bertaccum.errors import InputError
 from bertaccum.progress import Note, unheard
 from data_prep.rows import Row
 from data_prep.text_files import text_lines
 
-_BINARY = ("0", "1")
-_ENTAILMENT = ("entailment", "not_entailment")
-# The order of the classes in run_classifier.py of google-research/bert.
-_INFERENCE = ("contradiction", "entailment", "neutral")
 _FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 _AGAIN = "download the data set again, or check `dataset` and `folder`"
 
@@ -25,9 +24,9 @@ class GlueTask:
 
     Args:
       name: The name in GLUE's table of tasks.
+      classes: The labels in the order of the class numbers; empty for scores.
       texts: Names of the columns with the one or two texts.
       label: Name of the label column, which test files lack.
-      classes: The labels in the order of the class numbers; empty for scores.
       files: The file of each split.
       submissions: For each test split, the file of predictions that GLUE accepts.
       headless: Names of the columns of training and dev files without a header.
@@ -35,47 +34,19 @@ class GlueTask:
     """
 
     name: str
-    texts: tuple[str, ...] = ("sentence1", "sentence2")
+    classes: Sequence[str]
+    texts: Sequence[str] = ("sentence1", "sentence2")
     label: str = "label"
-    classes: tuple[str, ...] = _BINARY
     files: Mapping[str, str] = field(default_factory=lambda: _FILES)
     submissions: Mapping[str, str] = field(default_factory=dict)
-    headless: tuple[str, ...] = ()
+    headless: Sequence[str] = ()
     may_be_broken: bool = False
 
 
-def _task(name: str, **options: object) -> GlueTask:
-    return GlueTask(name, **({"submissions": {"test": f"{name}.tsv"}} | options))  # type: ignore[arg-type]
-
-
-COLA = _task("CoLA", texts=("sentence",), headless=("source", "label", "mark", "sentence"))
-MRPC = _task("MRPC", texts=("#1 String", "#2 String"), label="Quality")
-MNLI = _task(
-    "MNLI",
-    label="gold_label",
-    classes=_INFERENCE,
-    files={
-        "train": "train.tsv",
-        "dev": "dev_matched.tsv",
-        "test": "test_matched.tsv",
-        "dev-mismatched": "dev_mismatched.tsv",
-        "test-mismatched": "test_mismatched.tsv",
-    },
-    submissions={"test": "MNLI-m.tsv", "test-mismatched": "MNLI-mm.tsv"},
-)
-XNLI = GlueTask("XNLI", label="gold_label", classes=_INFERENCE)
-_QUESTIONS = ("question1", "question2")
-TASKS_OF_GLUE = (
-    COLA,
-    _task("SST-2", texts=("sentence",)),
-    MRPC,
-    _task("QQP", texts=_QUESTIONS, label="is_duplicate", may_be_broken=True),
-    _task("STS-B", label="score", classes=()),
-    MNLI,
-    _task("QNLI", texts=("question", "sentence"), classes=_ENTAILMENT),
-    _task("RTE", classes=_ENTAILMENT),
-    _task("WNLI"),
-    XNLI,
+_TABLE = yaml.safe_load(files("data_prep").joinpath("glue_tasks.yaml").read_text("utf-8"))
+TASKS_OF_GLUE = tuple(GlueTask(**task) for task in _TABLE)
+COLA, MRPC, XNLI = (
+    next(task for task in TASKS_OF_GLUE if task.name == name) for name in ("CoLA", "MRPC", "XNLI")
 )
 
 

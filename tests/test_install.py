@@ -105,7 +105,8 @@ def test_wheel_contains_the_packages_and_nothing_else(packages: tuple[Path, Path
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert {name for name in names if not name.startswith(info)} == modules
-    assert {"bertaccum/py.typed", "data_prep/sample_words.yaml"} <= names
+    assert {"bertaccum/py.typed", "bertaccum/bert/presets.yaml"} <= names
+    assert {"data_prep/glue_tasks.yaml", "data_prep/sample_words.yaml"} <= names
     assert "bertaccum/reporting/templates/report.html.j2" in names
     assert f"{info}/licenses/LICENSE" in names
 
