@@ -98,7 +98,7 @@ def synthesised(texts: list[str]) -> Iterator[Source]:
     yield Source(
         description="synthesised for a benchmark",
         train=Part("benchmark train", examples(texts, TRAIN_ROWS, seed=0), TRAIN_ROWS),
-        test=Part("benchmark test", examples(texts, TEST_ROWS, seed=1), TEST_ROWS),
+        given={"test": Part("benchmark test", examples(texts, TEST_ROWS, seed=1), TEST_ROWS)},
     )
 
 

@@ -61,7 +61,9 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assem
       InputError: The rows cannot be used.
     """
     rows = gather(source.train, "training", progress)
-    given = {name: gather(part, name, progress) for name, part in source.given.items()}
+    # The test rows come first, as in manifests of earlier versions.
+    names = sorted(source.given, key=lambda name: name != "test")
+    given = {name: gather(source.given[name], name, progress) for name in names}
     _check_pairs(source, rows, given)
     kind = label_kind(
         source.train, rows, config.task or source.task, source.order, source.separator

@@ -90,8 +90,7 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     return Source(
         description=f"{task.name}{language}, as downloaded",
         train=parts.pop("train"),
-        test=parts.pop("test", None),
-        more=parts,
+        given=parts,
         task=CLASSIFICATION if task.classes else REGRESSION,
         order=task.classes,
         facts={} if task is XNLI else {"glue": known | {"labels": list(task.classes)}},

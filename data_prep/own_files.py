@@ -42,7 +42,7 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     return Source(
         description=f"your own texts ({files})",
         train=_part(train, config, note),
-        test=_part(test, config, note) if test else None,
+        given={"test": _part(test, config, note)} if test else {},
         task=MULTI_LABEL if config.label_columns else None,
         separator=config.label_separator,
     )

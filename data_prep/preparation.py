@@ -118,12 +118,12 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
     }
     options |= _SOURCES[config.source][0](config)
     # Folders prepared before these options existed do not record them.
-    return options | {name: value for name in _NEWER if (value := _chosen(config, name))}
-
-
-def _chosen(config: PrepareConfig, name: str) -> Any:
-    value = getattr(config, name)
-    return None if value == getattr(PrepareConfig, name) else value
+    newer = {name: getattr(config, name) for name in _NEWER}
+    return options | {
+        name: value
+        for name, value in newer.items()
+        if value and value != getattr(PrepareConfig, name)
+    }
 
 
 def _opened(

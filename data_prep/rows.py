@@ -63,11 +63,10 @@ class Source:
 
     Args:
       description: Description of the texts, for the manifest.
-      train: Training rows. `prepare` holds out some of them as dev.tsv, unless `more` has this
+      train: Training rows. `prepare` holds out some of them as dev.tsv, unless `given` has this
         split.
-      test: Rows of test.tsv, or None.
+      given: Rows of every split that is not made from the training rows, keyed by its name.
       names: Class names, keyed by source label, for labels that are not readable names.
-      more: Rows of further splits, keyed by the name of the split.
       task: The kind of task, or None if it depends on the labels.
       order: Source labels in the order of the class numbers. If it is empty, the labels of the
         training rows are sorted.
@@ -77,18 +76,12 @@ class Source:
 
     description: str
     train: Part
-    test: Part | None
+    given: Mapping[str, Part]
     names: Mapping[str, str] = field(default_factory=dict)
-    more: Mapping[str, Part] = field(default_factory=dict)
     task: str | None = None
     order: Sequence[str] = ()
     separator: str = LABEL_SEPARATOR
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def given(self) -> dict[str, Part]:
-        """The rows of every split that is not made from the training rows."""
-        return ({"test": self.test} if self.test else {}) | dict(self.more)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def sample_source(seed: int) -> Source:
     return Source(
         description=DESCRIPTION,
         train=_part("train", reviews[:TRAIN_ROWS]),
-        test=_part("test", reviews[TRAIN_ROWS:]),
+        given={"test": _part("test", reviews[TRAIN_ROWS:])},
     )
 
 

@@ -52,16 +52,11 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
     chosen = choose(builder.info.features, config)
     _prepare(builder, config, progress)
     splits = _splits(builder, config)
-    more = {
-        name: _part(builder, split, chosen, note)
-        for name, split in splits.items()
-        if name not in ("train", "test")
-    }
+    parts = {name: _part(builder, split, chosen, note) for name, split in splits.items()}
     return Source(
         description=f"{builder.info.full_name} of tensorflow-datasets",
-        train=_part(builder, splits["train"], chosen, note),
-        test=_part(builder, splits["test"], chosen, note) if "test" in splits else None,
-        more=more,
+        train=parts.pop("train"),
+        given=parts,
         task=_task(builder, chosen),
         order=() if chosen.kind == FLAGS else chosen.names,
         separator=SEPARATOR,

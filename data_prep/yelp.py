@@ -121,7 +121,7 @@ def _source(builder: Any, verified: bool) -> Source:
     return Source(
         description=f"Yelp Polarity reviews ({DATASET} of tensorflow-datasets{suffix})",
         train=_part(builder, "train"),
-        test=_part(builder, "test"),
+        given={"test": _part(builder, "test")},
         names=_NAMES,
     )
 

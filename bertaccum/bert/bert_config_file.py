@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.encoder_config import ACTIVATIONS, EncoderConfig
 from bertaccum.errors import InputError
-from bertaccum.files import read_object
+from bertaccum.files import json_text, read_object
 
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
 _MOST_PARAMETERS = 7_000_000_000
@@ -60,7 +59,7 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
 
 def write_bert_config(path: Path, config: EncoderConfig) -> None:
     """Write `config` as a `bert_config.json`, which Google's own code can also read."""
-    path.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
+    path.write_text(json_text(dataclasses.asdict(config)), encoding="utf-8")
 
 
 def _checked(path: Path, name: str, value: Any, default: Any) -> Any:

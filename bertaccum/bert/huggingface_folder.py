@@ -9,8 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import checked_config
@@ -26,37 +29,11 @@ from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
 
 # Prefix of the names of the tensors of a classifier's head.
 HEAD = "classifier."
-# Substrings of the names of our weights, and what replaces them in theirs, in this order.
-_REPLACEMENTS = (
-    ("word_embeddings/embeddings", "embeddings/word_embeddings/weight"),
-    ("position_embedding/embeddings", "embeddings/position_embeddings/weight"),
-    ("type_embeddings/embeddings", "embeddings/token_type_embeddings/weight"),
-    ("embeddings/layer_norm", "embeddings/LayerNorm"),
-    ("transformer/layer_", "encoder/layer/"),
-    ("self_attention/attention_output", "attention/output/dense"),
-    ("self_attention_layer_norm", "attention/output/LayerNorm"),
-    ("self_attention/", "attention/self/"),
-    ("/intermediate/", "/intermediate/dense/"),
-    ("output_layer_norm", "output/LayerNorm"),
-    ("/output/kernel", "/output/dense/kernel"),
-    ("/output/bias", "/output/dense/bias"),
-    ("pooler_transform", "pooler/dense"),
-    ("sentence_prediction/logits", "classifier"),
-    ("/kernel", "/weight"),
-    ("LayerNorm/gamma", "LayerNorm/weight"),
-    ("LayerNorm/beta", "LayerNorm/bias"),
-    ("/", "."),
-)
 _CLASSIFIER = "BertForSequenceClassification"
 _LAYER_NORM_EPSILON = 1e-12
-# Hugging Face's names for our activations; an export uses the first name.
-_ACTIVATIONS = {
-    "gelu": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate"),
-    "gelu_erf": ("gelu", "gelu_python"),
-    "relu": ("relu",),
-    "tanh": ("tanh",),
-    "linear": ("linear",),
-}
+_NAMES = yaml.safe_load(
+    files("bertaccum.bert").joinpath("huggingface_names.yaml").read_text("utf-8")
+)
 # Keys that change what the model computes, with their values for BERT as published.
 _USUAL: dict[str, Any] = {
     "position_embedding_type": "absolute",
@@ -65,22 +42,6 @@ _USUAL: dict[str, Any] = {
 }
 
 CONFIG = "config.json"
-# Models that are often mistaken for BERT: their `model_type`, their name, and what to use instead.
-_OTHER_MODELS = {
-    "roberta": ("RoBERTa", "bert-base-cased"),
-    "xlm-roberta": ("XLM-RoBERTa", "bert-base-multilingual-cased"),
-    "camembert": ("CamemBERT", "bert-base-multilingual-cased"),
-    "distilbert": ("DistilBERT", "uncased_L-6_H-768_A-12, which has as many layers"),
-    "albert": ("ALBERT", "bert-small, which has fewer parameters as well"),
-    "mobilebert": ("MobileBERT", "bert-small, which is as fast"),
-    "squeezebert": ("SqueezeBERT", "bert-small, which is as fast"),
-    "electra": ("ELECTRA", "bert-base"),
-    "deberta": ("DeBERTa", "bert-base-cased or bert-large-cased"),
-    "deberta-v2": ("DeBERTa v2 or v3", "bert-base-cased or bert-large-cased"),
-    "modernbert": ("ModernBERT", "bert-base or bert-large"),
-    "longformer": ("Longformer", "bert-base"),
-    "big_bird": ("BigBird", "bert-base"),
-}
 
 
 def _is_in(folder: Path, _: str) -> bool:
@@ -120,7 +81,7 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
     values = read_object(path)
     named = values.get("model_type", "bert")  # Early files have no model_type.
     if named != "bert":
-        other = _OTHER_MODELS.get(named) if isinstance(named, str) else None
+        other = _NAMES["other_models"].get(named) if isinstance(named, str) else None
         name, instead = other or (named, "a model with model_type bert")
         raise InputError(
             f"describes a {name} model, whose layers differ from BERT's",
@@ -164,10 +125,10 @@ def _read_head(path: Path) -> FineTunedHead:
 
 def _our_activation(values: dict[str, Any], path: Path) -> str:
     named = values.get("hidden_act", "gelu")
-    for ours, theirs in _ACTIVATIONS.items():
+    for ours, theirs in _NAMES["activations"].items():
         if named in theirs:
             return ours
-    known = ", ".join(name for theirs in _ACTIVATIONS.values() for name in theirs)
+    known = ", ".join(name for theirs in _NAMES["activations"].values() for name in theirs)
     raise InputError(
         f"hidden_act is {named!r}", f"use a model whose hidden_act is one of {known}", path=path
     )
@@ -185,7 +146,7 @@ def tensor_key(name: str) -> str:
     Args:
       name: Its name in our checkpoints.
     """
-    for ours, theirs in _REPLACEMENTS:
+    for ours, theirs in _NAMES["weights"]:
         name = name.replace(ours, theirs)
     return name
 
@@ -229,7 +190,7 @@ def write_description(
         "architectures": [_CLASSIFIER],
         "model_type": "bert",
         **dataclasses.asdict(encoder),
-        "hidden_act": _ACTIVATIONS[encoder.hidden_act][0],
+        "hidden_act": _NAMES["activations"][encoder.hidden_act][0],
         "layer_norm_eps": _LAYER_NORM_EPSILON,
         "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,

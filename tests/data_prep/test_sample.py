@@ -15,8 +15,7 @@ from data_prep.sample import MAX_WORDS, MIN_WORDS, sample_source
 @pytest.fixture(scope="module")
 def sample() -> tuple[list[Row], list[Row]]:
     source = sample_source(0)
-    assert source.test is not None
-    return list(source.train.examples), list(source.test.examples)
+    return list(source.train.examples), list(source.given["test"].examples)
 
 
 def test_same_seed_gives_the_same_reviews(sample: tuple[list[Row], list[Row]]) -> None:
