@@ -24,13 +24,12 @@ class Download(NamedTuple):
     """An entry in the checksum file of tensorflow-datasets."""
 
     url: str
-    size: int
     sha256: str
     filename: str
 
 
 def recorded_download() -> Download:
-    """Return the archive's URL, size, checksum and name as tensorflow-datasets records them.
+    """Return the archive's URL, checksum and name as tensorflow-datasets records them.
 
     The checksum file is read without importing tensorflow-datasets, because the import takes
     seconds.
@@ -38,8 +37,8 @@ def recorded_download() -> Download:
     package = importlib.util.find_spec("tensorflow_datasets")
     assert package is not None and package.origin is not None  # It is a required dependency.
     record = Path(package.origin).parent / "url_checksums" / f"{DATASET}.txt"
-    url, size, digest, filename = record.read_text().splitlines()[0].split("\t")
-    return Download(url, int(size), digest, filename)
+    url, _, digest, filename = record.read_text().splitlines()[0].split("\t")
+    return Download(url, digest, filename)
 
 
 def checked_sha256(archive: Path, allow_unverified: bool) -> str:

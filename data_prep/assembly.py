@@ -138,7 +138,9 @@ def _held_out(
     shares = {"test": config.test_fraction, "dev": config.dev_fraction}
     shares = {name: part for name, part in shares.items() if part and name not in source.given}
     texts = [rows.texts[row] for row in kept]
-    splits = split_rows(texts, kind.groups(own), shares, config.seed)
+    # Each split has the same share of every class.
+    groups = list(map(int, own)) if kind.task == CLASSIFICATION else [0] * len(own)
+    splits = split_rows(texts, groups, shares, config.seed)
     for name in shares:
         if not splits[name]:
             raise InputError(

@@ -6,8 +6,6 @@ import csv
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from bertaccum.settings import DELIMITERS
-
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 1000, 1 << 20
 _BY_ENDING = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 # Ordered from the rarest in ordinary text to the most common. In a tie, the first one wins.
@@ -42,11 +40,6 @@ def find_delimiter(
 
     best = max(_CANDIDATES, key=fit)
     return best if any(fit(best)) else None
-
-
-def name_of(delimiter: str) -> str:
-    """Return the English name of a delimiter, such as `semicolon`, or the delimiter itself."""
-    return next((n for n, character in DELIMITERS.items() if character == delimiter), delimiter)
 
 
 def _sample(lines: Iterable[tuple[int, str]]) -> list[str]:

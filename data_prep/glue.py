@@ -14,16 +14,7 @@ from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
-from data_prep.glue_tables import (
-    COLA,
-    MRPC,
-    TASKS_OF_GLUE,
-    XNLI,
-    GlueTask,
-    glue_rows,
-    language_rows,
-    plain_name,
-)
+from data_prep.glue_tables import COLA, MRPC, TASKS_OF_GLUE, XNLI, GlueTask, glue_rows, plain_name
 from data_prep.rows import Part, Row, Source
 from data_prep.text_files import text_lines
 
@@ -182,6 +173,27 @@ def _xnli_files(root: Path, language: str, note: Note) -> dict[str, _File]:
     translated = dataclasses.replace(XNLI, texts=("premise", "hypo"), label="label")
     return {
         "train": _file(train, translated, note),
-        "dev": _File([dev], language_rows(dev, language)),
-        "test": _File([test], language_rows(test, language)),
+        "dev": _File([dev], _language_rows(dev, language)),
+        "test": _File([test], _language_rows(test, language)),
     }
+
+
+def _language_rows(path: Path, language: str) -> Iterator[Row]:
+    """Yield the rows of XNLI's dev or test file in one language.
+
+    Raises:
+      InputError: The file has no such rows, or a row cannot be used.
+    """
+    found: set[str] = set()
+
+    def is_wanted(cells: list[str]) -> bool:
+        found.update(cells)
+        return cells == [language]
+
+    yield from glue_rows(path, XNLI, columns=["language"], keep=is_wanted)
+    if language not in found:
+        raise InputError(
+            f"has no rows in the `language` {language!r}",
+            f"choose one of {', '.join(sorted(found))}",
+            path=path,
+        )

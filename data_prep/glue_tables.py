@@ -126,24 +126,3 @@ def _place(name: str, names: Sequence[str], path: Path) -> int:
         what = f"has no column {name!r}; its first row is {', '.join(names)[:200]!r}"
         raise InputError(what, _AGAIN, path=path)
     return list(names).index(name)
-
-
-def language_rows(path: Path, language: str) -> Iterator[Row]:
-    """Yield the rows of XNLI's dev or test file in one language.
-
-    Raises:
-      InputError: The file has no such rows, or a row cannot be used.
-    """
-    found: set[str] = set()
-
-    def is_wanted(cells: list[str]) -> bool:
-        found.update(cells)
-        return cells == [language]
-
-    yield from glue_rows(path, XNLI, columns=["language"], keep=is_wanted)
-    if language not in found:
-        raise InputError(
-            f"has no rows in the `language` {language!r}",
-            f"choose one of {', '.join(sorted(found))}",
-            path=path,
-        )

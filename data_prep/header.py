@@ -61,7 +61,8 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     """
     rest = iter(records)
     first = [cell.strip() for cell in next(rest, [])]
-    if not _are_names(first):
+    names = [cell for cell in first if cell]
+    if not names or len(set(names)) < len(names) or not all(map(_is_name, names)):
         return False
     columns, rows = [_Column(cell) for cell in first], 0
     for rows, record in enumerate(rest, 1):  # noqa: B007
@@ -75,11 +76,6 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     if rows and any(column.is_numeric for column in filled):
         return True
     return not certain and rows >= _ENOUGH_ROWS and any(c.holds_classes() for c in filled)
-
-
-def _are_names(cells: list[str]) -> bool:
-    filled = [cell for cell in cells if cell]
-    return bool(filled) and len(set(filled)) == len(filled) and all(map(_is_name, filled))
 
 
 def _is_name(cell: str) -> bool:

@@ -5,50 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.rows import LABEL_SEPARATOR, Part, Rows, finite_number
-
-
-class LabelKind(Protocol):
-    """The labels of one kind of task.
-
-    Attributes:
-      task: The kind of task.
-      labels: Source labels in the order of the class numbers; empty for scores.
-    """
-
-    task: str
-    labels: list[str]
-
-    def cell(self, label: str, part: Part, row: int) -> str:
-        """Return the cell of a source label.
-
-        Args:
-          label: The source label.
-          part: The source of the row, for error messages.
-          row: The number of the row, for error messages.
-
-        Raises:
-          InputError: The label cannot be used.
-        """
-        ...
-
-    def groups(self, cells: Sequence[bytes]) -> list[int]:
-        """Return a number for each row; the splits have the same share of each number."""
-        ...
-
-    def problem(self, cells: Iterable[bytes]) -> str | None:
-        """Return why a model cannot be trained on these rows, or None if it can."""
-        ...
-
-    def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
-        """Return statistics of the labels of a split, for the manifest."""
-        ...
 
 
 def label_kind(
@@ -112,7 +75,7 @@ def _sorted(labels: Iterable[str]) -> list[str]:
         return sorted(labels)
 
 
-def _refuse_unknown(label: str, part: Part, row: int) -> InputError:
+def _unknown(label: str, part: Part, row: int) -> InputError:
     return InputError(
         f"the label {label!r} does not occur in the training rows",
         "correct it, or add training rows of that class",
@@ -122,7 +85,12 @@ def _refuse_unknown(label: str, part: Part, row: int) -> InputError:
 
 
 class _Classes:
-    """One class for each row."""
+    """One class for each row.
+
+    Attributes:
+      task: The kind of task.
+      labels: Source labels in the order of the class numbers; empty for scores.
+    """
 
     task = CLASSIFICATION
 
@@ -137,24 +105,33 @@ class _Classes:
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
 
     def cell(self, label: str, part: Part, row: int) -> str:
+        """Return the cell of a source label.
+
+        Args:
+          label: The source label.
+          part: The source of the row, for error messages.
+          row: The number of the row, for error messages.
+
+        Raises:
+          InputError: The label cannot be used.
+        """
         if label not in self._cells:
-            raise _refuse_unknown(label, part, row)
+            raise _unknown(label, part, row)
         return self._cells[label]
 
-    def groups(self, cells: Sequence[bytes]) -> list[int]:
-        return [int(cell) for cell in cells]
-
     def problem(self, cells: Iterable[bytes]) -> str | None:
+        """Return why a model cannot be trained on these rows, or None if it can."""
         return "has rows of only one class" if len(set(cells)) == 1 else None
 
     def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
+        """Return statistics of the labels of a split, for the manifest."""
         counted = Counter(cells)
         classes = {name: counted[b"%d" % number] for number, name in enumerate(names)}
         return {"rows": len(cells), "classes": classes}
 
 
 class _Scores:
-    """A finite number for each row."""
+    """A finite number for each row, with the methods of `_Classes`."""
 
     task = REGRESSION
 
@@ -179,9 +156,6 @@ class _Scores:
             )
         return repr(score)
 
-    def groups(self, cells: Sequence[bytes]) -> list[int]:
-        return [0] * len(cells)
-
     def problem(self, cells: Iterable[bytes]) -> str | None:
         return "has rows of only one score" if len(set(cells)) == 1 else None
 
@@ -194,7 +168,7 @@ class _Scores:
 
 
 class _LabelSets:
-    """Any number of labels for each row."""
+    """Any number of labels for each row, with the methods of `_Classes`."""
 
     task = MULTI_LABEL
 
@@ -218,12 +192,9 @@ class _LabelSets:
         applying = self._split(label)
         for one in applying:
             if one not in self._numbers:
-                raise _refuse_unknown(one, part, row)
+                raise _unknown(one, part, row)
         numbers = sorted({self._numbers[one] for one in applying})
         return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
-
-    def groups(self, cells: Sequence[bytes]) -> list[int]:
-        return [0] * len(cells)
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
         few = len(set().union(*map(_numbers, set(cells)))) < 2
@@ -232,11 +203,11 @@ class _LabelSets:
     def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
         counted = Counter(number for cell in cells for number in _numbers(cell))
         classes = {name: counted[b"%d" % number] for number, name in enumerate(names)}
-        return {
-            "rows": len(cells),
-            "classes": classes,
-            "without_label": sum(not _numbers(cell) for cell in cells),
-        }
+        unlabeled = sum(not _numbers(cell) for cell in cells)
+        return {"rows": len(cells), "classes": classes, "without_label": unlabeled}
+
+
+LabelKind: TypeAlias = _Classes | _Scores | _LabelSets
 
 
 def _numbers(cell: bytes) -> list[bytes]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress
 from bertaccum.settings import column_names, delimiter_character
 from bertaccum.task_names import MULTI_LABEL
+from data_prep.class_folders import folder_digest
 from data_prep.columns import Reading
 from data_prep.rows import Part, Source
-from data_prep.table import digest, read_rows
+from data_prep.table import read_rows
 
 
 def own_options(config: PrepareConfig) -> dict[str, Any]:
@@ -31,7 +33,8 @@ def _input(option: str, name: str | None) -> dict[str, str]:
     if name is None:
         return {}
     path = Path(name)
-    return {option: path.name, f"{option}_sha256": digest(path)}
+    digest = folder_digest(path) if path.is_dir() else sha256(path)
+    return {option: path.name, f"{option}_sha256": digest}
 
 
 def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:

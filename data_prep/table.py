@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import sha256
 from bertaccum.progress import Note, unheard
-from data_prep.class_folders import class_texts, folder_digest
+from bertaccum.settings import DELIMITERS
+from data_prep.class_folders import class_texts
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT, Picks, Reading, example, named_picks
-from data_prep.delimiter import find_delimiter, name_of
+from data_prep.delimiter import find_delimiter
 from data_prep.header import is_header
 from data_prep.manifest import is_prepared
 from data_prep.named_columns import (
@@ -26,7 +26,7 @@ from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
 from data_prep.rows import Row
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
 
-__all__ = ["COLA_TEST_HEADER", "LABEL", "PAIR", "TEXT", "WEIGHT", "Reading", "digest", "read_rows"]
+__all__ = ["COLA_TEST_HEADER", "LABEL", "PAIR", "TEXT", "WEIGHT", "Reading", "read_rows"]
 
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
@@ -79,11 +79,6 @@ def _check_folder(path: Path, reading: Reading) -> None:
             raise ConfigError(what, f"omit `{option}`", path=path)
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a table or of the texts in a folder, in hexadecimal."""
-    return folder_digest(path) if path.is_dir() else sha256(path)
-
-
 def _named_rows(
     path: Path, names: list[str], reading: Reading, cells: Callable[[list[str]], Records]
 ) -> Iterator[Row]:
@@ -132,7 +127,8 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
 
 def _note_writing(path: Path, reading: Reading, delimiter: str, quoted: bool, note: Note) -> None:
     encoding = reading.encoding or marked_encoding(path)
-    parts = [f"columns separated by {name_of(delimiter)}"]
+    names = {character: name for name, character in DELIMITERS.items()}
+    parts = [f"columns separated by {names.get(delimiter, delimiter)}"]
     parts += ["fields in double quotes"] if quoted and delimiter == TAB else []
     parts += [f"encoding {encoding}"] if encoding else []
     note(f"{path}: {', '.join(parts)}")

@@ -18,7 +18,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import requests
@@ -101,7 +100,7 @@ def _folder_of(preset: str) -> Path:
     return cache_folder() / "checkpoints" / preset
 
 
-def unpack(archive: Path, folder: Path, digests: Mapping[str, str] = MappingProxyType({})) -> None:
+def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None) -> None:
     """Unpack a zip file in Google's format; `folder` appears only when it is complete.
 
     Only the four known files are extracted, by their base names, so no path in the zip can write
@@ -110,7 +109,7 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] = MappingProx
     Args:
       archive: The zip file.
       folder: Folder to create.
-      digests: SHA-256 that members of the zip must have.
+      digests: SHA-256 that members of the zip must have; None checks none.
 
     Raises:
       InputError: The zip is damaged, lacks one of the files or contains another one.
@@ -123,7 +122,7 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] = MappingProx
                     # Reading a member to its end checks its CRC.
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)
-                    _check_member(whole / member, digests.get(member), archive)
+                    _check_member(whole / member, (digests or {}).get(member), archive)
         except _DAMAGED as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise

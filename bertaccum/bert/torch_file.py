@@ -12,7 +12,8 @@ import io
 import math
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,7 +82,7 @@ def open_torch_file(path: Path) -> dict[str, HeldTensor]:
       InputError: The file cannot be read, contains no `state_dict`, or uses a function that does
         not rebuild tensors.
     """
-    try:
+    with _readable(path):
         with path.open("rb") as file:
             read = _read_zip if zipfile.is_zipfile(file) else _read_older
             file.seek(0)
@@ -95,33 +96,34 @@ def open_torch_file(path: Path) -> dict[str, HeldTensor]:
             for name, view in state.items()
             if isinstance(view, _View)
         }
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn the exceptions of a hostile or damaged file into InputError."""
+    try:
+        yield
     except _ForbiddenError as error:
         raise InputError(
             f"is not loaded, because its pickle uses {error}, which weights do not need",
             "use a model.safetensors, or another source of the model",
             path=path,
         ) from None
-    except Exception as error:  # A damaged pickle raises almost any exception.
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    why = str(error) or type(error).__name__
-    return InputError(
-        f"is not a readable file of PyTorch weights ({why})", "download it again", path=path
-    )
+    except Exception as error:  # A damaged pickle or zip file raises almost any exception.
+        why = str(error) or type(error).__name__
+        raise InputError(
+            f"is not a readable file of PyTorch weights ({why})", "download it again", path=path
+        ) from None
 
 
 def _read(view: _View, load: Callable[[_Storage], bytes], path: Path) -> np.ndarray:
     """Return a tensor as float32."""
     storage = view.storage
     name, code = _KINDS[storage.kind]
-    try:
+    with _readable(path):
         flat = np.frombuffer(load(storage), np.dtype(code))[storage.start :]
         if len(flat) < storage.elements:
             raise ValueError("a storage is incomplete")
-    except Exception as error:  # Damaged zip files raise many exceptions.
-        raise _unreadable(path, error) from None
     strides = [stride * flat.itemsize for stride in view.strides]
     tensor = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides)
     if name == "BF16":

@@ -25,7 +25,10 @@ class TransformerLayer(tf_keras.layers.Layer):
     It has the same weights as tf-models' `TransformerEncoderBlock`, in attributes of the same
     names, because checkpoints identify weights by these names.
 
-    The attribute `recompute` may be changed; a `tf.function` reads it while it is traced.
+    If the attribute `recompute` is set to True, the layer keeps only its input for the backward
+    pass, which then computes the layer a second time. A `tf.function` reads the attribute while it
+    is traced. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with Sublinear Memory
+    Cost".
 
     Args:
       hidden_size: Width of inputs and outputs, a multiple of `num_attention_heads`.
@@ -36,9 +39,6 @@ class TransformerLayer(tf_keras.layers.Layer):
       first_site: Number of the layer's first dropout site; the layer has four.
       mask_width: Largest possible size of an axis with dropout; see `ExampleDropout`.
       output_range: Number of leading tokens whose output is computed; None for all tokens.
-      recompute: Whether to keep only the input for the backward pass, which then computes the
-        layer a second time. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with
-        Sublinear Memory Cost".
       kernel_initializer: Function that returns an initializer; called once per kernel.
       activation: Function to apply between the two dense layers of the feed-forward part.
       **kwargs: `name` and `dtype`, as for any Keras layer.
@@ -54,7 +54,6 @@ class TransformerLayer(tf_keras.layers.Layer):
         first_site: int = 0,
         mask_width: int = 512,
         output_range: int | None = None,
-        recompute: bool = False,
         kernel_initializer: Callable[[], tf_keras.initializers.Initializer] = (
             tf_keras.initializers.GlorotUniform
         ),
@@ -62,7 +61,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.recompute = recompute
+        self.recompute = False
         self._output_range, self._activation = output_range, activation
 
         def dropout_at(site: int) -> ExampleDropout:

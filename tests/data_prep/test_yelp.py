@@ -51,7 +51,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def recorded(path: Path, url: str) -> None:
         digest, size = hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size
-        download = Download(url, size, digest, FILENAME)
+        download = Download(url, digest, FILENAME)
         for module in (archive_module, yelp):
             monkeypatch.setattr(module, "recorded_download", lambda: download)
         infos = {url: UrlInfo(tfds.core.utils.Size(size), digest, FILENAME)}
