@@ -46,7 +46,3 @@ class EncoderConfig:
     def _embeddings(self) -> int:
         entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         return entries * self.hidden_size
-
-
-# Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.
-WEIGHTS, TORCH_WEIGHTS = "model.safetensors", "pytorch_model.bin"

@@ -17,10 +17,10 @@ import yaml
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import checked_config
-from bertaccum.bert.encoder_config import TORCH_WEIGHTS, WEIGHTS, EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.bert.tensor_files import open_tensors
+from bertaccum.bert.tensor_files import TORCH_WEIGHTS, WEIGHTS, open_tensors
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
 from bertaccum.errors import InputError

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import tf_keras
 
-from bertaccum.bert.encoder_config import WEIGHTS
 from bertaccum.bert.huggingface_folder import CONFIG, HEAD, tensor_key
 from bertaccum.bert.pretrained_weights import is_kernel, original_shape, weight_name
-from bertaccum.bert.tensor_files import PREFIX, safetensors
+from bertaccum.bert.tensor_files import PREFIX, WEIGHTS, safetensors
 
 
 def save_huggingface(

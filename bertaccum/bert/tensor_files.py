@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.bert.encoder_config import WEIGHTS
 from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.errors import ConfigError, InputError
 
+# Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.
+WEIGHTS, TORCH_WEIGHTS = "model.safetensors", "pytorch_model.bin"
 # Prefix of the encoder's tensor names in a file with a head.
 PREFIX = "bert."
 
