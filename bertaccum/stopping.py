@@ -44,9 +44,9 @@ class StoppedEarlyError(Exception):
 class Stopping:
     """A context manager for the main thread that turns SIGINT and SIGTERM into stop requests.
 
-    Before the first call of `heed`, a signal raises an exception, as Python's handlers do. After
-    it, the first signal only requests a stop; the second signal, or the end of the grace period,
-    ends the process. Python runs signal handlers only between its own instructions, and a
+    Before `call_on_signal` is called, a signal raises an exception, as Python's handlers do. After
+    the call, the first signal only requests a stop; the second signal, or the end of the grace
+    period, ends the process. Python runs signal handlers only between its own instructions, and a
     TensorFlow call can take minutes. Therefore Python's low-level handler wakes a thread through a
     pipe.
 
@@ -65,11 +65,11 @@ class Stopping:
         self._saving = False
         self._handlers: dict[int, Any] = {}
 
-    def heed(self, request: Callable[[], Any]) -> None:
+    def call_on_signal(self, request: Callable[[], Any]) -> None:
         """Make later signals set `requested` and call `request`, in another thread."""
         self._request = request
 
-    def hear_again(self) -> None:
+    def reinstall(self) -> None:
         """Reinstall the signal handlers in case other code has replaced them."""
         for number in self._handlers:
             signal.signal(number, self._handle)

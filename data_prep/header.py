@@ -57,7 +57,7 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     Args:
       records: The rows of the file, each a list of cells.
       certain: Whether to ignore the last condition, which also holds if the first row has a class
-        that occurs nowhere else.
+        that occurs in no other row.
     """
     rest = iter(records)
     first = [cell.strip() for cell in next(rest, [])]

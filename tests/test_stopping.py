@@ -11,7 +11,7 @@ import pytest
 from bertaccum.stopping import Stopping, Terminated
 
 
-def test_signal_before_heed_raises() -> None:
+def test_signal_before_the_first_call_raises() -> None:
     with Stopping() as stopping:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -26,7 +26,7 @@ def test_request_arrives_while_the_main_thread_is_busy(number: int) -> None:
     heard, left = threading.Event(), threading.Event()
     before = signal.getsignal(number)
     with Stopping(lambda _: left.set(), grace_seconds=60) as stopping:
-        stopping.heed(heard.set)
+        stopping.call_on_signal(heard.set)
         os.kill(os.getpid(), number)
         assert heard.wait(10)
         assert stopping.requested == number
@@ -42,7 +42,7 @@ def test_grace_period_does_not_end_while_a_checkpoint_is_saved() -> None:
     heard, left = threading.Event(), threading.Event()
     before = signal.getsignal(signal.SIGTERM)
     with Stopping(lambda _: left.set(), grace_seconds=0.2) as stopping:
-        stopping.heed(heard.set)
+        stopping.call_on_signal(heard.set)
         with stopping.saving():
             os.kill(os.getpid(), signal.SIGTERM)
             assert heard.wait(10)
@@ -53,6 +53,6 @@ def test_grace_period_does_not_end_while_a_checkpoint_is_saved() -> None:
 
 def test_stopping_that_was_never_entered_requests_nothing() -> None:
     stopping = Stopping()
-    stopping.heed(lambda: None)
+    stopping.call_on_signal(lambda: None)
     with stopping.saving():
         assert stopping.requested is None

@@ -16,7 +16,7 @@ from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
-from bertaccum.planning.device_memory import memory_is_limited, survive_lack_of_memory
+from bertaccum.planning.device_memory import disable_fused_matmul, memory_is_limited
 from bertaccum.progress import Progress
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.tasks import forward
@@ -163,7 +163,7 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
     """
     # In batches of at most `MOST_TOKENS`, memory runs out only if it is limited.
     if memory_is_limited():
-        survive_lack_of_memory()
+        disable_fused_matmul()
     strategy, number = topology.strategy, topology.present_replica
     tokens_only = signature((), tf.int32)[:2]
     width = len(tokens_only)

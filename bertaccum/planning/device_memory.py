@@ -202,7 +202,7 @@ def memory_is_limited() -> bool:
     return bool(_limits)
 
 
-def survive_lack_of_memory() -> None:
+def disable_fused_matmul() -> None:
     """Disable oneDNN's fused matmul, so that running out of memory raises an error on a CPU.
 
     TensorFlow 2.20's MklFusedMatMulOp does not check whether its output was allocated, and crashes

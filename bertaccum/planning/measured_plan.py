@@ -174,7 +174,7 @@ def _static_bytes(request: PlanRequest) -> dict[str, int]:
 
 
 def _host_bytes(request: PlanRequest, offload: str) -> int:
-    """Return the estimated memory of the host for what is offloaded, in bytes."""
+    """Return the estimated memory of the host for the offloaded tensors, in bytes."""
     return request.devices * bytes_on_host(_static_bytes(request), offload)
 
 

@@ -9,12 +9,12 @@ from bertaccum.sizes import format_size
 
 
 def check_host_memory(offload: str, parameters: int, folder: str | None) -> None:
-    """Raise RunError if the machine has too little memory for what is offloaded.
+    """Raise RunError if the machine has too little memory for the offloaded tensors.
 
     Args:
       offload: What is offloaded, one of `OFFLOAD`.
       parameters: Number of weights to train on all replicas of this process.
-      folder: Folder that contains what is offloaded, or None for memory.
+      folder: Folder that contains the offloaded tensors, or None for memory.
     """
     needed, free = bytes_on_host(state_bytes(parameters), offload), available_bytes()
     if folder is None and needed > free:

@@ -75,7 +75,7 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, saving: Savin
     Args:
       request: Request whose plan ran out of memory.
       micro_batch: Number of examples in the micro-batch.
-      saving: What the plan did to save memory.
+      saving: How the plan saved memory.
     """
     path = limits_file(request)
     values = read_mapping(path) or {}
@@ -99,7 +99,7 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
     names = field_names(StepConfig) - set(ignored)
     # Other parts of the digest contain what these options select.
     names -= {"data", "task", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
-    names -= {"offload_folder"}  # It decides where on the host, which matters little.
+    names -= {"offload_folder"}  # It only decides where on the host the tensors are.
     parts = [
         _FORMAT,
         __version__,

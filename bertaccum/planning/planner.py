@@ -44,13 +44,15 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json_text(values))
     if request.config.micro_batch == AUTO:
-        values = _heed(values, read_mapping(learned))
+        values = _avoiding_learned_limits(values, read_mapping(learned))
     tsvs = request.inputs.tsvs
     timed_on = f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
     return PlanResult(values, cached, timed_on)
 
 
-def _heed(values: dict[str, Any], learned: dict[str, int] | None) -> dict[str, Any]:
+def _avoiding_learned_limits(
+    values: dict[str, Any], learned: dict[str, int] | None
+) -> dict[str, Any]:
     """Return the plan, or the next best one if its size has run out of memory before."""
     if not learned or values["micro_batch"] is None:
         return values

@@ -162,7 +162,7 @@ class SearchResult:
 
 
 def _needs(candidate: Candidate) -> tuple[int, float]:
-    """Return what to minimize among plans of the same speed: what is offloaded, then the peak."""
+    """Return the sort key of plans of the same speed: what they offload, then the peak memory."""
     return OFFLOAD.index(candidate.plan.offload), candidate.predicted_peak_bytes
 
 

@@ -1,4 +1,4 @@
-"""The process of the service: its socket, its model, its queue and its end."""
+"""The process of the service: its socket, its model, its queue and how it stops."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterato
             lifespan="off",
             ws="none",
             log_config=None,
-            # Else, each request that is not HTTP adds a line to stderr.
+            # Otherwise, each request that is not HTTP adds a line to stderr.
             log_level="critical",
             access_log=False,
             server_header=False,

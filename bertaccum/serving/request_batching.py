@@ -164,9 +164,9 @@ class Batcher(Generic[_Text, _Result]):
     def _is_complete(self) -> bool:
         """Return whether waiting longer would not make the next batch larger.
 
-        As many requests are expected as were waiting or being processed during the last batch: one
-        client at a time then never waits, and clients that send their next request when they have
-        an answer meet in one batch.
+        As many requests are expected as were waiting or being processed during the last batch. A
+        single client therefore never waits, and the requests of clients that each wait for an
+        answer share a batch.
         """
         waiting = _requests(self._queue)
         full = sum(entry.tokens for entry in self._queue) >= self._limits.tokens

@@ -72,7 +72,7 @@ class RequestGate:
         """Read the body of a request.
 
         Raises:
-          RefusedError: The body is too large, too late, or of another type than JSON.
+          RefusedError: The body is too large, too late, or not JSON.
           ClientDisconnect: The client closes the connection before its request is complete.
         """
         try:

@@ -1,4 +1,4 @@
-"""Heads of classifiers that are fine-tuned already: their outputs in the order of our labels.
+"""Heads of fine-tuned classifiers: their outputs in the order of our labels.
 
 This module does not import TensorFlow.
 """

@@ -174,7 +174,7 @@ def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the Pearson correlation; 0 if either has a single value, NaN if one is not finite."""
+    """Return the Pearson correlation; 0 if one has equal values only, NaN if any is not finite."""
     # The mean of equal numbers may differ from them by a rounding error.
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0

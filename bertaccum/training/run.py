@@ -105,7 +105,7 @@ class Run:
             yield from self._events()
         finally:
             # Otherwise, the callback for signals would keep this run's model in memory.
-            self.stopping.heed(lambda: None)
+            self.stopping.call_on_signal(lambda: None)
             if self.tensorboard is not None:
                 self.tensorboard.close()
 
@@ -117,7 +117,7 @@ class Run:
         yield self._started()
         self.started = time.perf_counter() - self.position.total_seconds
         self.saved, self.saved_at = self.position.update, time.monotonic()
-        self.stopping.heed(self.updater.stop)
+        self.stopping.call_on_signal(self.updater.stop)
         try:
             while self._evaluation_is_due() or self._updates_are_left():
                 yield from self._next()

@@ -22,7 +22,7 @@ from bertaccum.data.windows import Window, fields, signature
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
-from bertaccum.planning.device_memory import survive_lack_of_memory
+from bertaccum.planning.device_memory import disable_fused_matmul
 from bertaccum.tasks import forward
 from bertaccum.tasks.task import Task
 
@@ -187,7 +187,7 @@ def make_update(
     if stopped is None:
         with tf.device("CPU"):
             stopped = tf.Variable(False, trainable=False)
-    survive_lack_of_memory()
+    disable_fused_matmul()
     trainee = Trainee(task, model, optimizer, seed, dropout_stream)
     run = trainee.accumulate_and_apply if accumulate else trainee.apply_single
     optimizer.build(model.trainable_variables)
@@ -226,7 +226,7 @@ def make_shared_update(
         accumulated sums and try again with smaller micro-batches. If the reduction or the optimizer
         step does not fit, it raises RunError.
     """
-    survive_lack_of_memory()
+    disable_fused_matmul()
     with topology.strategy.scope():
         trainee.optimizer.build(trainee.model.trainable_variables)
     accumulate = _shared_accumulation(trainee, stopped, topology)

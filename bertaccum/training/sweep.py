@@ -209,11 +209,11 @@ class Sweep:
         return statistics.fmean(scores) * (1 if self.best_by in LOWER_IS_BETTER else -1)
 
     def _kept(self, cells: Sequence[Cell], fraction: float) -> list[Cell]:
-        """Return the cells that go on after a round: the best third.
+        """Return the cells that continue after a round: the best third.
 
         After few updates, many models predict a single class and have the same score. Equal scores
         are no reason to prefer a cell: if not all cells with the same score fit in the third, only
-        the better ones go on, or all with that score if there is no better one.
+        the better ones continue, or all with that score if there is no better one.
         """
         key = _key(fraction)
         known = [cell for cell in cells if cell.scores and key in cell.rounds]

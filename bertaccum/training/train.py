@@ -171,7 +171,7 @@ def _connect(config: TrainConfig, stopping: Stopping | None, progress: Progress)
     claim_memory()
     # TensorFlow's server has replaced the handler for SIGTERM.
     stopping = stopping or Stopping()
-    stopping.hear_again()
+    stopping.reinstall()
     return Session(topology, Watch(topology), stopping, progress)
 
 
