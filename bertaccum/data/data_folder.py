@@ -8,7 +8,7 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.data.token_store import store_digest
+from bertaccum.data.store_digest import store_digest
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
 from bertaccum.tasks.kept_head import kept_head

@@ -16,7 +16,8 @@ from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.cache import cache_folder
-from bertaccum.data.token_store import TokenStore, store_digest
+from bertaccum.data.store_digest import store_digest
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text, sha256

@@ -1,0 +1,29 @@
+"""Names of token stores. This module does not import TensorFlow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.tasks.labels import Labels
+from data_prep.manifest import is_prepared
+
+# Increment this number if the same inputs would result in a different store.
+_FORMAT = 6
+
+
+def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokenization) -> str:
+    """Return the name of a token store: a digest of everything that determines its contents.
+
+    Args:
+      tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently from others.
+      contents: SHA-256 of the TSV.
+      labels: Labels of the data.
+      tokenization: How texts become tokens.
+    """
+    table = [contents, is_prepared(tsv)]
+    of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]
+    key = json.dumps([_FORMAT, table, of_labels, tokenization.identity()])
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
