@@ -1,4 +1,7 @@
-"""What can be offloaded to host memory. This module imports only the standard library."""
+"""The parts of the training state that can be offloaded to host memory.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ SLOTS, ACCUMULATORS = "slots", "accumulators"
 
 
 class Rung(NamedTuple):
-    """What is kept in host memory.
+    """The parts of the training state that a plan keeps in host memory.
 
     Args:
       moved: The parts that move there.

@@ -204,7 +204,7 @@ def _space(
 
 @dataclass(frozen=True)
 class _Measured:
-    """What was measured for a request, as the content of `plan.json`.
+    """The measurements for a request, as the content of `plan.json`.
 
     Args:
       request: Request to the planner.

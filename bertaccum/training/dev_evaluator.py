@@ -45,7 +45,7 @@ class DevEvaluator:
 
         Args:
           update: Number of completed updates.
-          before: Evaluation of the best model so far; None if there is none.
+          before: Evaluation of the best model so far; None before the first evaluation.
 
         Raises:
           StoppedEarlyError: A worker was asked to stop.

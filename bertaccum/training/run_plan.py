@@ -1,4 +1,4 @@
-"""What a run consists of before its first update: decisions, model, data and process."""
+"""The parts of a run before its first update: decisions, model, data and process."""
 
 from __future__ import annotations
 

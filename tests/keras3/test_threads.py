@@ -1,4 +1,4 @@
-"""What users reported or asked about accumulation in public threads, with `bertaccum.keras3`.
+"""Scenarios of accumulation from public threads of users, with `bertaccum.keras3`.
 
 Each scenario names its thread. Scenarios that other tests of this folder contain are not repeated.
 """
