@@ -2,7 +2,7 @@
 
     python benchmarks/exactness.py --out build/exactness           # about 10 minutes on 2 cores
     python benchmarks/exactness.py --out build/exactness --peers   # about 35 minutes, 6 GB on disk
-    python benchmarks/exactness.py --out build/exactness3 --keras3 # about 60 minutes on 2 cores
+    python benchmarks/exactness.py --out build/exactness3 --keras3 # about 30 minutes on 2 cores
 
 Writes exactness.json and exactness.md, and prints the first table of exactness.md.
 
