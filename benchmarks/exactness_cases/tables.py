@@ -55,8 +55,8 @@ first six rows show the largest difference among thirteen optimizers; the other 
 - bertaccum: `accumulate_gradients` of `bertaccum.keras3`. For embeddings, the large batch has dense
   gradients, because Keras' optimizers combine sparse gradients of a repeated token wrongly.
 - Keras 3: `gradient_accumulation_steps`, in float32.
-- float64: on PyTorch, and on JAX for batches whose size is not a power of two, Keras 3 computes parts
-  of the loss in float32. Its large batch then differs from NumPy's as much as from ours.
+- float64: on PyTorch, and on JAX for batches whose size is not a power of two, Keras 3 computes
+  parts of the loss in float32. Its large batch then differs from NumPy's as much as from ours.
 - float32 on JAX and PyTorch: Keras' own accumulation differs from the large batch as much, because
   sums over batches of different sizes are computed in different orders.
 - mixed_float16: gradients are rounded to float16, once per micro-batch with accumulation and once
