@@ -434,4 +434,6 @@ def test_other_backend(backend: str, folder: str) -> None:
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert " passed" in done.stdout and ("skipped" in done.stdout) == (backend != "jax")
+    # Tests of what only other backends have; tests for all backends must not be skipped.
+    skipped = {"jax": 1, "torch": 6}[backend]
+    assert f" passed, {skipped} skipped" in done.stdout
