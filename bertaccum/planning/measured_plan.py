@@ -296,7 +296,9 @@ def _why(chosen: Candidate, found: SearchResult, shared: bool) -> str:
         return "each replica's whole share of a window fits"
     whole = [c for c in found.candidates if c.plan.accumulation_steps == 1 and c.fits]
     if chosen.plan.accumulation_steps == 1:
-        return "the whole window fits: no accumulation is needed"
+        others = any(rate(c) for c in found.candidates if c.plan != chosen.plan)
+        untimed = "" if others else "; smaller micro-batches were not timed"
+        return f"the whole window fits: no accumulation is needed{untimed}"
     speed = f"{rate(chosen):.1f} examples/s"
     if whole and rate(whole[0]) and not shared:
         better = "are faster" if rate(chosen) > rate(whole[0]) else "need less memory"

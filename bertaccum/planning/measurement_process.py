@@ -101,7 +101,7 @@ class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
             if self.build(self._job) is None:
                 return None
         self._windows += 1
-        self._progress("measuring training steps", self._windows, None)
+        self._progress("measurements of memory and speed", self._windows, None)
         answer = self._ask(dataclasses.asdict(request))
         return None if "out_of_memory" in answer else Measurement(**answer)
 

@@ -70,7 +70,7 @@ class RunFolder(RunPaths):
         return path
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
-        """Create the folder with its configuration and inputs, and point `runs/latest` to it.
+        """Create the folder with its configuration and inputs.
 
         Args:
           config: Fully resolved configuration.
@@ -85,7 +85,6 @@ class RunFolder(RunPaths):
                 (folder / self.checkpoints.name).mkdir()
                 write_text(folder / self.config.name, _yaml(config))
                 write_text(folder / self.inputs.name, json_text(inputs))
-            _point_latest_to(self.path)
         except OSError as error:
             raise RunError(
                 f"cannot be written ({error.strerror})", "choose another `out`", path=self.path
@@ -93,9 +92,10 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder, so that no other process can train in it during this context.
+        """Lock the folder for training in this context, and point `runs/latest` to it.
 
-        The operating system releases the lock when this process ends.
+        No other process can train in the folder then. The operating system releases the lock when
+        this process ends.
 
         Raises:
           InputError: Another process is training in the folder.
@@ -113,6 +113,7 @@ class RunFolder(RunPaths):
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
+            _point_latest_to(self.path)
             yield
 
     def rewind(self, update: int, evaluated: int) -> None:

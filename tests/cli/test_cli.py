@@ -68,7 +68,7 @@ def test_advice_after_training_follows_the_options_for_messages(run, data: Path)
     quiet = run(*options, "--out", "runs/quiet", "--quiet")
     assert (quiet.code or 0, quiet.err) == (0, "")
     records = run(*options, "--out", "runs/records", "--log-format", "json").err.splitlines()
-    assert sum("noise scale" in json.loads(line).get("text", "") for line in records) == 1
+    assert sum("with target batch 16" in json.loads(line).get("text", "") for line in records) == 1
 
 
 def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data: Path) -> None:

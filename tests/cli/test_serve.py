@@ -94,14 +94,14 @@ def test_sigterm_stops_the_service_after_requests_in_progress(run: Path) -> None
     (wanted,) = api.predict(["the food was good"], run=str(run))
     assert found["label"] == wanted.label
     assert found["probabilities"] == pytest.approx(wanted.probabilities, abs=1e-6)
-    assert (rest, code) == ("error: terminated", 143)
+    assert (rest, code) == ("stopped", 143)
 
 
 @pytest.mark.slow
 def test_ctrl_c_stops_the_service_after_requests_in_progress(run: Path) -> None:
     answer, rest, code = stop_during_a_request(run, signal.SIGINT)
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert (rest, code) == ("error: interrupted", 130)
+    assert (rest, code) == ("stopped", 130)
 
 
 @pytest.mark.slow

@@ -231,6 +231,15 @@ def swept() -> dict[str, Any]:
     return {"best_by": "accuracy", "cells": cells, "figures": []} | numbers
 
 
+def test_sweep_says_that_scores_are_equal(show: Show) -> None:
+    found = swept()
+    for cell in found["cells"]:
+        cell |= {"mean": 0.5, "runs": 1, "std": 0.0}
+    lines = show(PIPE, comparison_tables.swept, found, "bertaccum train")
+    assert lines[-1] == "best (the first of 3 with the same score): bertaccum train"
+    assert not any("0.0000" in line for line in lines)
+
+
 ALL: dict[str, tuple[Any, ...]] = {
     "eval of 2 classes": (tables.evaluation, evaluation(2)),
     "eval of 20 classes": (tables.evaluation, evaluation(20)),

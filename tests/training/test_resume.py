@@ -449,6 +449,18 @@ def test_two_processes_cannot_train_in_one_folder(config: Make) -> None:
         pass  # Closing the run released its lock.
 
 
+def test_latest_is_the_run_that_was_trained_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = (RunFolder(Path("runs") / name) for name in ("one", "two"))
+    for folder in (one, two):
+        folder.create(TrainConfig(), {})
+    for folder in (one, two, one):
+        with folder.locked():
+            assert Path("runs/latest").resolve() == folder.path.resolve()
+
+
 @pytest.mark.parametrize(
     "places",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import Any
 
 from bertaccum import api
@@ -9,6 +11,7 @@ from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, shown
 from bertaccum.cli.shared import name_run
 from bertaccum.config import ServeConfig
+from bertaccum.stopping import Terminated
 
 
 @command()
@@ -34,8 +37,13 @@ def serve(view: View, **values: Any) -> None:
     with view:
         name_run(view, values["run"])
         view.note("loading the model")
-        api.serve(
-            ready=lambda address: view.note(f"serving at {address} (stop with Ctrl-C)"),
-            note=view.note,
-            **values,
-        )
+        try:
+            api.serve(
+                ready=lambda address: view.note(f"serving at {address} (stop with Ctrl-C)"),
+                note=view.note,
+                **values,
+            )
+        except (KeyboardInterrupt, Terminated) as stop:
+            view.note("stopped")
+            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+            sys.exit(128 + number)

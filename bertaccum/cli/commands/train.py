@@ -120,4 +120,4 @@ def _advise(view: View, run: Path) -> None:
     from bertaccum.reporting.batch_advice import advice
 
     with contextlib.suppress(InputError):
-        view.note(sentences.batch_advice(advice(read_record(run))))
+        view.note(sentences.double_batch(advice(read_record(run))))

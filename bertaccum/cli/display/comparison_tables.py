@@ -49,7 +49,9 @@ def swept(found: dict[str, Any], command: str) -> None:
     )
     say_written(found["figures"])
     if command:
-        say(f"best: {command}", wrap=False)
+        equal = sum(cell["mean"] == found["cells"][0]["mean"] for cell in found["cells"])
+        first = f" (the first of {equal} with the same score)" if equal > 1 else ""
+        say(f"best{first}: {command}", wrap=False)
 
 
 def _swept(cell: dict[str, Any]) -> list[str]:
@@ -58,7 +60,7 @@ def _swept(cell: dict[str, Any]) -> list[str]:
         f"{cell['runs']}",
         f"{cell['fraction']:.0%}",
         shown(cell, "mean"),
-        "" if cell["mean"] is None else shown(cell, "std"),
+        "" if cell["mean"] is None or cell["runs"] == 1 else shown(cell, "std"),
         f"failed: {cell['failed']}" if cell["failed"] else "",
     ]
 

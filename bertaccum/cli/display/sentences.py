@@ -133,15 +133,26 @@ def duration(seconds: float | None) -> str:
 def batch_advice(found: dict[str, Any]) -> str:
     """Return a sentence about the noise scale of a run, given the result of `advice`."""
     batch, scale = found["target_batch"], found["noise_scale"] or found["lowest"]
-    measured = metrics.noise_scale(found)
-    double = next(row for row in found["batches"] if row["target_batch"] == 2 * batch)
     least = "at most " if found["is_bound"] else ""
     return (
-        f"noise scale {measured}: batches up to about {scale:,.0f} reduce the number of"
-        f" updates almost proportionally; {batch:,} takes {least}{batch / scale:.0%} more examples"
-        f" than very small batches; {2 * batch:,} would take about {double['updates']:.2f} of the"
-        " updates"
+        f"noise scale {metrics.noise_scale(found)}: batches up to about {scale:,.0f} reduce the"
+        f" number of updates almost proportionally; {batch:,} takes {least}{batch / scale:.0%} more"
+        f" examples than very small batches; {2 * batch:,} would take about"
+        f" {_of_double_batch(found):.2f} of the updates"
     )
+
+
+def double_batch(found: dict[str, Any]) -> str:
+    """Return a sentence about twice the target batch, given the result of `advice`."""
+    return (
+        f"with target batch {2 * found['target_batch']:,}, the same loss would take about"
+        f" {_of_double_batch(found):.0%} of the updates (see `bertaccum advise`)"
+    )
+
+
+def _of_double_batch(found: dict[str, Any]) -> float:
+    double = 2 * found["target_batch"]
+    return next(row["updates"] for row in found["batches"] if row["target_batch"] == double)
 
 
 def suggested_rate(found: dict[str, Any]) -> str:
