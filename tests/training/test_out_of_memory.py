@@ -21,12 +21,14 @@ from scripted import CountedPasses, under
 from small import write_small_task
 
 from bertaccum.config import TrainConfig
+from bertaccum.data.windows import Window
 from bertaccum.errors import RunError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.progress import silent
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import train
+from bertaccum.training.updater import Updater
 
 UPDATES = 3
 
@@ -95,6 +97,27 @@ def test_out_of_memory_does_not_change_the_updates(
         assert events == [OutOfMemory(2, micro_batch, micro_batch // 2, "none")]
         assert summary["out_of_memory"] == 1
         assert summary["micro_batch"] == micro_batch // 2
+
+
+def test_out_of_memory_while_weights_change_ends_the_run(
+    config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Updater._make_update
+
+    def failing(updater: Updater) -> Callable[[list[Window]], dict[str, Any]]:
+        update = make(updater)
+
+        def second_fails(windows: list[Window]) -> dict[str, Any]:
+            if updater.optimizer.iterations == 1:
+                updater.optimizer.half_updated.assign(True)
+                raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+            return update(windows)
+
+        return second_fails
+
+    monkeypatch.setattr(Updater, "_make_update", failing)
+    with pytest.raises(RunError, match="out of memory while update 2 was being applied"):
+        list(train(config(4, "run"), silent))
 
 
 @pytest.mark.slow
