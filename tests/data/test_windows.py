@@ -23,6 +23,7 @@ def test_order_has_its_golden_values() -> None:
     assert permutation(0, 0, 10).tolist() == GOLDEN
     assert permutation(0, 1, 10).tolist() != GOLDEN
     assert permutation(1, 0, 10).tolist() != GOLDEN
+    assert permutation(1, 2, 10).tolist() == [4, 2, 0, 6, 1, 5, 9, 8, 7, 3]
 
 
 @pytest.mark.parametrize(("examples", "target"), [(100, 32), (96, 32), (5, 32), (33, 1)])

@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from bertaccum.progress import silent
 from bertaccum.settings import save_interval
 from bertaccum.stopping import Stopping
 from bertaccum.training import checkpoints
+from bertaccum.training import run as running
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.run_folder import RunFolder
@@ -433,6 +435,22 @@ def test_resume_when_the_clock_runs_backwards(
     assert isinstance(last, Finished)
     assert last.summary["total_seconds"] >= last.summary["training_seconds"] > 0
     assert result("runs/latest") == whole
+
+
+def test_time_between_checkpoints_is_that_of_a_monotonic_clock(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading is 700 seconds later by the monotonic clock, and an hour earlier by the other."""
+    later, earlier = itertools.count(step=700), itertools.count(2_000_000_000, -3600)
+    clocks = SimpleNamespace(
+        monotonic=lambda: next(later),
+        time=lambda: next(earlier),
+        perf_counter=time.perf_counter,
+    )
+    monkeypatch.setattr(running, "time", clocks)
+    run_config = config("run", save_every="10m", keep=UPDATES)
+    list(train(run_config, silent))
+    assert len(saved_states(RunFolder(Path(str(run_config.out))).checkpoints)) == UPDATES
 
 
 def test_two_processes_cannot_train_in_one_folder(config: Make) -> None:
