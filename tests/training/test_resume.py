@@ -180,7 +180,7 @@ def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> 
     whole = config("whole")
     *_, last = under(ScriptedScores(accuracy=[0.9, 0.5, 0.5]), train(whole, silent))
     assert last.summary["best_update"] == 2
-    short = config("short", max_updates=3)
+    short = config("short", max_updates=3, save_every="100")
     scores = ScriptedScores(accuracy=[0.9, 0.95, 0.5, 0.5])
     *_, last = under(scores, train(short, silent))
     assert last.summary["best_update"] == 3
@@ -440,7 +440,7 @@ def test_resume_when_the_clock_runs_backwards(
 def test_time_between_checkpoints_is_that_of_a_monotonic_clock(
     config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reading is 700 seconds later by the monotonic clock, and an hour earlier by the other."""
+    """A reading is 700 seconds later by the monotonic clock, and an hour earlier by the other."""
     later, earlier = itertools.count(step=700), itertools.count(2_000_000_000, -3600)
     clocks = SimpleNamespace(
         monotonic=lambda: next(later),
