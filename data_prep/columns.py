@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.settings import DELIMITERS
 from data_prep.rows import LABEL_SEPARATOR, Row, finite_number
 
 TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
@@ -32,6 +33,7 @@ class Reading:
         applies to the row, else 0. They replace `label_column`.
       label_separator: Separates the labels of a row; it joins those of `label_columns`.
       weight_if_named: Whether a column named `weight` contains weights if `weight_column` is None.
+      several_labels: Whether a row may have any number of labels.
     """
 
     text_column: str = TEXT
@@ -43,6 +45,7 @@ class Reading:
     label_columns: tuple[str, ...] = ()
     label_separator: str = LABEL_SEPARATOR
     weight_if_named: bool = False
+    several_labels: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -79,6 +82,7 @@ class Picks(NamedTuple):
       flags: The name and the position of each column of 0 and 1.
       separator: Joins the names of the columns that contain 1.
       prepared: Whether `prepare` has already checked the rows.
+      several_labels: Whether a row may have any number of labels.
     """
 
     text: int
@@ -88,6 +92,7 @@ class Picks(NamedTuple):
     flags: tuple[tuple[str, int], ...] = ()
     separator: str = LABEL_SEPARATOR
     prepared: bool = False
+    several_labels: bool = False
 
     @property
     def used(self) -> list[int]:
@@ -140,6 +145,7 @@ def named_picks(
         _flags(flags, names, reading.label_separator, path),
         reading.label_separator,
         prepared,
+        reading.several_labels,
     )
 
 
@@ -174,12 +180,13 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
         return int(column) - 1
     if names.count(column) != 1:
         times = "occurs more than once" if column in names else "does not occur"
-        raise ConfigError(
-            f"the column {column!r} of `{option}` {times} in the header,"
-            f" which is: {', '.join(names)[:200]}",
-            "choose another column, or pass its number, counted from 1",
-            path=path,
-        )
+        header = f"which is: {', '.join(names)[:200]}"
+        remedy = "choose another column, or pass its number, counted from 1"
+        if len(names) == 1 and set(names[0]) & set(DELIMITERS.values()):
+            header = f"which has only one column, {names[0][:200]!r}"
+            remedy = "check `delimiter`"
+        what = f"the column {column!r} of `{option}` {times} in the header, {header}"
+        raise ConfigError(what, remedy, path=path)
     return names.index(column)
 
 
@@ -197,7 +204,9 @@ def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, pa
     """
     label = None if picks.label is None else cells[picks.label].strip()
     if label == "":
-        raise InputError("has no label", "add one or delete the row", path=path, row=row)
+        no_label = f"if no label applies to this text, write {picks.separator} alone in the cell"
+        remedy = no_label if picks.several_labels else "add one or delete the row"
+        raise InputError("has no label", remedy, path=path, row=row)
     if picks.flags:
         applies = [name for name, at in picks.flags if _is_set(row, name, cells[at], path)]
         label = picks.separator.join(applies) or picks.separator

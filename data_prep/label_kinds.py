@@ -148,9 +148,12 @@ class _Scores:
     def cell(self, label: str, part: Part, row: int) -> str:
         score = finite_number(label)
         if score is None:
+            comma = finite_number(label.replace(",", ".")) is not None
             raise InputError(
                 f"the label {label[:40]!r} is not a finite number",
-                "write a number such as 3.5, delete the row, or omit `task` regression",
+                "write a decimal point instead of the comma, as in 3.5"
+                if comma
+                else "write a number such as 3.5, delete the row, or omit `task` regression",
                 path=part.where,
                 row=row,
             )

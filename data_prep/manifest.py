@@ -118,11 +118,23 @@ def is_unchanged(
 
 
 def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
-    return [
-        f"{name} was {earlier.get(name)!r}, is now {options.get(name)!r}"
-        for name in {**earlier, **options}
-        if earlier.get(name) != options.get(name)
-    ]
+    """Return a clause for each option that differs, or only for the source if it differs."""
+    names = [n for n in {**earlier, **options} if earlier.get(n) != options.get(n)]
+    if "source" in names:
+        names = ["source"]
+    clauses = []
+    for name in names:
+        option = name.removesuffix("_sha256")
+        if option == name:
+            was, now = _short(earlier.get(name)), _short(options.get(name))
+            clauses.append(f"`{name}` was {was}, is now {now}")
+        elif option not in names:
+            clauses.append(f"the contents of `{option}` differ")
+    return clauses
+
+
+def _short(value: Any) -> str:
+    return "unset" if value is None else repr(value)[:40]
 
 
 def _damaged(folder: Path, files: dict[str, str]) -> list[str]:

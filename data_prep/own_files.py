@@ -61,5 +61,6 @@ def _part(path: Path, config: PrepareConfig, note: Note) -> Part:
         config.weight_column,
         column_names(config.label_columns),
         config.label_separator,
+        several_labels=config.task == MULTI_LABEL,
     )
     return Part(path, read_rows(path, reading, note))

@@ -24,6 +24,7 @@ from bertaccum.progress import Note, Progress, unheard
 from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.settings import column_names, delimiter_character, size_in_bytes
+from bertaccum.task_names import MULTI_LABEL
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
 from data_prep.table import PAIR, TEXT, Reading
@@ -79,6 +80,7 @@ def predictions(
             config.text_pair_column,
             label_columns=column_names(config.label_columns),
             label_separator=config.label_separator,
+            several_labels=task.labels.task == MULTI_LABEL,
         )
         table, tokenizer = read_tsv(tsv, reading, note), Tokenizer(trained.tokenization)
         store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator)

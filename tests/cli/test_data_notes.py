@@ -120,6 +120,11 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
         "1 row of the training set has the label 'None'; if it stands for a missing value, delete"
         " the row" in found
     )
+    counts = {"train": counted(a=50, NaN=0), "dev": counted(a=50, NaN=0, None_=0)}
+    missing = {"missing_labels": {"training": {"NaN": 3}}}
+    options = {"drop_duplicates": None}
+    lines = notes({"findings": NOTHING | missing, "options": options, "counts": counts})
+    assert len(lines) == 2 and "labeled None_, because" in lines[1]  # No second note on NaN.
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,13 @@ def test_option_missing_from_an_old_manifest_has_its_default(options: dict[str, 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"seed": 1}, "seed was 0, is now 1"),
-        ({"delimiter": "comma"}, "delimiter was None, is now ','"),
-        ({"encoding": "latin-1"}, "encoding was None, is now 'latin-1'"),
-        ({"layout": "cola"}, "layout was 'plain', is now 'cola'"),
-        ({"dev_fraction": 0.2}, "dev_fraction was 0.1, is now 0.2"),
-        ({"test_file": None}, "test_file was 'test.csv', is now None"),
+        ({"seed": 1}, "`seed` was 0, is now 1"),
+        ({"delimiter": "comma"}, "`delimiter` was unset, is now ','"),
+        ({"encoding": "latin-1"}, "`encoding` was unset, is now 'latin-1'"),
+        ({"layout": "cola"}, "`layout` was 'plain', is now 'cola'"),
+        ({"dev_fraction": 0.2}, "`dev_fraction` was 0.1, is now 0.2"),
+        ({"test_file": None}, r"\(`test_file` was 'test.csv', is now unset\); pass"),
+        ({"train_file": None, "test_file": None, "source": "sample"}, r"\(`source` .* 'sample'\)"),
     ],
 )
 def test_different_options_need_overwrite(
@@ -137,7 +138,7 @@ def test_changed_input_or_output_is_detected(options: dict[str, Any], tmp_path: 
     assert not run(**options, overwrite=True).unchanged
     with (tmp_path / "train.csv").open("a") as file:
         file.write("8,one more\n")
-    with pytest.raises(ConfigError, match="train_file_sha256 was"):
+    with pytest.raises(ConfigError, match=r"options \(the contents of `train_file` differ\)"):
         run(**options)
 
 
@@ -199,7 +200,7 @@ def test_interrupted_run_leaves_no_files(
             r"test.csv, row 3: the label '3' does",
         ),
         ("label,text\n1,a\n2,b\n", "label,text\n", "test.csv: has no rows"),
-        ("label,text\n1,a\n,b\n", "", "train.csv, row 3: has no label"),
+        ("label,text\n1,a\n,b\n", "", "train.csv, row 3: has no label; add one"),
         ("index\tsentence\n0\ta\n", "", "train.csv: has no labels; pass a file with a column of"),
     ],
 )

@@ -185,6 +185,9 @@ def test_chosen_delimiter_is_used(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,x;text\n1,x;a\n")
     assert next(read_rows(path, Reading("text", "label,x", ";")))[:3] == (2, "1,x", "a")
+    message = r"header, which has only one column, 'label,x;text'; check `delimiter`"
+    with pytest.raises(ConfigError, match=message):
+        next(read_rows(path, Reading(delimiter="\t")))
     path.write_text("label~text\n1~a\n")
     assert next(read_rows(path, Reading(delimiter="~")))[:3] == (2, "1", "a")
 

@@ -100,7 +100,8 @@ def test_scores_are_a_question_unless_the_task_is_given(
 @pytest.mark.parametrize("label", ["good", "nan", "inf", "1e39", "1_0", "3,5"])
 def test_label_that_is_no_score_is_refused_with_its_row(refused: Refused, label: str) -> None:
     train = {"label": [1, 2.5, f'"{label}"'], "text": texts(3)}
-    message = f"train_file.csv, row 4: the label '{label}' is not a finite number; write a number"
+    remedy = "write a decimal point" if label == "3,5" else "write a number"
+    message = f"train_file.csv, row 4: the label '{label}' is not a finite number; {remedy}"
     refused(message, train, task="regression")
 
 
@@ -192,7 +193,12 @@ def test_labels_are_read_back_from_prepared_files(prepared: Prepare) -> None:
 @pytest.mark.parametrize(
     ("train", "options", "message"),
     [
-        ({"label": ["a|b", ""], "text": ["x", "y"]}, {}, "row 3: has no label"),
+        ({"label": ["a|b", ""], "text": ["x", "y"]}, {}, r"row 3: has no label; if .* write \| a"),
+        (
+            {"label": ["a;b", ""], "text": ["x", "y"]},
+            {"label_separator": ";", "delimiter": "comma"},
+            "row 3: has no label; if no label applies to this text, write ; alone in the cell",
+        ),
         ({"label": ["a", "a|a"], "text": ["x", "y"]}, {}, r"has only one label \('a'\); add"),
         ({"label": ["|", "|"], "text": ["x", "y"]}, {}, "has no row with a label; add"),
         (

@@ -52,5 +52,7 @@ def test_note_names_the_share_of_long_texts() -> None:
         "note: about 60% of the training texts have more than 128 tokens, 20% more than 256,"
         " 0% more than 512: `train --max-seq-length`"
     )
+    findings["estimated_tokens"]["longer_than"]["128"] = 1.0
+    assert "note: 100% of the training" in "".join(notes(manifest | {"findings": findings}))
     findings["estimated_tokens"]["longer_than"]["128"] = 0.0
     assert not [line for line in notes(manifest | {"findings": findings}) if "tokens" in line]

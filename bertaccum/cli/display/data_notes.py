@@ -39,9 +39,10 @@ def _long(estimated: dict[str, Any] | None) -> Iterator[str]:
     shares = {limit: f"{100 * part:.0f}%" for limit, part in estimated["longer_than"].items()}
     share = shares.pop(str(StepConfig.max_seq_length))
     if share != "0%":
+        share = share if share == "100%" else f"about {share}"
         more = ", ".join(f"{other} more than {limit}" for limit, other in shares.items())
         yield (
-            f"about {share} of the training texts have more than {StepConfig.max_seq_length}"
+            f"{share} of the training texts have more than {StepConfig.max_seq_length}"
             f" tokens, {more}: `train --max-seq-length`, `--truncate` and `--windows` decide what"
             " is read"
         )
@@ -113,9 +114,11 @@ def _counted(count: int, singular: str, plural: str) -> str:
 
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
-    """Yield notes on classes that have no row in a split."""
+    """Yield notes on classes that have no row in a split, but not on those noted as missing."""
     counts = {name: split.get("classes", {}) for name, split in manifest["counts"].items()}
-    if lost := [name for name, count in counts["train"].items() if not count]:
+    missing = (manifest.get("findings") or {}).get("missing_labels", {})
+    noted = set().union(*missing.values())
+    if lost := [name for name, count in counts["train"].items() if not count and name not in noted]:
         kept = manifest["options"].get("drop_duplicates") is False
         reason = (
             "so a model cannot learn to predict it"
@@ -123,8 +126,9 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
             else "because all texts with this label are also in the test set"
         )
         yield f"train.tsv has no rows labeled {_listed(lost)}, {reason}"
+    noted.update(lost)
     for split in _held_out(manifest):
-        rare = [name for name, count in counts[split].items() if not count and name not in lost]
+        rare = [name for name, count in counts[split].items() if not count and name not in noted]
         if rare:
             yield (
                 f"{split}.tsv has no rows labeled {_listed(rare)}, because all of the few texts"
