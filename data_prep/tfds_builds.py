@@ -134,7 +134,7 @@ def explained(what: str, otherwise: str) -> Iterator[None]:
     try:
         yield
     except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-        raise InputError(f"no network: cannot reach {what}", hint) from error
+        raise InputError(f"no network: cannot download {what}", hint) from error
     except (requests.exceptions.RequestException, DownloadError) as error:
         raise InputError(f"the download of {what} failed ({error})", hint) from error
     except (NonMatchingChecksumError, ExtractError) as error:

@@ -80,9 +80,9 @@ def _builder(config: PrepareConfig, progress: Progress) -> Any:
 
 
 def _prepare(builder: Any, config: PrepareConfig, progress: Progress) -> None:
-    elsewhere = "prepare it on a machine with a network and copy the folder TFDS_DATA_DIR"
+    elsewhere = "prepare it on a machine with a network and copy its folder in TFDS_DATA_DIR"
     try:
-        with adapted(progress), explained(str(config.dataset), elsewhere):
+        with adapted(progress), explained(f"the data set {config.dataset}", elsewhere):
             builder.download_and_prepare()
     except BertAccumError:
         raise

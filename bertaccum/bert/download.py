@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
@@ -158,17 +159,19 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
         _fetch(url, part, progress)
     except (OSError, requests.RequestException) as error:
         raise InputError(
-            f"cannot download {url} ({_cause(error)})",
-            "try again (the download resumes where it stopped), pass a folder or zip file with"
-            " `init_checkpoint`, or start from random weights with `init_checkpoint` none (and with"
-            " `vocab` if the data folder has no vocab.txt)",
+            f"cannot download {url} ({_cause(url, error)})",
+            "check the network and try again (which resumes the download), download the file"
+            " elsewhere and pass it with `init_checkpoint`, or use random weights with"
+            " `init_checkpoint` none (and `vocab` if the data folder has no vocab.txt)",
         ) from None
     return part
 
 
-def _cause(error: Exception) -> str:
+def _cause(url: str, error: Exception) -> str:
     """Return the message of the original error; requests and urllib3 wrap errors in others."""
     found: Any = error
+    if type(found) in (requests.ConnectionError, requests.ConnectTimeout):
+        return f"no network: {urlsplit(url).netloc} cannot be reached"
     while found.args and isinstance(found.args[0], Exception):
         found = found.args[0]
     return reason(getattr(found, "reason", None) or found)

@@ -13,7 +13,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import HUGGINGFACE
 from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSource
-from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset
+from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset, preset_name
 from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.cache import cache_folder
@@ -58,7 +58,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
       ConfigError: The options contradict each other.
       InputError: A file is missing, is damaged or does not match the other files.
     """
-    _check_preset(config)
+    config = _with_presets(config)
     found = _checkpoint(config, progress)
     encoder = _encoder(config, found)
     vocabulary_path = _vocabulary_path(config, found)
@@ -90,7 +90,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     For a preset that is not in the cache, and for random weights without a vocabulary file, the
     result has the preset's dimensions and an empty vocabulary.
     """
-    _check_preset(config)
+    config = _with_presets(config)
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
     absent = named in PRESET_CONFIGS and preset_folder(named) is None
@@ -137,9 +137,10 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
         if not folder.is_dir():
             unpack(path, folder)
         return _Found(folder, _PREFIX, GOOGLE)
-    close = closest_preset(named)
+    is_path = named.endswith(".zip") or Path(named).name != named
+    close = None if is_path else closest_preset(named)
     raise InputError(
-        "there is no such checkpoint",
+        f"there is no such {'file or folder' if is_path else 'checkpoint'}",
         (f"did you mean {close}? " if close else "")
         + f"set `init_checkpoint` to a folder, a zip file, a run folder, {NO_CHECKPOINT}, or a name"
         " that `bertaccum models` lists",
@@ -147,14 +148,24 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
     )
 
 
-def _check_preset(config: StepConfig) -> None:
-    """Raise ConfigError if `model` is not the name of a preset."""
+def _with_presets(config: StepConfig) -> StepConfig:
+    """Return options that name presets as `bertaccum models` does, not as Google's files.
+
+    Raises:
+      ConfigError: `model` is not the name of a preset.
+    """
+    model, checkpoint = config.model, config.init_checkpoint
+    if model is not None:
+        config = dataclasses.replace(config, model=preset_name(model))
+    if checkpoint is not None and not Path(checkpoint).exists():
+        config = dataclasses.replace(config, init_checkpoint=preset_name(checkpoint))
     if config.model is not None and config.model not in PRESETS:
         close = closest_preset(config.model)
         raise ConfigError(
             f"`model` {config.model} is not the name of a preset",
             f"{f'did you mean {close}? ' if close else ''}`bertaccum models` lists the names",
         )
+    return config
 
 
 def is_run(folder: Path) -> bool:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 import yaml
@@ -75,11 +76,18 @@ PRESETS = {
     for name, model in _TABLE["models"].items()
 }
 PRESET_CONFIGS = {name: preset.encoder for name, preset in PRESETS.items()}
+# The names of Google's files for the presets that have shorter names.
+_RELEASED_AS = {Path(preset.archive).stem: name for name, preset in PRESETS.items()}
 # The presets that advice names: one for each size.
 USUAL = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
 
 
+def preset_name(name: str) -> str:
+    """Return the preset that Google released under a name; any other name is unchanged."""
+    return _RELEASED_AS.get(name, name)
+
+
 def closest_preset(name: str) -> str | None:
     """Return the preset whose name is most similar to a misspelled one; None if none is."""
-    found = difflib.get_close_matches(name, PRESETS, n=1)
+    found = difflib.get_close_matches(name, PRESETS | _RELEASED_AS, n=1)
     return found[0] if found else None

@@ -14,6 +14,8 @@ from bertaccum.cli.options import FieldOption, Number
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text
 
+_REMEDY = "write `key: value` lines, such as `target_batch: 32`"
+
 
 def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
     """Return the option `--config`.
@@ -114,12 +116,12 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
             value = loader.construct_object(value_node, deep=True)
             yield key_node.start_mark.line + 1, key, value
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is not plain YAML ({error})", path=path) from None
+        raise InputError(f"is not plain YAML ({error})", _REMEDY, path=path) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or error
         row = mark.line + 1 if mark else None
-        raise InputError(f"is not plain YAML ({problem})", path=path, row=row) from None
+        raise InputError(f"is not plain YAML ({problem})", _REMEDY, path=path, row=row) from None
 
 
 def _converted(parameter: click.Parameter, value: Any) -> Any:

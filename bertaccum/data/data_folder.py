@@ -19,8 +19,14 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
     """Return the paths of train.tsv and dev.tsv in a data folder.
 
     Raises:
-      InputError: One of them is missing.
+      InputError: One of them is missing, or the folder is a file.
     """
+    if folder.is_file():
+        raise InputError(
+            "is a file, not a data folder",
+            f"convert it with bertaccum prepare `source` csv `train_file` {folder}",
+            path=folder,
+        )
     tsvs = [folder / "train.tsv", folder / "dev.tsv"]
     for tsv in tsvs:
         if not tsv.exists():

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertaccum.bert.model_finder import checkpoint_home
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.bert.presets import PRESETS
+from bertaccum.bert.presets import PRESETS, preset_name
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
@@ -37,7 +37,7 @@ def _absolute(name: str) -> str:
     """
     home = checkpoint_home(name)
     if name in PRESETS or not Path(home).exists():
-        return name
+        return preset_name(name)
     resolved = Path(home).resolve()
     return str(resolved if home == name else resolved / Path(name).name)
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.download import MEMBERS
-from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
@@ -74,6 +74,26 @@ def test_zip_equals_its_folder(checkpoint: Path, tmp_path: Path) -> None:
     assert source.encoder == find(init_checkpoint=str(checkpoint)).encoder
 
 
+@pytest.mark.parametrize(
+    ("released", "preset"),
+    [
+        ("uncased_L-4_H-512_A-8", "bert-small"),
+        ("uncased_L-6_H-512_A-8", "uncased_L-6_H-512_A-8"),
+        ("cased_L-12_H-768_A-12", "bert-base-cased"),
+    ],
+)
+def test_names_of_googles_files_select_presets(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, released: str, preset: str
+) -> None:
+    monkeypatch.chdir(checkpoint.parent)
+    for option in ("model", "init_checkpoint"):
+        config = TrainConfig(**{option: released})  # type: ignore[arg-type]
+        assert find_dimensions(config, lambda *_: None).name == preset
+        assert resolved_config(config, "any").init_checkpoint == preset
+    if preset != released:  # A folder of that name takes precedence.
+        assert find(init_checkpoint=str(checkpoint.rename(released))).checkpoint is not None
+
+
 def test_random_weights_have_the_size_of_the_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     source = find(init_checkpoint="none", model="bert-mini", data=str(tmp_path))
@@ -132,7 +152,7 @@ def test_contradictory_options_are_refused(checkpoint: Path, tmp_path: Path) -> 
     )
     check(ConfigError, "600 is above the model's 512", init_checkpoint=folder, max_seq_length=600)
     check(ConfigError, "a configuration has no weights", bert_config=folder + "/bert_config.json")
-    check(InputError, "no such checkpoint", init_checkpoint=str(tmp_path / "absent"))
+    check(InputError, "no such file or folder", init_checkpoint=str(tmp_path / "absent"))
     check(ConfigError, "pass one with `vocab`", init_checkpoint="none", data=str(tmp_path / "x"))
     other = json.loads((checkpoint / "bert_config.json").read_text()) | {"num_attention_heads": 8}
     (tmp_path / "other.json").write_text(json.dumps(other))

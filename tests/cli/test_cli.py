@@ -184,8 +184,16 @@ TRAIN_MISTAKES = {
         ["--data", "half"],
         "half/dev.tsv: there is no such file; run `bertaccum prepare`",
     ),
+    "a file": (
+        ["--data", "half/train.tsv"],
+        "a file, not .* csv --train-file half/train.tsv",
+    ),
     "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
-    "no network": (["--init-checkpoint", "bert-tiny"], "cannot download .*refused.*--vocab if the"),
+    "no zip file": (["--init-checkpoint", "bert-smal.zip"], "zip: there is no such file .*; set"),
+    "no network": (
+        ["--init-checkpoint", "bert-tiny"],
+        "cannot download .*: 127.0.0.1:9 cannot be reached.*--vocab if the",
+    ),
     "no vocabulary": (["--vocab", "absent.txt"], "absent.txt: there is no such file"),
     "two encoders": (["--bert-config", "x.json"], "both define the encoder"),
     "unknown model": (
@@ -258,7 +266,7 @@ CONFIG_MISTAKES = {
     "flag for number": ("seed: true\n", "r.yaml, row 1: seed: True is not valid"),
     "key given twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is given twice"),
     "not a mapping": ("- 1\n", "has no `key: value` lines"),
-    "not YAML": ("seed: [\n", "r.yaml, row 2: is not plain YAML"),
+    "not YAML": ("seed: [\n", "r.yaml, row 2: is not plain YAML .*; write `key: value` l"),
     "tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
 }
 
@@ -549,6 +557,7 @@ def test_wrong_options_of_plan_give_one_error_line(run, data: Path) -> None:
         ("bert-smal", "bert-small"),
         ("bert-base-multilingual", "bert-base-multilingual-cased"),
         ("bert_base_cased", "bert-base-cased"),
+        ("uncased_L-4_H-512_A-9", "uncased_L-4_H-512_A-8"),
         ("gpt", None),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import requests
 import tensorflow_datasets as tfds
 from preparing import ignore, run, words
 
@@ -269,14 +270,23 @@ def test_unusable_data_sets_give_one_line(
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            AssertionError("Manual directory is empty.\nDownload the files by hand."),
+            r"cannot prepare small_reviews \(Manual directory is empty\.\); choose another",
+        ),
+        (requests.ConnectionError(), "no network: cannot download the data set small_reviews; che"),
+    ],
+)
 def test_failure_of_a_builder_gives_one_line(
-    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     def fail(*_: Any) -> Any:
-        raise AssertionError("Manual directory is empty.\nDownload the files by hand.")
+        raise error
 
     monkeypatch.setattr(SmallReviews, "_split_generators", fail)
-    message = r"cannot prepare small_reviews \(Manual directory is empty\.\); choose another"
     with pytest.raises(BertAccumError, match=message) as caught:
         prepared("small_reviews")
     assert caught.value.exit_code == 2 and not (tmp_path / "out").exists()
