@@ -11,10 +11,12 @@ Most of this module consists of docstrings, from which the Python reference is g
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bertaccum.atomic import standing
 from bertaccum.config import (
@@ -30,7 +32,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, silent, unheard
 from bertaccum.reporting.run_paths import target_of
-from bertaccum.settings import AUTO, Options, delimiter_character, field_names, named_options
+from bertaccum.settings import AUTO, Options, delimiter_character, named_options
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ _MISTAKES = 20
 def _takes(kind: type) -> Callable[[_Function], _Function]:
     """Add the options of a configuration to a function's signature, for `help` and completion.
 
-    `**options` in the source stands for them, so that each option is declared once.
+    `**options` in the source stands for them, so that each option is declared once. A call with an
+    unknown option raises a TypeError.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -62,8 +65,17 @@ def _takes(kind: type) -> Callable[[_Function], _Function]:
             if f.name not in own
         ]
         shown = signature.replace(parameters=[*own.values(), *options])
-        function.__signature__ = shown  # type: ignore[attr-defined]
-        return function
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **given: Any) -> Any:
+            for name in given.keys() - shown.parameters.keys():
+                close = difflib.get_close_matches(name, shown.parameters, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise TypeError(f"{function.__name__}() has no option {name!r}{hint}")
+            return function(*arguments, **given)
+
+        checked.__signature__ = shown  # type: ignore[attr-defined]
+        return cast(_Function, checked)
 
     return decorate
 
@@ -369,8 +381,6 @@ def training_events(
             raise TypeError(
                 "train() resumes a run with its own configuration; pass options, not `config`"
             )
-        if unknown := options.keys() - field_names(TrainConfig):
-            raise TypeError(f"train() has no option {', '.join(sorted(unknown))}")
         check_resumed(Path(resume), options.get("strategy", AUTO), progress)
         return resume_run(Path(resume), options)
     whole = _configured(TrainConfig, config, options)

@@ -68,7 +68,7 @@ def baseline(evaluation: Evaluation) -> str:
     if evaluation.get("majority_accuracy") is None:
         return ""
     score, name = evaluation["majority_accuracy"], evaluation["majority_class"]
-    return f"{score:.4f} (always predicting {name})"
+    return f"{score:.4f} (always predicting {name!r})"
 
 
 def mean_baseline(evaluation: Evaluation) -> str:
@@ -159,4 +159,4 @@ def one_class(evaluation: Evaluation) -> str:
     only = evaluation.get("only_prediction")
     if only is None or evaluation.get("majority_accuracy") == 1:
         return ""
-    return f"the model predicts class {only} for all {evaluation['examples']:,} examples"
+    return f"the model predicts class {only!r} for all {evaluation['examples']:,} examples"

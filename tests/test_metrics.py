@@ -47,9 +47,9 @@ def test_metric_of_best_by_comes_first() -> None:
     assert list(facts.items())[:3] == [
         ("best dev macro-F1", "0.4987 (update 1,200)"),
         ("dev accuracy of the best checkpoint", "0.9950"),
-        ("majority baseline", "0.9950 (always predicting ham)"),
+        ("majority baseline", "0.9950 (always predicting 'ham')"),
     ]
-    assert facts["note"] == "the model predicts class ham for all 1,000 examples"
+    assert facts["note"] == "the model predicts class 'ham' for all 1,000 examples"
     assert metric_of(SCORES, "loss") == {"name": "loss", "value": 0.03, "update": 1200}
     assert metric_of(None, "loss") is None
 

@@ -10,6 +10,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from bertaccum.cli.display.sentences import with_flags
 from bertaccum.cli.display.view import View
 from bertaccum.config import GROUPS, OUTPUT
 from bertaccum.errors import ConfigError
+from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.settings import AUTO, problem_of
 
 
@@ -64,7 +66,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
-            _, _, named = self.make_parser(ctx).parse_args(list(args))
+            _, left, named = self.make_parser(ctx).parse_args(list(args))
+            names = {parameter.name for parameter in self.params}
+            takes_only_option = "run" in names and "argument" not in names
+            if left and takes_only_option and RunPaths(Path(left[0])).config.is_file():
+                raise click.UsageError(f"pass the run with --run {left[0]}", ctx)
             for option in named:
                 # Click would keep the last value and silently drop the others.
                 if named.count(option) > 1 and not _is_repeatable(option):
@@ -271,7 +277,12 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
         return View(verbose)
     if log_format == "json":
         return Records(seconds, verbose)
-    return Live(verbose=verbose) if sys.stderr.isatty() else Lines(seconds, verbose)
+    return Live(verbose=verbose) if _is_sized_terminal() else Lines(seconds, verbose)
+
+
+def _is_sized_terminal() -> bool:
+    """Return whether stderr is a terminal of a known size; with size 0, rich shows nothing."""
+    return sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0
 
 
 def quiet_tensorflow() -> None:

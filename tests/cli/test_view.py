@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -144,7 +145,7 @@ def test_evaluation_line_starts_with_the_best_metric(capsys: pytest.CaptureFixtu
     assert first == f"{scores} (majority baseline 0.6250), macro-F1 0.7333, loss 0.6000" + (
         "  (best so far)"
     )
-    warning = "the model predicts class bad for all 8 examples"
+    warning = "the model predicts class 'bad' for all 8 examples"
     assert second == f"{scores}, macro-F1 0.7333, loss 0.6000  ({warning})"
     assert third == f"{scores}, macro-F1 0.7333, loss 0.6000  (best so far, but {warning})"
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
@@ -173,7 +174,7 @@ def test_summary_of_a_run_names_the_best_metric(
         "updates                              50 (1,600 examples)",
         "best dev macro-F1                    0.7333 (update 12)",
         "dev accuracy of the best checkpoint  0.7500",
-        "majority baseline                    0.6250 (always predicting bad)",
+        "majority baseline                    0.6250 (always predicting 'bad')",
         "dev loss of the best checkpoint      0.6000",
         "final dev macro-F1                   0.7000",
         "speed                                64.0 examples/s",
@@ -323,8 +324,9 @@ def test_closed_pipe_prints_no_error() -> None:
     assert process.wait() == 1
 
 
-def test_view_is_live_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds: dict[bool, Any] = {True: Live, False: Lines}
-    for terminal, kind in kinds.items():
-        monkeypatch.setattr(sys.stderr, "isatty", lambda t=terminal: t)
+def test_view_is_live_only_on_a_terminal_of_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: dict[Any, Any] = {(80, 24): Live, (0, 0): Lines, None: Lines}
+    for size, kind in kinds.items():
+        monkeypatch.setattr(sys.stderr, "isatty", lambda size=size: size is not None)
+        monkeypatch.setattr(os, "get_terminal_size", lambda *_, size=size: os.terminal_size(size))
         assert isinstance(make_view(False, "text", 1), kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import html
 import json
 import re
 from pathlib import Path
@@ -85,16 +86,16 @@ def test_best_checkpoint_that_predicts_one_class_gets_a_warning(run: Any) -> Non
     only = scored(2, 0.6907, 0.0, True, only_prediction="good")
     folder = write_run(Path("runs/r"), [0.7, 0.6], scores=[only])
     found = run("show", "runs/r").out
-    assert "best so far, but predicts only good" in found
-    said = "the model predicts class good for all 527 examples"
+    assert "best so far, but predicts only 'good'" in found
+    said = "the model predicts class 'good' for all 527 examples"
     assert said in found and said in model_card(read_record(folder))
-    assert said in page(read_record(folder), None, [])
+    assert said in html.unescape(page(read_record(folder), None, []))
     text = page(
         read_record(folder),
         only | {"data": "x/test.tsv", "classes": [], "confusion_matrix": []},
         [],
     )
-    assert f"On test.tsv, {said}." in text
+    assert f"On test.tsv, {said}." in html.unescape(text)
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -59,10 +59,14 @@ def predict(
     with view, results_file(results) as file:
         name_run(view, values["run"])
         found = api.predict(texts or None, note=view.note, **values)
+        count = 0
         if file is None:
             for one in found:
+                count += 1
                 sentences.prediction(one, as_json)
         else:
             count = write_results(file, found, values["file"])
+        if values["file"] == "-" and not count:
+            view.note("note: standard input is empty, so there is nothing to predict")
     if results is not None:
         sentences.result(f"{results}: {count:,} predictions")

@@ -147,5 +147,5 @@ def _training_loss(found: dict[str, Any] | None) -> str:
 
 def _remark(row: dict[str, Any]) -> str:
     """Return the remark on an evaluation in the last column of a table."""
-    only = f"predicts only {row['only_prediction']}" if one_class(row) else ""
+    only = f"predicts only {row['only_prediction']!r}" if one_class(row) else ""
     return ", but ".join(filter(None, ["best so far" if row.get("best") else "", only]))
