@@ -270,7 +270,8 @@ def test_export_names_the_run_before_checking_the_folder(run: Any) -> None:
     code, out, err = run("export", "--run", "runs/one", "--out", "reviews")
     assert (code, out) == (2, "")
     assert err.startswith("run: runs/one; its best checkpoint: update 40\n")
-    assert err.endswith("error: reviews exists; delete it, or choose another folder with --out\n")
+    hint = "delete an earlier export, or choose another folder with --out"
+    assert err.endswith(f"error: reviews exists; {hint}\n")
 
 
 def test_resuming_a_finished_run_reports_that_it_is_finished(run: Any) -> None:

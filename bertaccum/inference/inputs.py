@@ -128,7 +128,9 @@ def _check_new_folder(path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"`out` {path} is not a valid name ({error.strerror})") from None
     if taken:
-        raise ConfigError(f"{path} exists", "delete it, or choose another folder with `out`")
+        raise ConfigError(
+            f"{path} exists", "delete an earlier export, or choose another folder with `out`"
+        )
     trial = beside(parent / path.name)
     try:
         trial.mkdir()
