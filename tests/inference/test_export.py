@@ -158,7 +158,7 @@ def test_existing_files_are_never_replaced(run: RunFolder, tmp_path: Path) -> No
     api.export(config)  # An existing but empty folder is accepted.
     for path in (out, out / "config.json", tmp_path / "link"):
         (tmp_path / "link").is_symlink() or (tmp_path / "link").symlink_to("absent")
-        with pytest.raises(ConfigError, match=r"exists; delete an earlier export, or choose .* with `out`$"):
+        with pytest.raises(ConfigError, match=r"exists; delete an earlier export, or choose"):
             api.export(dataclasses.replace(config, out=str(path)))
     with pytest.raises(ConfigError, match="is not a valid name"):
         api.export(dataclasses.replace(config, out="x" * 300))

@@ -123,7 +123,7 @@ def test_folder_with_files_and_unknown_run_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", KINDS["pairs"])
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
-    with pytest.raises(ConfigError, match=r"full exists; delete an earlier export, or choose .* with `out`$"):
+    with pytest.raises(ConfigError, match=r"full exists; delete an earlier export, or choose"):
         export_tflite(run, tmp_path / "full")
     with pytest.raises(Exception, match=r"there is no run here"):
         api.export(run=str(tmp_path / "absent"), format="tflite")
