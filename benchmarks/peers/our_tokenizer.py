@@ -20,7 +20,7 @@ def main() -> None:
     )
     turns.wait()
     while True:
-        rows = sum(tf.shape(tokens.row_lengths())[0] for tokens, _ in tokenized(texts, tokenizer))
+        rows = sum(tf.shape(tokens.row_lengths())[0] for tokens, _ in tokenized([texts], tokenizer))
         assert rows == len(texts)
         turns.updated()
 

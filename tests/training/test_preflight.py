@@ -44,7 +44,7 @@ WRONG = {
     "predict --run run text": "run: this run has no best checkpoint yet",
     "predict --run done --file nope": "nope: there is no such file",
     "export --run run": "run: this run has no best checkpoint yet",
-    "export --run done --out reviews": "--out reviews exists",
+    "export --run done --out reviews": "reviews exists",
 }
 
 
