@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,3 +32,19 @@ def whole_steps(steps: Any, allowed: str) -> int:
     if steps < 1:
         raise ValueError(f"`accumulation_steps` is {steps}; pass at least 1 micro-step")
     return int(steps)
+
+
+def warn_of_batch_normalization(names: Sequence[str], instead: str) -> None:
+    """Warn the caller of `accumulate_gradients` about layers that do not pool their statistics.
+
+    Args:
+      names: Names of the layers that are trained; empty for no warning.
+      instead: What to use in their place.
+    """
+    if names:
+        warnings.warn(
+            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}), because"
+            " each micro-batch is normalized separately and updates the moving statistics."
+            f" {instead}, freeze these layers, or use group or layer normalization",
+            stacklevel=4,
+        )

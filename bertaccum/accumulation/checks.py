@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
+from bertaccum import window_arguments
 from bertaccum.window_arguments import whole_steps
 
 REDUCTIONS = ("mean", "sum", "running_mean")
@@ -72,14 +72,8 @@ def warn_of_batch_normalization(model: tf_keras.Model) -> None:
     # AccumBatchNormalization, which has `accumulation_steps`, needs no warning.
     plain = [layer for layer in layers if not hasattr(layer, "accumulation_steps")]
     names = [layer.name for layer in plain if layer.trainable]
-    if names:
-        warnings.warn(
-            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}), because"
-            " each micro-batch is normalized separately and updates the moving statistics. Call"
-            " replace_batch_normalization(model, accumulation_steps) first, freeze these layers,"
-            " or use group or layer normalization",
-            stacklevel=3,
-        )
+    first = "Call replace_batch_normalization(model, accumulation_steps) first"
+    window_arguments.warn_of_batch_normalization(names, first)
 
 
 def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:

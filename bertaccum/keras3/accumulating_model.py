@@ -7,7 +7,6 @@ partial window, drop it or carry it over to the next epoch.
 from __future__ import annotations
 
 import inspect
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from keras import ops
 from bertaccum.keras3 import _keras_compat, loss_divisor, step_weight
 from bertaccum.keras3.accumulating_optimizer import AccumulatingOptimizer, checked_steps
 from bertaccum.keras3.batch_statistics import AccumBatchNormalization
-from bertaccum.window_arguments import ON_PARTIAL, check_choice
+from bertaccum.window_arguments import ON_PARTIAL, check_choice, warn_of_batch_normalization
 
 _JAX = keras.config.backend() == "jax"
 # AccumulatingModel is a mixin, not a Model, because Keras changes what Model's subclasses create.
@@ -65,8 +64,10 @@ def accumulate_gradients(
     if isinstance(model, AccumulatingModel):
         raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
     check_choice("on_partial", on_partial, ON_PARTIAL)
-    _warn_of_batch_normalization(model)
-    settings = {"_accumulation": _Settings(checked_steps(accumulation_steps), on_partial)}
+    steps = checked_steps(accumulation_steps)
+    if steps != 1:
+        _warn_of_batch_normalization(model)
+    settings = {"_accumulation": _Settings(steps, on_partial)}
     names = {"__module__": __name__} | settings
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
@@ -80,13 +81,7 @@ def _warn_of_batch_normalization(model: keras.Model) -> None:
     layers = [one for one in _keras_compat.all_layers(model) if isinstance(one, kind)]
     plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
     names = [one.name for one in plain if one.trainable]
-    if names:
-        warnings.warn(
-            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}), because"
-            " each micro-batch is normalized separately and updates the moving statistics. Use"
-            " AccumBatchNormalization, freeze these layers, or use group or layer normalization",
-            stacklevel=3,
-        )
+    warn_of_batch_normalization(names, "Use AccumBatchNormalization")
 
 
 class AccumulatingModel(_Mixin):
