@@ -241,7 +241,7 @@ def test_records_are_valid_json(now: list[float], capsys: pytest.CaptureFixture[
     [
         (True, True, "pretrained"),
         (True, False, "pretrained, except for the pooler, which is random"),
-        (False, True, "random weights, not pretrained; try learning rate 5e-4"),
+        (False, True, "random weights, not pretrained"),
     ],
 )
 def test_start_line_names_random_weights(pretrained: bool, pooler: bool, said: str) -> None:

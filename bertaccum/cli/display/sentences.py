@@ -120,7 +120,7 @@ def _weights(event: Started) -> str:
         head = "" if event.pretrained_head else "; the head is random, because the classes differ"
         return f"{parts} from the best checkpoint of run {event.pretrained_run}{head}"
     if not event.pretrained:
-        return "random weights, not pretrained; try learning rate 5e-4"
+        return "random weights, not pretrained"
     pooler = "" if event.pretrained_pooler else ", except for the pooler, which is random"
     return ("encoder and head fine-tuned" if event.pretrained_head else "pretrained") + pooler
 
