@@ -17,6 +17,7 @@ from small import write_small_model
 
 from bertaccum.bert.learned_vocabulary import learn_vocabulary
 from bertaccum.files import read_text
+from bertaccum.offload_names import OFFLOAD
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import silent
 from data_prep.preparation import prepare
@@ -86,11 +87,21 @@ def killed_until_through(
         killed += 1
 
 
+@pytest.mark.parametrize(
+    ("recompute", "offload", "updates", "kills"),
+    [
+        ("none", "none", 80, 12),
+        ("layer", "none", 30, 4),
+        *(("layer", o, 30, 4) for o in OFFLOAD[1:]),
+    ],
+)
 @pytest.mark.slow
-def test_random_kills_do_not_change_the_result(start: Start, tmp_path: Path) -> None:
-    whole = start(*new_run("whole", max_updates=80))
-    killed = new_run("killed", max_updates=80)
-    assert killed_until_through(start, tmp_path, killed, kills=12, seed=10) == 12
+def test_random_kills_do_not_change_the_result(
+    start: Start, tmp_path: Path, recompute: str, offload: str, updates: int, kills: int
+) -> None:
+    options = {"recompute": recompute, "offload": offload, "max_updates": updates}
+    whole, killed = start(*new_run("whole", **options)), new_run("killed", **options)
+    assert killed_until_through(start, tmp_path, killed, kills, seed=10) == kills
     _, errors = whole.communicate()
     assert whole.returncode == 0, errors
     assert result(tmp_path / "killed") == result(tmp_path / "whole")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -275,26 +276,30 @@ def weights_of(out: Path) -> np.ndarray:
 @BY_NAME
 @pytest.mark.slow
 def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, case: Case) -> None:
-    """With dropout; the interrupted run is killed after update 4, and 7 runs out of memory."""
+    """With dropout: the run is killed before update 4 is saved; update 5 runs out of memory."""
     data = write_case(tmp_path / "data", case)
     # With this metric, later evaluations replace the best checkpoint.
     whole = options_of(case, data, tmp_path / "whole", micro_batch=16, eval_every=UPDATES)
     list(train(TrainConfig(**whole), silent))
-    out = tmp_path / "cut"
-    events = train(TrainConfig(**options_of(case, data, out, eval_every=UPDATES)), silent)
+    killed = tmp_path / "killed"
+    events = train(TrainConfig(**options_of(case, data, killed, eval_every=UPDATES)), silent)
     for event in events:
         if isinstance(event, Updated) and event.update == 4:
             break
     events.close()
-    passes = iter(range(1, 1000))
+    # Updates 4 and 5 have four micro-steps; memory runs out at each of those of update 5 in turn.
+    for position in range(5, 9):
+        out = shutil.copytree(killed, tmp_path / str(position))
+        passes = iter(range(1, 1000))
 
-    def fail_once() -> None:
-        if next(passes) == 8:
-            raise MemoryError
+        def fail_once(passes: Iterator[int] = passes, position: int = position) -> None:
+            if next(passes) == position:
+                raise MemoryError
 
-    again = under(CountedPasses(fail_once), resume(out, {}, silent))
-    assert sum(isinstance(event, OutOfMemory) for event in again) == 1
-    np.testing.assert_allclose(weights_of(out), weights_of(tmp_path / "whole"), rtol=0, atol=1e-5)
+        again = under(CountedPasses(fail_once), resume(out, {}, silent))
+        assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
+        whole_weights = weights_of(tmp_path / "whole")
+        np.testing.assert_allclose(weights_of(out), whole_weights, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
