@@ -58,7 +58,7 @@ class Case:
       examples: Number of examples of an epoch, which are never shuffled.
       micro: Sizes of a window's micro-batches. The last window of an epoch may be shorter.
       epochs: Number of epochs.
-      model: `dense`, `embedding` or `regularised`.
+      model: `dense`, `embedding` or `regularized`.
       sample_weights: Whether examples are weighted.
       overflow: Number, counted from 1, of the micro-batch in the second window that has an
         infinite target; 0 for none.
@@ -145,7 +145,7 @@ def special_cases() -> list[Case]:
         # even its large batch is wrong. SGD squares nothing.
         Case("embedding gradients, Adam", model="embedding"),
         Case("embedding gradients, SGD", model="embedding", optimizer="SGD"),
-        Case("regularisers", model="regularised"),
+        Case("regularizers", model="regularized"),
         Case("sample weights", sample_weights=True),
         *scaled,
         # The mean gradient of a micro-batch may overflow although that of its window does not.

@@ -63,7 +63,7 @@ def compared(result: Result, reference: Result, bound: float | None) -> dict[str
     """Return the difference from the reference, or the reason why it is missing."""
     if "not_supported" in result:
         reason = result["not_supported"]
-        short = reason if len(reason) < 20 else "not supported"
+        short = reason if len(reason) <= 20 else "not supported"
         return {"outcome": short, "message": reason, "within": None}
     if "error" in result:
         return {

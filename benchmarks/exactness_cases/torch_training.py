@@ -34,7 +34,7 @@ def check(case: Case) -> None:
     """Raise NotSupportedError if no peer on PyTorch supports the case."""
     missing = {
         "no such option": case.accumulator_dtype
-        or case.model == "regularised"
+        or case.model == "regularized"
         or case.sample_weights
         or {"clipnorm", "use_ema"} & case.options.keys(),
         "needs a GPU": case.loss_scale or case.mixed or "replicas" in case.placement,

@@ -36,7 +36,7 @@ def make_model(keras: Any, case: Case, embedding: Any = None) -> Any:
       case: The case.
       embedding: Class of the embedding, if it is not that of Keras.
     """
-    regularizer = keras.regularizers.L2(0.01) if case.model == "regularised" else None
+    regularizer = keras.regularizers.L2(0.01) if case.model == "regularized" else None
     dense = keras.layers.Dense
     if case.model == "embedding":
         inputs = keras.Input((TOKENS,), dtype="int32")
