@@ -10,12 +10,7 @@ import tf_keras
 from bertaccum.atomic import write_text
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import TOKENS
-from bertaccum.inference.token_signature import (
-    example,
-    function_of_tokens,
-    tokenization_notes,
-    write_description,
-)
+from bertaccum.inference.token_signature import function_of_tokens, write_description
 from bertaccum.inference.trained_model import TrainedModel
 from bertaccum.tasks.forward import (
     deciding_passages,
@@ -26,36 +21,6 @@ from data_prep.table import PAIR, TEXT
 
 # Folder in a SavedModel for additional files.
 _BESIDE = "assets.extra"
-_OF_TEXTS = """\
-```python
-import tensorflow as tf
-import tensorflow_text  # the tokenizer's ops
-
-serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
-serve(ARGUMENTS)
-```"""
-_OF_TOKENS = """\
-```python
-import tensorflow as tf
-
-serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
-ids = tf.constant([[CLS, 100, SEP]])
-serve(token_ids=ids, segment_ids=0 * ids, padding_mask=tf.ones_like(ids))
-```"""
-
-
-def savedmodel_usage(trained: TrainedModel, texts: bool) -> str:
-    """Return Markdown text on how to use a SavedModel, for its model card.
-
-    Args:
-      trained: The exported model.
-      texts: Whether the SavedModel takes texts.
-    """
-    task, tokenization = trained.task, trained.tokenization
-    if texts:
-        pair = ', text_pair=tf.constant(["another text"])' if task.labels.pairs else ""
-        return _OF_TEXTS.replace("ARGUMENTS", f'text=tf.constant(["a text"]){pair}')
-    return f"{example(_OF_TOKENS, tokenization)}\n\n{tokenization_notes(task, tokenization)}"
 
 
 def write_savedmodel(folder: Path, trained: TrainedModel, card: str, texts: bool) -> None:

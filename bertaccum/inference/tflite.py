@@ -8,34 +8,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.atomic import write_text
-from bertaccum.inference.token_signature import (
-    example,
-    function_of_tokens,
-    tokenization_notes,
-    write_description,
-)
+from bertaccum.inference.token_signature import function_of_tokens, write_description
 from bertaccum.inference.trained_model import TrainedModel
 
 _MODEL = "model.tflite"
-_USAGE = """\
-```python
-import numpy as np
-from ai_edge_litert.interpreter import Interpreter
-
-run = Interpreter("FOLDER/model.tflite").get_signature_runner()
-ids = np.array([[CLS, 100, SEP]], np.int32)
-run(token_ids=ids, segment_ids=0 * ids, padding_mask=np.ones_like(ids))
-```"""
-
-
-def tflite_usage(trained: TrainedModel) -> str:
-    """Return Markdown text on how to use the exported model, for its model card."""
-    task, tokenization = trained.task, trained.tokenization
-    outputs = "The outputs are in the order of the names in `labels.json`."
-    if not task.labels.names:
-        outputs = "The output `score` is in the unit of the labels."
-    notes = tokenization_notes(task, tokenization)
-    return f"{example(_USAGE, tokenization)}\n\n{notes}\n\n{outputs}"
 
 
 def write_tflite(folder: Path, trained: TrainedModel, card: str, quantize: str) -> None:

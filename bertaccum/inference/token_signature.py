@@ -74,29 +74,3 @@ def write_description(
         **more,
     }
     write_text(folder / _DESCRIPTION, json_text(description))
-
-
-def example(code: str, tokenization: Tokenization) -> str:
-    """Return code with the IDs of [CLS] and [SEP] in place of `CLS` and `SEP`."""
-    for token in ("CLS", "SEP"):
-        code = code.replace(token, str(tokenization.vocabulary.entries.index(f"[{token}]")))
-    return code
-
-
-def tokenization_notes(task: Task, tokenization: Tokenization) -> str:
-    """Return Markdown text about the inputs of the model, for its model card."""
-    second = " second text [SEP]" if task.labels.pairs else ""
-    kept = "loses its end"
-    if tokenization.head_fraction != 1.0:
-        percent = f"{100 * tokenization.head_fraction:g}%"
-        kept = f"keeps {percent} of its tokens from its beginning, the others from its end"
-    return f"""\
-The inputs have the shape [batch, length] and the type int32:
-
-- `token_ids`: the IDs of `[CLS] text [SEP]{second}` in `vocab.txt`, where the first line is 0, and
-  0 for padding. The length is at most {tokenization.max_seq_length}.
-- `segment_ids`: 1 for the second text of a pair and the `[SEP]` after it, otherwise 0.
-- `padding_mask`: 1 for tokens, 0 for padding.
-
-Tokenize texts with a WordPiece tokenizer for BERT, with the settings in `tokenizer_config.json`. A
-text that is too long {kept}. In a pair that is too long, the longer text loses tokens first."""

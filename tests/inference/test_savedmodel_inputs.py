@@ -12,7 +12,7 @@ from small import run_isolated
 
 from bertaccum import api
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.inference.token_signature import tokenization_notes
+from bertaccum.reporting.rendering import render
 from bertaccum.tasks.kinds import make_task
 
 # Without tensorflow-text, as in a build of TensorFlow Serving without it.
@@ -64,8 +64,10 @@ def test_model_of_tokens_needs_only_tensorflow(tmp_path: Path) -> None:
     ],
 )
 def test_model_card_says_what_truncation_keeps(fraction: float, words: str) -> None:
-    notes = tokenization_notes(
-        make_task(KINDS["pairs"].labels), Tokenization(VOCABULARY, 9, fraction)
+    notes = render(
+        "usage-of-tokens.md.j2",
+        task=make_task(KINDS["pairs"].labels),
+        tokenization=Tokenization(VOCABULARY, 9, fraction),
     )
     assert words in " ".join(notes.split())
     assert "The length is at most 9." in notes
