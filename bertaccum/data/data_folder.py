@@ -73,4 +73,4 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
             for tsv, digest in zip(tsvs, digests, strict=True)
         ]
     head = kept_head(source, task.labels, config.keep_head)
-    return RunInputs(source, task.labels, task.outputs, tsvs, digests, stores, head)
+    return RunInputs(source, task.labels, tsvs, digests, stores, head)

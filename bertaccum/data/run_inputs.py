@@ -16,7 +16,6 @@ class RunInputs:
     Args:
       source: Dimensions, vocabulary and pretrained weights; the vocabulary is empty if unknown.
       labels: Labels of the data.
-      outputs: Number of outputs that the model needs for them.
       tsvs: Paths of train.tsv and dev.tsv; empty if the data have not been prepared yet.
       tsv_digests: SHA-256 of each TSV.
       store_digests: Digest that names the token store of each TSV.
@@ -25,7 +24,6 @@ class RunInputs:
 
     source: ModelSource
     labels: Labels
-    outputs: int
     tsvs: list[Path]
     tsv_digests: list[str]
     store_digests: list[str]

@@ -70,7 +70,7 @@ def load_trained(run: Path) -> TrainedModel:
         zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
         encoder = build_encoder(files.encoder, first_token_only=True, initializer=zeros)
         model = build_classifier(
-            encoder, files.encoder, task.outputs, pool=config.pooling, initializer=zeros
+            encoder, files.encoder, files.labels.outputs, pool=config.pooling, initializer=zeros
         )
         load_run(model, best / RUN_PREFIX)
     except tf.errors.ResourceExhaustedError:

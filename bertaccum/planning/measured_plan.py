@@ -135,7 +135,6 @@ def measurement_job(
     return {
         "config": dataclasses.asdict(dataclasses.replace(config, recompute=first_kind)),
         "encoder": dataclasses.asdict(source.encoder),
-        "outputs": request.inputs.outputs,
         "labels": dataclasses.asdict(request.inputs.labels),
         "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
         "tsvs": [str(tsv) for tsv in request.inputs.tsvs],

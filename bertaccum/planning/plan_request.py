@@ -106,7 +106,7 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
         {name: importlib.metadata.version(name) for name in _PACKAGES},
         request.inputs.source.name,
         dataclasses.asdict(request.inputs.source.encoder),
-        [request.inputs.labels.task, request.inputs.outputs],
+        [request.inputs.labels.task, request.inputs.labels.outputs],
         {name: getattr(request.config, name) for name in sorted(names)},
         request.inputs.store_digests,
         request.limit_bytes,

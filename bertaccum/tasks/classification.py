@@ -33,11 +33,6 @@ class Classification:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    @property
-    def outputs(self) -> int:
-        """The number of classes."""
-        return len(self.labels.values)
-
     def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
         """Return the cell, which is the label."""
         return [cell]
@@ -104,7 +99,7 @@ class Classification:
         """
         from sklearn import metrics
 
-        predicted, numbers = np.argmax(logits, axis=1), list(range(self.outputs))
+        predicted, numbers = np.argmax(logits, axis=1), list(range(self.labels.outputs))
         return {
             **self.scores(logits, labels),
             "temperature": self.decoding.temperature,

@@ -31,10 +31,8 @@ def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | Non
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.
     """
-    # A task without classes has one output.
-    count = len(labels.values) or 1
     if source.labels is not None and Labels(**source.labels) == labels:
-        return KeptHead(list(range(count)))
+        return KeptHead(list(range(labels.outputs)))
     if source.labels is not None and keep:
         run = Labels(**source.labels)
         raise _differ(f"the labels {_listed(run.names)}" if run.names else run.task, labels)
@@ -47,12 +45,12 @@ def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | Non
         head.problem_type is None and head.outputs == 1 and labels.task == CLASSIFICATION
     ):
         raise _differ(f"the problem_type {head.problem_type or 'regression'}", labels)
-    if head.outputs not in (None, count):
+    if head.outputs not in (None, labels.outputs):
         raise _differ(f"{head.outputs} outputs {_listed(head.names)}", labels)
     ours = [_folded(name) for name in labels.names]
     theirs = [_folded(name) for name in head.names]
     if not ours or not theirs:
-        return KeptHead(list(range(count)), labels.mean, labels.std)
+        return KeptHead(list(range(labels.outputs)), labels.mean, labels.std)
     if sorted(ours) != sorted(theirs) or len({*ours}) < len(ours):
         raise _differ(f"the labels {_listed(head.names)}", labels)
     return KeptHead([theirs.index(name) for name in ours])

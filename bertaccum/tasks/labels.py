@@ -49,6 +49,11 @@ class Labels:
         if self.task not in TASKS:
             raise ValueError(f"the task {self.task!r} is unknown")
 
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of the head: one for each class, or one for a regression."""
+        return len(self.values) or 1
+
     @staticmethod
     def numbered(classes: int) -> Labels:
         """Return the labels of a classification whose class names are 0, 1, and so on."""

@@ -36,11 +36,6 @@ class MultiLabel:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    @property
-    def outputs(self) -> int:
-        """The number of labels."""
-        return len(self.labels.values)
-
     def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
         """Return the labels in a cell, such as `a|b`; a lone separator means no label."""
         return [part.strip() for part in cell.split(separator) if part.strip()]
@@ -53,7 +48,7 @@ class MultiLabel:
         See `Task.encode`.
         """
         parts = partial(self.parts, separator=separator)
-        found = np.zeros((len(table), self.outputs), np.float32)
+        found = np.zeros((len(table), self.labels.outputs), np.float32)
         for row, numbers in enumerate(class_numbers(tsv, table, self.labels, parts, by_name)):
             found[row, numbers] = 1
         return found
@@ -178,7 +173,7 @@ class MultiLabel:
 
     def _thresholds(self) -> np.ndarray:
         """Return the thresholds [labels] float64."""
-        return np.array(self.decoding.thresholds or [0.5] * self.outputs)
+        return np.array(self.decoding.thresholds or [0.5] * self.labels.outputs)
 
     def _predicted(self, logits: np.ndarray) -> np.ndarray:
         """Return whether each label is predicted, [examples, labels] bool."""

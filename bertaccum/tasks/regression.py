@@ -39,11 +39,6 @@ class Regression:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    @property
-    def outputs(self) -> int:
-        """The number of outputs, which is 1."""
-        return 1
-
     def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
         """Return nothing, because a number contains no class labels."""
         return []

@@ -72,10 +72,6 @@ class Task(Protocol):
     def smoothing(self) -> float:
         """The label smoothing of the training loss."""
 
-    @property
-    def outputs(self) -> int:
-        """The number of outputs of the head."""
-
     def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
         """Return the class labels in a cell of a label column."""
 

@@ -88,7 +88,7 @@ class MeasuredModel:
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), None, None)
         most = source.encoder.max_position_embeddings
         self.largest, self.windows = self._shapes(job, most, progress)
-        self.model = build_model(self.config, source, job["outputs"])
+        self.model = build_model(self.config, source, self.task.labels.outputs)
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
         self.optimizer.build(self.model.trainable_variables)
         self.offloaded = self.config.offload
@@ -181,7 +181,7 @@ class MeasuredModel:
         lengths = [length for passages, length in shapes for _ in range(passages)]
         token_ids = rng.integers(0, self.vocabulary_size, sum(lengths), dtype=np.int32)
         token_ids[np.cumsum([0, *lengths[:-1]])] += NEXT_PASSAGE
-        own = [self.task.outputs for _ in self.task.label_shape]
+        own = [self.task.labels.outputs for _ in self.task.label_shape]
         return Window(
             token_ids=token_ids,
             row_splits=np.cumsum([0, *map(math.prod, shapes)], dtype=np.int64),

@@ -284,7 +284,7 @@ def _prepare(
         tf.config.experimental.enable_op_determinism()
     try:
         with topology.strategy.scope():
-            model = build_model(config, inputs.source, inputs.outputs, inputs.head)
+            model = build_model(config, inputs.source, inputs.labels.outputs, inputs.head)
     except tf.errors.ResourceExhaustedError:
         raise RunError(
             "the model does not fit in memory",

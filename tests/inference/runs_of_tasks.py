@@ -21,7 +21,6 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.inference.results import Prediction
 from bertaccum.task_names import MULTI_LABEL, REGRESSION
-from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
@@ -150,7 +149,7 @@ def make_run(
         task=kind.labels.task,
         best_by="loss",
     )
-    outputs = make_task(kind.labels).outputs
+    outputs = kind.labels.outputs
     model = scatter(build_model(config, ModelSource("small", encoder, vocabulary, None), outputs))
     run = RunFolder(folder / "run")
     run.create(config, {})

@@ -222,7 +222,6 @@ def job(**changes: Any) -> dict[str, Any]:
     values = {
         "config": config,
         "encoder": encoder,
-        "outputs": 2,
         "labels": dataclasses.asdict(Labels.numbered(2)),
         "vocabulary": None,
         "tsvs": [],

@@ -165,7 +165,7 @@ def test_calibration_error_matches_a_value_by_hand() -> None:
 @pytest.mark.parametrize("labels", [CLASSES, STARS, SETS], ids=TASKS)
 def test_logits_that_are_not_finite_give_scores(labels: Labels) -> None:
     task = make_task(labels)
-    logits = np.full((4, task.outputs), np.nan, np.float32)
+    logits = np.full((4, task.labels.outputs), np.nan, np.float32)
     cells = {"classification": "1", "regression": "2.5", "multi-label": "0|2"}[labels.task]
     scores = task.scores(logits, task.encode(Path("x"), table(*[cells] * 4)))
     assert not math.isfinite(scores["loss"])

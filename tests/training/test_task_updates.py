@@ -147,7 +147,7 @@ def encoded(case: Case, store: TokenStore) -> TokenStore:
 
 def model_of(case: Case) -> tf_keras.Model:
     tf_keras.utils.set_random_seed(1)
-    return build_classifier(build_encoder(TINY, 0.0), TINY, make_task(case.labels).outputs)
+    return build_classifier(build_encoder(TINY, 0.0), TINY, case.labels.outputs)
 
 
 def flat(model: tf_keras.Model) -> np.ndarray:
