@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from bertaccum.errors import InputError, RunError
 from bertaccum.progress import Progress
@@ -45,9 +46,9 @@ def adapted(progress: Progress) -> Iterator[None]:
     bar = partial(_ReportingBar, progress)
     with (
         redirect_stdout(io.StringIO()),
-        _attributes(logging.getLogger("urllib3.connectionpool"), disabled=True),
-        _attributes(utils, tqdm=bar, async_tqdm=bar),
-        _attributes(downloader, MAX_RETRIES=_RETRIES),
+        mock.patch.object(logging.getLogger("urllib3.connectionpool"), "disabled", True),
+        mock.patch.multiple(utils, tqdm=bar, async_tqdm=bar),
+        mock.patch.object(downloader, "MAX_RETRIES", _RETRIES),
     ):
         yield
 
@@ -102,19 +103,6 @@ class _ReportingBar:
 
     def update_total(self, more: int = 1) -> None:
         self._total = (self._total or 0) + more
-
-
-@contextmanager
-def _attributes(owner: Any, **values: Any) -> Iterator[None]:
-    """Give attributes of an object other values inside the `with` block."""
-    before = {name: getattr(owner, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
@@ -92,12 +93,8 @@ def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: P
     rewrite(archive, copy)
     with adapted(progress):
         expected = tfds.builder_cls(DATASET).url_infos
-    before = expected[recorded.url]
-    expected[recorded.url] = compute_url_info(copy)
-    try:
+    with mock.patch.dict(expected, {recorded.url: compute_url_info(copy)}):
         return _built(progress, folder / "data", {"manual_dir": folder})
-    finally:
-        expected[recorded.url] = before
 
 
 def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -> Any:
