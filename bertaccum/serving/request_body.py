@@ -5,25 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from bertaccum.inference.results import TextAndPair
 from data_prep.columns import PAIR, TEXT
 
 TEXTS = "texts"
 # HTTP status codes of refused requests.
 MALFORMED, TOO_LARGE, UNPROCESSABLE = 400, 413, 422
-
-
-class RefusedError(Exception):
-    """A request that cannot be answered.
-
-    Args:
-      status: HTTP status code.
-      message: What is wrong and what to do, in one line.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
 
 
 def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
@@ -35,16 +24,16 @@ def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
       most: Maximum number of texts.
 
     Raises:
-      RefusedError: The body is not JSON, or does not have this form.
+      HTTPException: The body is not JSON, or does not have this form.
     """
     values = _parsed(body)
     if not isinstance(values, dict) or values.keys() != {TEXTS}:
-        raise RefusedError(UNPROCESSABLE, f"the body must be an object with the key {TEXTS} only")
+        raise HTTPException(UNPROCESSABLE, f"the body must be an object with the key {TEXTS} only")
     texts = values[TEXTS]
     if not isinstance(texts, list) or not texts:
-        raise RefusedError(UNPROCESSABLE, f"{TEXTS} must be a list with at least one text")
+        raise HTTPException(UNPROCESSABLE, f"{TEXTS} must be a list with at least one text")
     if len(texts) > most:
-        raise RefusedError(
+        raise HTTPException(
             TOO_LARGE, f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
         )
     return [_checked(f"{TEXTS}[{number}]", text, pairs) for number, text in enumerate(texts)]
@@ -54,31 +43,31 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise RefusedError(MALFORMED, "the body is not in UTF-8") from None
+        raise HTTPException(MALFORMED, "the body is not in UTF-8") from None
     except RecursionError:
-        raise RefusedError(MALFORMED, "the body is nested too deeply") from None
+        raise HTTPException(MALFORMED, "the body is nested too deeply") from None
     except json.JSONDecodeError as error:
         problem = f"{error.msg} at character {error.pos}"
-        raise RefusedError(MALFORMED, f"the body is not JSON ({problem})") from None
+        raise HTTPException(MALFORMED, f"the body is not JSON ({problem})") from None
     except ValueError:  # Python refuses to convert numbers with thousands of digits.
-        raise RefusedError(MALFORMED, "the body contains a number with too many digits") from None
+        raise HTTPException(MALFORMED, "the body contains a number with too many digits") from None
 
 
 def _checked(where: str, text: Any, pairs: bool) -> TextAndPair:
-    """Return a text, or raise a RefusedError that names the place of the text."""
+    """Return a text, or raise an HTTPException that names the place of the text."""
     if not pairs:
         if isinstance(text, dict):
-            raise RefusedError(
+            raise HTTPException(
                 UNPROCESSABLE, f"{where} is an object; the model takes single texts, as strings"
             )
         return _string(where, text), None
     if isinstance(text, str):
-        raise RefusedError(
+        raise HTTPException(
             UNPROCESSABLE,
             f"{where} is a single text; the model takes pairs, as objects with {TEXT} and {PAIR}",
         )
     if not isinstance(text, dict) or text.keys() != {TEXT, PAIR}:
-        raise RefusedError(
+        raise HTTPException(
             UNPROCESSABLE, f"{where} must be an object with the keys {TEXT} and {PAIR} only"
         )
     return _string(f"{where}.{TEXT}", text[TEXT]), _string(f"{where}.{PAIR}", text[PAIR])
@@ -86,11 +75,11 @@ def _checked(where: str, text: Any, pairs: bool) -> TextAndPair:
 
 def _string(where: str, text: Any) -> str:
     if not isinstance(text, str):
-        raise RefusedError(UNPROCESSABLE, f"{where} must be a string")
+        raise HTTPException(UNPROCESSABLE, f"{where} must be a string")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise RefusedError(
+        raise HTTPException(
             UNPROCESSABLE, f"{where} contains half of a surrogate pair, which is not a character"
         ) from None
     return text

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertaccum.errors import reason
 from bertaccum.progress import Note
-from bertaccum.serving.request_body import TOO_LARGE, RefusedError
+from bertaccum.serving.request_body import TOO_LARGE
 from bertaccum.serving.service_metrics import ServiceMetrics
 
 PATHS = frozenset({"/", "/predict", "/healthz", "/metrics", "/docs", "/openapi.json"})
@@ -56,8 +57,8 @@ class RequestGate:
         try:
             body = await self._arrived(Request(scope, receive))
             await self._app(scope, _replayed(body, receive), counted)
-        except RefusedError as error:
-            await JSONResponse({"detail": error.message}, error.status)(scope, receive, counted)
+        except HTTPException as error:
+            await JSONResponse({"detail": error.detail}, error.status_code)(scope, receive, counted)
         except ClientDisconnect:
             pass
         except Exception as error:
@@ -72,14 +73,14 @@ class RequestGate:
         """Read the body of a request.
 
         Raises:
-          RefusedError: The body is too large, too late, or not JSON.
+          HTTPException: The body is too large, too late, or not JSON.
           ClientDisconnect: The client closes the connection before its request is complete.
         """
         try:
             return await asyncio.wait_for(self._body(request), self._seconds)
         except asyncio.TimeoutError:
             message = f"the request did not arrive within {self._seconds:g} seconds"
-            raise RefusedError(_TIMED_OUT, message) from None
+            raise HTTPException(_TIMED_OUT, message) from None
 
     async def _body(self, request: Request) -> bytes:
         declared = request.headers.get("content-length", "")
@@ -96,11 +97,11 @@ class RequestGate:
                 if size > self._most + _DROPPED_BYTES:
                     break
         if size > self._most:
-            raise RefusedError(TOO_LARGE, f"the request is larger than {self._most:,} bytes")
+            raise HTTPException(TOO_LARGE, f"the request is larger than {self._most:,} bytes")
         media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if request.method == "POST" and media_type != "application/json":
             # Browsers send other types without asking, from any page.
-            raise RefusedError(_UNSUPPORTED, "the content type must be application/json")
+            raise HTTPException(_UNSUPPORTED, "the content type must be application/json")
         return b"".join(parts)
 
 

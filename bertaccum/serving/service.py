@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from bertaccum.config import ServeConfig
 from bertaccum.files import json_text
@@ -20,7 +21,7 @@ from bertaccum.inference.results import Prediction, TextAndPair
 from bertaccum.progress import Note
 from bertaccum.reporting.rendering import render
 from bertaccum.serving.request_batching import Batcher, QueueFullError
-from bertaccum.serving.request_body import RefusedError, schema, texts_of
+from bertaccum.serving.request_body import schema, texts_of
 from bertaccum.serving.request_gate import FAILED, GONE, RequestGate
 from bertaccum.serving.service_metrics import ServiceMetrics
 from bertaccum.settings import size_in_bytes
@@ -87,7 +88,6 @@ def make_service(
     texts = "pairs of texts" if classifier.labels.pairs else "texts"
     description = f"Predictions for {texts} by the best model of the run {classifier.run}."
     app = FastAPI(title="bertaccum", description=description, version=__version__, redoc_url=None)
-    app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(Exception, _failed)
     _add_prediction(app, classifier.labels.pairs, batcher, config)
 
@@ -154,7 +154,7 @@ def _add_prediction(
             predicted = batcher.submit(texts)
         except QueueFullError:
             waiting = f"{batcher.queued:,} texts are waiting for the model; try again later"
-            raise RefusedError(_BUSY, waiting) from None
+            raise HTTPException(_BUSY, waiting, {"Retry-After": str(_RETRY_SECONDS)}) from None
         found = await _unless_gone(request, predicted, config.timeout_seconds)
         if found is None:
             return Response(status_code=GONE)
@@ -171,7 +171,7 @@ async def _unless_gone(
     If this function ends without predictions, their texts are dropped from the queue.
 
     Raises:
-      RefusedError: The predictions were not ready in time.
+      HTTPException: The predictions were not ready in time.
     """
     gone = asyncio.ensure_future(_disconnected(request))
     found = asyncio.wrap_future(predicted)
@@ -183,7 +183,7 @@ async def _unless_gone(
         if gone.done():
             return None
         message = f"the model did not answer within {seconds:g} seconds; send fewer texts at once"
-        raise RefusedError(_TOO_SLOW, message)
+        raise HTTPException(_TOO_SLOW, message)
     finally:
         predicted.cancel()
         gone.cancel()
@@ -192,12 +192,6 @@ async def _unless_gone(
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
-    headers = {"Retry-After": str(_RETRY_SECONDS)} if error.status == _BUSY else None
-    return JSONResponse({"detail": error.message}, error.status, headers)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

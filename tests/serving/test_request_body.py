@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.exceptions import HTTPException
 
-from bertaccum.serving.request_body import RefusedError, schema, texts_of
+from bertaccum.serving.request_body import schema, texts_of
 
 PAIR = {"text": "a", "text_pair": "b"}
 JSON_VALUES = st.recursive(
@@ -63,9 +64,9 @@ def test_texts_and_pairs_are_returned_in_order() -> None:
 )
 def test_error_says_what_is_wrong(body: Any, status: int, message: str) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(HTTPException) as refused:
         texts_of(data, False, 4)
-    assert (refused.value.status, refused.value.message) == (status, message)
+    assert (refused.value.status_code, refused.value.detail) == (status, message)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,9 @@ def test_error_says_what_is_wrong(body: Any, status: int, message: str) -> None:
     ],
 )
 def test_error_for_a_model_of_pairs(texts: Any, message: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(HTTPException) as refused:
         texts_of(json.dumps({"texts": texts}).encode(), True, 4)
-    assert (refused.value.status, refused.value.message) == (422, message)
+    assert (refused.value.status_code, refused.value.detail) == (422, message)
 
 
 @settings(max_examples=300, deadline=None)
@@ -92,8 +93,8 @@ def test_error_for_a_model_of_pairs(texts: Any, message: str) -> None:
 def test_any_body_is_accepted_or_refused(body: bytes, pairs: bool) -> None:
     try:
         found = texts_of(body, pairs, 4)
-    except RefusedError as error:
-        assert 400 <= error.status < 500 and "\n" not in error.message
+    except HTTPException as error:
+        assert 400 <= error.status_code < 500 and "\n" not in error.detail
     else:
         assert found and all((second is not None) == pairs for _, second in found)
 
@@ -118,7 +119,7 @@ def test_schema_describes_what_is_accepted(pairs: bool) -> None:
     for body in bodies:
         try:
             texts_of(json.dumps(body).encode(), pairs, 4)
-        except RefusedError:
+        except HTTPException:
             continue
         accepted.append(body)
     assert accepted == [body for body in bodies if validator.is_valid(body)]
