@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,21 +25,6 @@ _DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 _ENGLISH = "en"
 
 
-@dataclass(frozen=True)
-class _File:
-    """The files of one split.
-
-    Args:
-      paths: The files, in the order in which they are read.
-      rows: The rows of the split, which are read when they are needed.
-      labeled: Whether the rows have labels.
-    """
-
-    paths: list[Path]
-    rows: Iterator[Row]
-    labeled: bool = True
-
-
 def glue_options(config: PrepareConfig) -> dict[str, Any]:
     """Return the options and the checksums of the files that determine the result.
 
@@ -52,9 +36,8 @@ def glue_options(config: PrepareConfig) -> dict[str, Any]:
     options: dict[str, Any] = {"dataset": task.name}
     if task is XNLI:
         options["language"] = config.language or _ENGLISH
-    paths = dict.fromkeys(
-        path for file in _files(config, task, unheard).values() for path in file.paths
-    )
+    parts = _parts(config, task, unheard).values()
+    paths = dict.fromkeys(path for part in parts for path in part.files)
     return options | {f"{path.name}_sha256": sha256(path) for path in paths}
 
 
@@ -66,14 +49,10 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
       InputError: A file is missing.
     """
     task = _task_of(config)
-    files = _files(config, task, note)
-    parts = {
-        split: Part(file.paths[0], file.rows, may_lack_labels=not file.labeled)
-        for split, file in files.items()
-    }
-    if "dev" not in files:
+    parts = _parts(config, task, note)
+    if "dev" not in parts:
         note(
-            f"{files['train'].paths[0].parent}: there is no {_DEV_IDS[0]}, so `dev_fraction` of the"
+            f"{parts['train'].files[0].parent}: there is no {_DEV_IDS[0]}, so `dev_fraction` of the"
             " training rows become dev.tsv"
         )
     language = f" in the language {config.language or _ENGLISH}" if task is XNLI else ""
@@ -101,20 +80,21 @@ def _task_of(config: PrepareConfig) -> GlueTask:
     raise ConfigError(f"`dataset` {config.dataset} is unknown", f"choose one of {names}")
 
 
-def _files(config: PrepareConfig, task: GlueTask, note: Note) -> dict[str, _File]:
+def _parts(config: PrepareConfig, task: GlueTask, note: Note) -> dict[str, Part]:
+    """Return the rows of each split; a file is not read before its rows are."""
     assert config.folder is not None  # PrepareConfig checks this.
     root = Path(config.folder)
     if not root.is_dir():
         raise InputError("there is no such folder", "check `folder`", path=root)
     if task is XNLI:
-        return _xnli_files(root, config.language or _ENGLISH, note)
+        return _xnli_parts(root, config.language or _ENGLISH, note)
     folder = _own_folder(root, task)
     if task is MRPC and (folder / _MSR_TRAIN).exists() and not (folder / "train.tsv").exists():
-        return _microsoft_files(folder, note)
+        return _microsoft_parts(folder, note)
     if task is COLA and (folder / _CORPUS_TRAIN).exists() and not (folder / "train.tsv").exists():
-        return _corpus_files(folder, note)
+        return _corpus_parts(folder, note)
     paths = {split: _existing([folder / name], task) for split, name in task.files.items()}
-    return {split: _file(path, task, note, "test" not in split) for split, path in paths.items()}
+    return {split: _part(path, task, note, "test" not in split) for split, path in paths.items()}
 
 
 def _own_folder(root: Path, task: GlueTask) -> Path:
@@ -135,19 +115,23 @@ def _existing(candidates: list[Path], task: GlueTask) -> Path:
     )
 
 
-def _file(path: Path, task: GlueTask, note: Note, labeled: bool = True) -> _File:
-    return _File([path], glue_rows(path, task, note, labeled), labeled)
+def _part(path: Path, task: GlueTask, note: Note, labeled: bool = True) -> Part:
+    rows = glue_rows(path, task, note, labeled)
+    return Part(path, rows, may_lack_labels=not labeled, files=[path])
 
 
-def _corpus_files(folder: Path, note: Note) -> dict[str, _File]:
-    """Return the files of the CoLA corpus, of which GLUE's are copies; it has no test set."""
+def _corpus_parts(folder: Path, note: Note) -> dict[str, Part]:
+    """Return the rows of the CoLA corpus, of which GLUE's are copies; it has no test set."""
     dev = [_existing([folder / name], COLA) for name in _CORPUS_DEV]
     rows = chain.from_iterable(glue_rows(path, COLA, note) for path in dev)
-    return {"train": _file(folder / _CORPUS_TRAIN, COLA, note), "dev": _File(dev, rows)}
+    return {
+        "train": _part(folder / _CORPUS_TRAIN, COLA, note),
+        "dev": Part(dev[0], rows, files=dev),
+    }
 
 
-def _microsoft_files(folder: Path, note: Note) -> dict[str, _File]:
-    """Return the files of Microsoft's corpus; GLUE's list of identifiers makes some rows dev."""
+def _microsoft_parts(folder: Path, note: Note) -> dict[str, Part]:
+    """Return the rows of Microsoft's corpus; GLUE's list of identifiers makes some rows dev."""
     train, test = folder / _MSR_TRAIN, _existing([folder / _MSR_TEST], MRPC)
     listed = [folder / name for name in _DEV_IDS if (folder / name).is_file()][:1]
     pairs = {tuple(line.split()) for path in listed for _, line in text_lines(path)}
@@ -158,11 +142,12 @@ def _microsoft_files(folder: Path, note: Note) -> dict[str, _File]:
             train, MRPC, note, columns=columns, keep=lambda cells: (tuple(cells) in pairs) == is_dev
         )
 
-    files = {"train": _File([train, *listed], rows(False)), "test": _file(test, MRPC, note, False)}
-    return files | ({"dev": _File([train], rows(True))} if listed else {})
+    parts = {"train": Part(train, rows(False), files=[train, *listed])}
+    parts |= {"test": _part(test, MRPC, note, False)}
+    return parts | ({"dev": Part(train, rows(True), files=[train])} if listed else {})
 
 
-def _xnli_files(root: Path, language: str, note: Note) -> dict[str, _File]:
+def _xnli_parts(root: Path, language: str, note: Note) -> dict[str, Part]:
     name = f"multinli/multinli.train.{language}.tsv"
     train = _existing([root / "XNLI-MT-1.0" / name, root / name], XNLI)
     dev, test = (
@@ -172,9 +157,9 @@ def _xnli_files(root: Path, language: str, note: Note) -> dict[str, _File]:
     # The training files have other names for the same columns.
     translated = dataclasses.replace(XNLI, texts=("premise", "hypo"), label="label")
     return {
-        "train": _file(train, translated, note),
-        "dev": _File([dev], _language_rows(dev, language)),
-        "test": _File([test], _language_rows(test, language)),
+        "train": _part(train, translated, note),
+        "dev": Part(dev, _language_rows(dev, language), files=[dev]),
+        "test": Part(test, _language_rows(test, language), files=[test]),
     }
 
 

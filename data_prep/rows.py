@@ -49,12 +49,14 @@ class Part:
       examples: The rows in the order of the source.
       total: The number of rows, or None if it is unknown before reading.
       may_lack_labels: Whether the rows may have no labels, as in the test sets of benchmarks.
+      files: The files that determine the rows, for a source that records their checksums.
     """
 
     where: str | Path
     examples: Iterable[Row]
     total: int | None = None
     may_lack_labels: bool = False
+    files: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
