@@ -32,7 +32,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, silent, unheard
 from bertaccum.reporting.run_paths import target_of
-from bertaccum.settings import AUTO, Options, delimiter_character, named_options
+from bertaccum.settings import AUTO, Options, named_options
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -535,17 +535,14 @@ def predict(
 
     check_predict(config)
     from bertaccum.inference.predict import predict as run
-    from data_prep.table import Reading
+    from data_prep.columns import reading_of
     from data_prep.texts import read_texts
 
     if isinstance(texts, str):
         texts = [texts]
     if texts is None:
         assert config.file is not None
-        delimiter = delimiter_character(config.delimiter)
-        pair = config.text_pair_column
-        reading = Reading(config.text_column, None, delimiter, config.encoding, pair)
-        texts = read_texts(Path(config.file), reading, note)
+        texts = read_texts(Path(config.file), reading_of(config, label_column=None), note)
     return run(config, texts)
 
 

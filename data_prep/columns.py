@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.settings import DELIMITERS
+from bertaccum.settings import DELIMITERS, column_names, delimiter_character, field_names
 from data_prep.rows import LABEL_SEPARATOR, Row, finite_number
 
 TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
@@ -22,8 +22,8 @@ class Reading:
     Args:
       text_column: Name of the text column, or its number counted from 1.
       label_column: Name or number of the class column. None reads texts without classes.
-      pair_column: Name or number of the column with the second text of each pair. None reads
-        `text_pair` if there is such a column, and single texts otherwise.
+      text_pair_column: Name or number of the column with the second text of each pair. None
+        reads `text_pair` if there is such a column, and single texts otherwise.
       delimiter: Character that separates the columns. None detects it.
       encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
         otherwise.
@@ -40,7 +40,7 @@ class Reading:
     label_column: str | None = LABEL
     delimiter: str | None = None
     encoding: str | None = None
-    pair_column: str | None = None
+    text_pair_column: str | None = None
     weight_column: str | None = None
     label_columns: tuple[str, ...] = ()
     label_separator: str = LABEL_SEPARATOR
@@ -59,7 +59,7 @@ class Reading:
         wanted: list[tuple[str, str | None]] = [
             ("text_column", self.text_column),
             *([("label_columns", column) for column in self.label_columns] or label),
-            ("text_pair_column", self.pair_column),
+            ("text_pair_column", self.text_pair_column),
             ("weight_column", self.weight_column),
         ]
         return [(option, column) for option, column in wanted if column is not None]
@@ -68,7 +68,21 @@ class Reading:
     def has_usual_columns(self) -> bool:
         """Whether the columns have their default names; only then is the CoLA layout accepted."""
         usual = self.text_column == TEXT and self.label_column in (LABEL, None)
-        return usual and not (self.pair_column or self.weight_column or self.label_columns)
+        return usual and not (self.text_pair_column or self.weight_column or self.label_columns)
+
+
+def reading_of(config: Any, **others: Any) -> Reading:
+    """Return the options of a command for reading its table.
+
+    Args:
+      config: Options of the command, some of which have the names of fields of `Reading`.
+      others: Fields of `Reading` that are not options of the command.
+    """
+    shared = field_names(Reading) & field_names(type(config))
+    options = {name: getattr(config, name) for name in shared} | others
+    options["delimiter"] = delimiter_character(options["delimiter"])
+    options["label_columns"] = column_names(options.get("label_columns"))
+    return Reading(**options)
 
 
 class Picks(NamedTuple):
@@ -117,7 +131,7 @@ def named_picks(
       ConfigError: There is no such column, or two options request the same one.
     """
     wanted = reading.named
-    if reading.pair_column is None and names.count(PAIR) == 1:
+    if reading.text_pair_column is None and names.count(PAIR) == 1:
         wanted.append(("text_pair_column", PAIR))
     if prepared and LABEL not in names:
         wanted = [one for one in wanted if one != ("label_column", LABEL)]

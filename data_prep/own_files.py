@@ -8,23 +8,19 @@ from typing import Any
 from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress
-from bertaccum.settings import column_names, delimiter_character
+from bertaccum.settings import delimiter_character
 from bertaccum.task_names import MULTI_LABEL
 from data_prep.class_folders import folder_digest
-from data_prep.columns import Reading
+from data_prep.columns import reading_of
 from data_prep.rows import Part, Source
 from data_prep.table import read_rows
 
 
 def own_options(config: PrepareConfig) -> dict[str, Any]:
     """Return the options and the checksums of the files that determine the result."""
-    options: dict[str, Any] = {
-        "text_column": config.text_column,
-        "label_column": config.label_column,
-        "test_fraction": config.test_fraction,
-        "delimiter": delimiter_character(config.delimiter),
-        "encoding": config.encoding,
-    }
+    names = ("text_column", "label_column", "test_fraction", "delimiter", "encoding")
+    options = {name: getattr(config, name) for name in names}
+    options["delimiter"] = delimiter_character(config.delimiter)
     options |= _input("train_file", config.train_file)
     return options | _input("test_file", config.test_file)
 
@@ -52,15 +48,5 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
 
 
 def _part(path: Path, config: PrepareConfig, note: Note) -> Part:
-    reading = Reading(
-        config.text_column,
-        config.label_column,
-        delimiter_character(config.delimiter),
-        config.encoding,
-        config.text_pair_column,
-        config.weight_column,
-        column_names(config.label_columns),
-        config.label_separator,
-        several_labels=config.task == MULTI_LABEL,
-    )
+    reading = reading_of(config, several_labels=config.task == MULTI_LABEL)
     return Part(path, read_rows(path, reading, note))

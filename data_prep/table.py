@@ -11,7 +11,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.progress import Note, unheard
 from bertaccum.settings import DELIMITERS
 from data_prep.class_folders import class_texts
-from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT, Picks, Reading, example, named_picks
+from data_prep.columns import LABEL, TEXT, Picks, Reading, example, named_picks
 from data_prep.delimiter import find_delimiter
 from data_prep.header import is_header
 from data_prep.manifest import is_prepared
@@ -25,8 +25,6 @@ from data_prep.named_columns import (
 from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
 from data_prep.rows import Row
 from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
-
-__all__ = ["COLA_TEST_HEADER", "LABEL", "PAIR", "TEXT", "WEIGHT", "Reading", "read_rows"]
 
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]

@@ -45,7 +45,7 @@ def _lines(path: Path, reading: Reading) -> Iterator[str]:
 
 
 def _is_table(path: Path, reading: Reading) -> bool:
-    if reading.text_column != TEXT or reading.delimiter or reading.pair_column is not None:
+    if reading.text_column != TEXT or reading.delimiter or reading.text_pair_column is not None:
         return True
     if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.
         return False

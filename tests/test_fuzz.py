@@ -46,8 +46,9 @@ from bertaccum.reporting.run_record import read_run_config
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import read_saved
+from data_prep.columns import Reading
 from data_prep.preparation import prepare
-from data_prep.table import Reading, read_rows
+from data_prep.table import read_rows
 from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv
 

@@ -23,11 +23,11 @@ from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.settings import column_names, delimiter_character, size_in_bytes
+from bertaccum.settings import size_in_bytes
 from bertaccum.task_names import MULTI_LABEL
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
-from data_prep.table import PAIR, TEXT, Reading
+from data_prep.columns import PAIR, TEXT, reading_of
 from data_prep.tsv import read_tsv
 
 
@@ -72,16 +72,7 @@ def predictions(
     trained = load_trained(Path(config.run))
     task = _fitted(config, trained, progress)
     if config.file:
-        reading = Reading(
-            config.text_column,
-            config.label_column,
-            delimiter_character(config.delimiter),
-            config.encoding,
-            config.text_pair_column,
-            label_columns=column_names(config.label_columns),
-            label_separator=config.label_separator,
-            several_labels=task.labels.task == MULTI_LABEL,
-        )
+        reading = reading_of(config, several_labels=task.labels.task == MULTI_LABEL)
         table, tokenizer = read_tsv(tsv, reading, note), Tokenizer(trained.tokenization)
         store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator)
     else:

@@ -22,7 +22,7 @@ from bertaccum.inference.trained_model import load_trained
 from bertaccum.planning.device_memory import limit_memory
 from bertaccum.progress import silent
 from bertaccum.settings import size_in_bytes
-from data_prep.table import PAIR, TEXT
+from data_prep.columns import PAIR, TEXT
 
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
 # for more.
@@ -170,15 +170,12 @@ def _read_ahead(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[An
     threading.Thread(target=put, daemon=True).start()
     end: Any = ()
     while isinstance(end, tuple):
-        some, end = [], read.get()
-        while isinstance(end, tuple):
-            some.append(end)
-            if len(some) == _TOGETHER:
-                break
-            try:
-                end = read.get_nowait()
-            except queue.Empty:
-                break
+        some = [end := read.get()]
+        # No other thread removes items, so `get` does not wait unless the queue is empty.
+        while isinstance(end, tuple) and len(some) < _TOGETHER and not read.empty():
+            some.append(end := read.get())
+        if not isinstance(end, tuple):
+            some.pop()
         if some:
             yield some
     if end is not None:

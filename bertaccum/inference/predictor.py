@@ -143,10 +143,8 @@ def deciding_windows(task: Task, store: TokenStore, logits: np.ndarray) -> list[
     """
     if logits.shape[1] == 1:
         return [{}] * len(store)
-    counts, deciding = (
-        store.shapes[:, 0].tolist(),
-        deciding_passages(task.support, logits).numpy().tolist(),
-    )
+    counts = store.shapes[:, 0].tolist()
+    deciding = deciding_passages(task.support, logits).numpy().tolist()
     return [{"window": k, "windows": n} for k, n in zip(deciding, counts, strict=True)]
 
 

@@ -17,7 +17,7 @@ from bertaccum.tasks.forward import (
     logits_of_texts_and_passages,
     reads_passages,
 )
-from data_prep.table import PAIR, TEXT
+from data_prep.columns import PAIR, TEXT
 
 # Folder in a SavedModel for additional files.
 _BESIDE = "assets.extra"

@@ -9,9 +9,10 @@ from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
+from data_prep.columns import PAIR
 from data_prep.label_kinds import refuse_scores
 from data_prep.manifest import read_manifest
-from data_prep.table import PAIR, read_rows
+from data_prep.table import read_rows
 from data_prep.tsv import read_tsv
 
 

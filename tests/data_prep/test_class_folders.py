@@ -10,7 +10,8 @@ import pytest
 from preparing import run
 
 from bertaccum.errors import InputError
-from data_prep.table import Reading, read_rows
+from data_prep.columns import Reading
+from data_prep.table import read_rows
 from data_prep.texts import read_texts
 
 

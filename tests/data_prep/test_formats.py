@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from bertaccum.errors import InputError
-from data_prep.table import Reading, read_rows
+from data_prep.columns import Reading
+from data_prep.table import read_rows
 from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv
 
