@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from bertaccum.atomic import REPLACED_SUFFIX
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import open_input, sha256
+from bertaccum.files import open_input, read_mapping, sha256
 
 MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 VOCABULARY = "vocab.txt"
@@ -39,7 +39,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
     return manifest
 
 
-def _is_ours(manifest: Any) -> bool:
+def _is_ours(manifest: Any) -> TypeGuard[dict[str, Any]]:
     if not isinstance(manifest, dict) or manifest.get("tool") != TOOL:
         return False
     return all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
@@ -50,11 +50,8 @@ def is_prepared(path: Path) -> bool:
 
     In such a file, no fields are quoted.
     """
-    try:
-        manifest = json.loads((path.parent / MANIFEST).read_text("utf-8-sig"))
-        return manifest["tool"] == TOOL and path.name in dict(manifest["files"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return False
+    manifest = read_mapping(path.parent / MANIFEST)
+    return _is_ours(manifest) and path.name in manifest["files"]
 
 
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:

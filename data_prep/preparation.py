@@ -14,6 +14,7 @@ from bertaccum.atomic import new_files
 from bertaccum.files import json_text, sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
+from bertaccum.settings import named_options
 from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble
 from data_prep.glue import glue_options, glue_source
@@ -118,12 +119,8 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
     }
     options |= _SOURCES[config.source][0](config)
     # Folders prepared before these options existed do not record them.
-    newer = {name: getattr(config, name) for name in _NEWER}
-    return options | {
-        name: value
-        for name, value in newer.items()
-        if value and value != getattr(PrepareConfig, name)
-    }
+    given = named_options(config)
+    return options | {name: given[name] for name in _NEWER if name in given}
 
 
 def _opened(

@@ -90,14 +90,12 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
     if not any('"' in line for _, line in lines()):
         return delimiter != TAB
     even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1
-    if delimiter != TAB and not even:
-        return True
-    found = _survey(lines, delimiter, path)
     if delimiter != TAB:
-        rows = found.swallowed if found else {}
-        _refuse(_first_that_looks_like_a_row(rows, plain_records(lines(), delimiter)), path)
+        if even and (found := _survey(lines, delimiter, path)):
+            records = plain_records(lines(), delimiter)
+            _refuse(_first_that_looks_like_a_row(found.swallowed, records), path)
         return True
-    if found is None:
+    if (found := _survey(lines, delimiter, path)) is None:
         return False
     # Whether the file follows one of the three quoting conventions in the module's docstring.
     is_written_so = found.as_needed or found.with_commas or found.whole_columns

@@ -5,9 +5,11 @@ tensorflow-datasets is imported only when a function is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from bertaccum.errors import ConfigError
 from bertaccum.prepare_config import PrepareConfig
@@ -72,7 +74,6 @@ def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
 
 def _kind(feature: Any) -> str | None:
     """Return what a feature can be read as, or None if it is neither a text nor a label."""
-    import numpy as np
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.ClassLabel):
@@ -160,15 +161,12 @@ def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
             return value.decode("utf-8", "replace").strip()
         return chosen.names[value].strip() if chosen.names and value >= 0 else str(value)
 
-    def several(values: list[Any]) -> str:
+    def several(values: Iterable[Any]) -> str:
         return SEPARATOR.join(map(named, values)) or SEPARATOR
-
-    def flags(values: Sequence[Any]) -> str:
-        return several([i for i, value in enumerate(values) if value])
 
     if chosen.kind == SEVERAL:
         return lambda columns: [several(values) for values in columns[0].to_list()]
     if chosen.kind == FLAGS:
-        return lambda columns: [flags(values) for values in zip(*columns, strict=True)]
+        return lambda columns: [several(np.flatnonzero(row)) for row in zip(*columns, strict=True)]
     # A float32 number, converted to text, has no more digits than it needs.
     return lambda columns: [named(value) for value in columns[0]]
