@@ -48,9 +48,9 @@ class Reading:
     several_labels: bool = False
 
     @property
-    def columns(self) -> list[str]:
-        """The requested columns."""
-        return [column for _, column in self.named]
+    def by_name(self) -> list[str]:
+        """The columns that are requested by name instead of number."""
+        return [column for _, column in self.named if not column.isdecimal()]
 
     @property
     def named(self) -> list[tuple[str, str]]:
@@ -110,9 +110,9 @@ class Picks(NamedTuple):
 
     @property
     def used(self) -> list[int]:
-        """The positions, without repetition."""
+        """The positions, each of another column."""
         found = [self.text, self.label, self.pair, self.weight, *(p for _, p in self.flags)]
-        return list(dict.fromkeys(position for position in found if position is not None))
+        return [position for position in found if position is not None]
 
 
 def named_picks(

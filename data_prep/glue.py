@@ -56,28 +56,26 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
             " training rows become dev.tsv"
         )
     language = f" in the language {config.language or _ENGLISH}" if task is XNLI else ""
-    known = {"dataset": task.name, "submission": dict(task.submissions)}
     return Source(
         description=f"{task.name}{language}, as downloaded",
         train=parts.pop("train"),
         given=parts,
         task=CLASSIFICATION if task.classes else REGRESSION,
         order=task.classes,
-        facts={} if task is XNLI else {"glue": known | {"labels": list(task.classes)}},
+        facts=task.facts(task.classes),
     )
 
 
 def _task_of(config: PrepareConfig) -> GlueTask:
     assert config.dataset is not None  # PrepareConfig checks this.
-    for task in TASKS_OF_GLUE:
-        if plain_name(task.name) == plain_name(config.dataset):
-            if task is not XNLI and config.language is not None:
-                raise ConfigError(
-                    f"`language` cannot be used with `dataset` {task.name}", "omit `language`"
-                )
-            return task
-    names = ", ".join(task.name.lower() for task in TASKS_OF_GLUE)
-    raise ConfigError(f"`dataset` {config.dataset} is unknown", f"choose one of {names}")
+    task = TASKS_OF_GLUE.get(plain_name(config.dataset))
+    if task is None:
+        names = ", ".join(task.name.lower() for task in TASKS_OF_GLUE.values())
+        raise ConfigError(f"`dataset` {config.dataset} is unknown", f"choose one of {names}")
+    if task is not XNLI and config.language is not None:
+        what = f"`language` cannot be used with `dataset` {task.name}"
+        raise ConfigError(what, "omit `language`")
+    return task
 
 
 def _parts(config: PrepareConfig, task: GlueTask, note: Note) -> dict[str, Part]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,6 +17,11 @@ from data_prep.text_files import text_lines
 
 _FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 _AGAIN = "download the data set again, or check `dataset` and `folder`"
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a data set in lower case, without hyphens and underscores."""
+    return name.lower().replace("-", "").replace("_", "")
 
 
 @dataclass(frozen=True)
@@ -42,17 +48,20 @@ class GlueTask:
     headless: Sequence[str] = ()
     may_be_broken: bool = False
 
+    def facts(self, labels: Sequence[str]) -> dict[str, Any]:
+        """Return what a manifest says about a data set for which GLUE accepts predictions.
+
+        Args:
+          labels: The classes as GLUE names them, in the order of the class numbers.
+        """
+        known = {"dataset": self.name, "submission": dict(self.submissions), "labels": list(labels)}
+        return {"glue": known} if self.submissions else {}
+
 
 _TABLE = yaml.safe_load(files("data_prep").joinpath("glue_tasks.yaml").read_text("utf-8"))
-TASKS_OF_GLUE = tuple(GlueTask(**task) for task in _TABLE)
-COLA, MRPC, XNLI = (
-    next(task for task in TASKS_OF_GLUE if task.name == name) for name in ("CoLA", "MRPC", "XNLI")
-)
-
-
-def plain_name(name: str) -> str:
-    """Return the name of a data set in lower case, without hyphens and underscores."""
-    return name.lower().replace("-", "").replace("_", "")
+# The data sets by their plain names.
+TASKS_OF_GLUE = {plain_name(task["name"]): GlueTask(**task) for task in _TABLE}
+COLA, MRPC, XNLI = (TASKS_OF_GLUE[name] for name in ("cola", "mrpc", "xnli"))
 
 
 def glue_rows(

@@ -24,7 +24,7 @@ from data_prep.named_columns import (
 )
 from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
 from data_prep.rows import Row
-from data_prep.text_files import PARQUET, ending, first_bytes, marked_encoding, text_lines
+from data_prep.text_files import ending, is_parquet, marked_encoding, text_lines
 
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
@@ -61,7 +61,7 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
             "save it to a file first",
             path=path,
         )
-    if first_bytes(path).startswith(PARQUET):
+    if is_parquet(path):
         return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
     if is_json_lines(path, ending(path), reading.encoding):
         cells = partial(json_cells, path, reading.encoding)
@@ -108,8 +108,7 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
 
     if is_prepared(path):
         return lambda: plain_records(lines(), TAB)
-    names = [column for column in reading.columns if not column.isdecimal()]
-    delimiter = reading.delimiter or find_delimiter(lines(), names, ending(path))
+    delimiter = reading.delimiter or find_delimiter(lines(), reading.by_name, ending(path))
     if delimiter is None:
         raise ConfigError(
             "no delimiter was found: the first row has no comma, semicolon, tab or |",
@@ -148,7 +147,7 @@ def _picks(
         if may_be_cola and not is_header(_fields(records()), certain=True):
             return Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     picks = named_picks(names, reading, path, is_prepared(path))
-    if not all(column.isdecimal() for column in reading.columns):
+    if reading.by_name:
         return picks, 1
     if not is_header(_fields(records())):
         numbers = [str(number) for number in range(1, len(names) + 1)]

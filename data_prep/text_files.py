@@ -109,14 +109,14 @@ def _undecodable(error: UnicodeError, codec: str) -> str:
     return f"byte {error.object[error.start]:#04x} at position {error.start + 1} is not {name}"
 
 
-PARQUET = b"PAR1"
+_PARQUET = b"PAR1"
 _GZIP, _ZIP, _TAR_AT, _TAR = b"\x1f\x8b", b"PK\x03\x04", 257, b"ustar"
 _TO_CSV = "save the table as CSV"
 _UNPACK = "unpack it and pass the table inside"
 _AGAIN = "create or download it again"
 # First bytes of file formats other than text, each with an error message and a hint.
 _KINDS = (
-    (PARQUET, "is a Parquet file inside another file", _UNPACK),
+    (_PARQUET, "is a Parquet file inside another file", _UNPACK),
     (_GZIP, "is compressed twice", _UNPACK),
     (_ZIP, "is a zip archive inside another file", _UNPACK),
     (b"BZh", "is bzip2-compressed", _UNPACK),
@@ -163,10 +163,10 @@ def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
             raise InputError(f"cannot be unpacked ({error})", _UNPACK, path=path) from error
 
 
-def first_bytes(path: Path) -> bytes:
-    """Return the first 8 bytes of a file, without unpacking it."""
+def is_parquet(path: Path) -> bool:
+    """Return whether the first bytes of a file are those of Parquet."""
     with open_input(path) as file:
-        return file.read(8)
+        return file.read(len(_PARQUET)) == _PARQUET
 
 
 def ending(path: Path) -> str:
@@ -194,7 +194,7 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
     if head.startswith(_ZIP):
         archive, name = _only_member(file, path)
         return io.BufferedReader(cast(io.RawIOBase, archive.open(name)))
-    if head.startswith(PARQUET):
+    if head.startswith(_PARQUET):
         raise InputError(
             "is a Parquet file, not text",
             "save it as CSV, or as a file with one text per line",

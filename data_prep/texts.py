@@ -8,7 +8,7 @@ from pathlib import Path
 from bertaccum.progress import Note, unheard
 from data_prep.columns import LABEL, TEXT, Reading
 from data_prep.table import read_rows
-from data_prep.text_files import PARQUET, ending, first_bytes, text_lines
+from data_prep.text_files import ending, is_parquet, text_lines
 
 # Files with these endings are always tables; other files may contain one text per line.
 _TABLES = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet"})
@@ -51,7 +51,7 @@ def _is_table(path: Path, reading: Reading) -> bool:
         return False
     return (
         ending(path) in _TABLES
-        or first_bytes(path).startswith(PARQUET)
+        or is_parquet(path)
         or _has_header(next((line for _, line in text_lines(path, reading.encoding)), ""))
     )
 

@@ -124,14 +124,12 @@ def _task(builder: Any, chosen: Chosen) -> str | None:
 def _glue_facts(builder: Any, chosen: Chosen) -> dict[str, Any]:
     """Return the entry of the manifest for a data set of GLUE; it is empty for any other."""
     config = builder.builder_config.name if builder.name == "glue" else ""
-    for task in TASKS_OF_GLUE:
-        if task.submissions and plain_name(task.name) == plain_name(config):
-            # tensorflow-datasets has names for the classes that GLUE calls 0 and 1.
-            same = set(chosen.names) <= set(task.classes)
-            labels = list(chosen.names if same else task.classes)
-            known = {"dataset": task.name, "submission": dict(task.submissions)}
-            return {"glue": known | {"labels": labels}}
-    return {}
+    task = TASKS_OF_GLUE.get(plain_name(config))
+    if task is None:
+        return {}
+    # tensorflow-datasets has names for the classes that GLUE calls 0 and 1.
+    same = set(chosen.names) <= set(task.classes)
+    return task.facts(chosen.names if same else task.classes)
 
 
 def _part(builder: Any, split: str, chosen: Chosen, note: Note) -> Part:
