@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from bertaccum.atomic import REPLACED_SUFFIX
 from bertaccum.config import SPLITS
@@ -39,7 +39,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
     return manifest
 
 
-def _is_ours(manifest: Any) -> TypeGuard[dict[str, Any]]:
+def _is_ours(manifest: Any) -> bool:
     if not isinstance(manifest, dict) or manifest.get("tool") != TOOL:
         return False
     return all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
@@ -50,8 +50,9 @@ def is_prepared(path: Path) -> bool:
 
     In such a file, no fields are quoted.
     """
-    manifest = read_mapping(path.parent / MANIFEST)
-    return _is_ours(manifest) and path.name in manifest["files"]
+    manifest = read_mapping(path.parent / MANIFEST) or {}
+    files = manifest.get("files")
+    return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
 
 
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:
