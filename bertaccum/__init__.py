@@ -5,39 +5,44 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.version import __version__
+from bertaccum.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from bertaccum.accumulation import AccumulatingOptimizer, accumulate_gradients
-    from bertaccum.api import (
-        doctor,
-        evaluate,
-        export,
-        find_learning_rate,
-        models,
-        plan,
-        predict,
-        prepare,
-        report,
-        serve,
-        sweep,
-        train,
-        train_seeds,
-        training_events,
-    )
-    from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
-    from bertaccum.inference.results import EvalResult, ExportResult, Prediction
-    from bertaccum.planning.batch_plan import BatchPlan, PlanResult
-    from bertaccum.training.events import (
-        Evaluated,
-        Finished,
-        OutOfMemory,
-        Started,
-        Stopped,
-        Updated,
-    )
-    from bertaccum.training.run_result import RunResult, SeedsResult
-    from data_prep.preparation import PrepareResult
+    # `import name as name` tells type checkers that the name is public.
+    from bertaccum.accumulation import AccumulatingOptimizer as AccumulatingOptimizer
+    from bertaccum.accumulation import accumulate_gradients as accumulate_gradients
+    from bertaccum.api import doctor as doctor
+    from bertaccum.api import evaluate as evaluate
+    from bertaccum.api import export as export
+    from bertaccum.api import find_learning_rate as find_learning_rate
+    from bertaccum.api import models as models
+    from bertaccum.api import plan as plan
+    from bertaccum.api import predict as predict
+    from bertaccum.api import prepare as prepare
+    from bertaccum.api import report as report
+    from bertaccum.api import serve as serve
+    from bertaccum.api import sweep as sweep
+    from bertaccum.api import train as train
+    from bertaccum.api import train_seeds as train_seeds
+    from bertaccum.api import training_events as training_events
+    from bertaccum.errors import BertAccumError as BertAccumError
+    from bertaccum.errors import ConfigError as ConfigError
+    from bertaccum.errors import InputError as InputError
+    from bertaccum.errors import RunError as RunError
+    from bertaccum.inference.results import EvalResult as EvalResult
+    from bertaccum.inference.results import ExportResult as ExportResult
+    from bertaccum.inference.results import Prediction as Prediction
+    from bertaccum.planning.batch_plan import BatchPlan as BatchPlan
+    from bertaccum.planning.batch_plan import PlanResult as PlanResult
+    from bertaccum.training.events import Evaluated as Evaluated
+    from bertaccum.training.events import Finished as Finished
+    from bertaccum.training.events import OutOfMemory as OutOfMemory
+    from bertaccum.training.events import Started as Started
+    from bertaccum.training.events import Stopped as Stopped
+    from bertaccum.training.events import Updated as Updated
+    from bertaccum.training.run_result import RunResult as RunResult
+    from bertaccum.training.run_result import SeedsResult as SeedsResult
+    from data_prep.preparation import PrepareResult as PrepareResult
 
 _HOMES = {
     "bertaccum.accumulation": ("AccumulatingOptimizer", "accumulate_gradients"),
@@ -55,43 +60,7 @@ _HOMES = {
     "data_prep.preparation": ("PrepareResult",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = [
-    "AccumulatingOptimizer",
-    "BatchPlan",
-    "BertAccumError",
-    "ConfigError",
-    "EvalResult",
-    "Evaluated",
-    "ExportResult",
-    "Finished",
-    "InputError",
-    "OutOfMemory",
-    "PlanResult",
-    "Prediction",
-    "PrepareResult",
-    "RunError",
-    "RunResult",
-    "SeedsResult",
-    "Started",
-    "Stopped",
-    "Updated",
-    "__version__",
-    "accumulate_gradients",
-    "doctor",
-    "evaluate",
-    "export",
-    "find_learning_rate",
-    "models",
-    "plan",
-    "predict",
-    "prepare",
-    "report",
-    "serve",
-    "sweep",
-    "train",
-    "train_seeds",
-    "training_events",
-]
+__all__ = sorted(["__version__", *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
