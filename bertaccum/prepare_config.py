@@ -23,6 +23,11 @@ table_option = partial(setting, group=TABLES)
 split_option = partial(setting, group=SPLIT)
 # The sources of `prepare` that some of its options belong to.
 _SOURCES_OF_OPTIONS = {
+    "archive": ("yelp",),
+    "train_file": ("csv",),
+    "test_file": ("csv",),
+    "delimiter": ("csv",),
+    "encoding": ("csv",),
     "dataset": ("glue", "tfds"),
     "folder": ("glue",),
     "language": ("glue",),
@@ -148,17 +153,7 @@ class PrepareConfig(Options):
         if self.source == "csv" and self.train_file is None:
             raise ConfigError("`source` csv needs `train_file`", "pass the file or folder to read")
         self._check_dataset()
-        for one, other in (("train_file", "test_file"), ("delimiter", "encoding")):
-            if self.source != "csv" and (getattr(self, one) or getattr(self, other)):
-                raise ConfigError(
-                    f"`{one}` and `{other}` cannot be used with `source` {self.source}",
-                    "set `source` to csv, or omit these options",
-                )
         self._check_task()
-        if self.archive is not None and self.source != "yelp":
-            raise ConfigError(
-                f"`archive` cannot be used with `source` {self.source}", "omit one of the two"
-            )
         if self.test_fraction:
             self._check_test_fraction()
 
