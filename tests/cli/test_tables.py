@@ -393,8 +393,9 @@ def test_any_table_fits_and_keeps_its_numbers_whole(data: st.DataObject, width: 
 
 def test_names_fold_before_columns_are_left_out() -> None:
     head, rows = ["name", "number"], [["a-very-long-name" * 4, "123,456"]]
-    assert layout(head, rows, 24) is not None
-    assert layout(head, rows, 20) is None
+    columns = list(zip(head, *rows, strict=True))
+    assert layout(columns, 24) is not None
+    assert layout(columns, 20) is None
     assert fitted(head, rows, 20)[1] == ["number"]
 
 

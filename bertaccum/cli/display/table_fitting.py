@@ -24,6 +24,8 @@ _NUMBER = re.compile(r"(?:[-+?\d.,:%*=/ ]|x|by|e)+(?: [A-Za-z/]+)?")
 _BORDERS, _GAP = 3, 2
 
 Row = Sequence[str]
+# The name of a column, then its cells.
+Column = Sequence[str]
 
 
 def _stdout() -> Console:
@@ -53,22 +55,20 @@ def say_written(paths: Sequence[str]) -> None:
         say(f"{path}: written", wrap=False)
 
 
-def layout(head: Row, rows: Sequence[Row], width: int, boxed: bool = True) -> Table | None:
+def layout(columns: Sequence[Column], width: int, boxed: bool = True) -> Table | None:
     """Return a table at most `width` cells wide, or None if the columns do not fit.
 
     A table with a box is easier to read, but wider.
 
     Args:
-      head: The names of the columns.
-      rows: The rows of cells.
+      columns: The name and the cells of each column.
       width: The width in terminal cells.
       boxed: Whether to draw a box if there is room for it.
     """
-    columns = list(zip(head, *rows, strict=True))
     if boxed and (widths := _widths(columns, width - _BORDERS * len(columns) - 1)):
-        return _table(head, rows, widths, boxed)
+        return _table(columns, widths, boxed)
     if widths := _widths(columns, width - _GAP * (len(columns) - 1)):
-        return _table(head, rows, widths, boxed=False)
+        return _table(columns, widths, boxed=False)
     return None
 
 
@@ -84,13 +84,15 @@ def fitted(
       least: The columns to leave out first, in this order; the others follow from the right.
       boxed: Whether to draw a box if there is room for it.
     """
-    others = [name for name in reversed(head[1:]) if name not in least]
-    first_out = [name for name in (*least, *others) if name in head]
+    columns = list(zip(head, *rows, strict=True))
+    others = [i for i in reversed(range(1, len(head))) if head[i] not in least]
+    first_out = [head.index(name) for name in least if name in head] + others
     for count in range(len(first_out) + 1):
-        kept = [i for i, name in enumerate(head) if name not in first_out[:count]]
-        if found := layout(_pick(head, kept), [_pick(row, kept) for row in rows], width, boxed):
-            return found, [name for name in head if name in first_out[:count]]
-    return _table(head[:1], [row[:1] for row in rows], [width], boxed=False), [*head[1:]]
+        left_out = sorted(first_out[:count])
+        kept = [column for i, column in enumerate(columns) if i not in left_out]
+        if table := layout(kept, width, boxed):
+            return table, [head[i] for i in left_out]
+    return _table(columns[:1], [width], boxed=False), [*head[1:]]
 
 
 def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
@@ -111,7 +113,7 @@ def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
 def show_whole(head: Row, rows: Sequence[Row]) -> bool:
     """Print a table if all its columns fit, and return whether they do."""
     console = _stdout()
-    table = layout(head, rows, console.width)
+    table = layout(list(zip(head, *rows, strict=True)), console.width)
     if table is not None:
         console.print(table)
     return table is not None
@@ -128,15 +130,12 @@ def show_facts(facts: dict[str, str]) -> None:
 def show_side_by_side(head: Row, rows: Sequence[Row]) -> None:
     """Print all columns, in several tables if necessary; each table repeats the first column."""
     console = _stdout()
-    left = list(range(1, len(head)))
-    while left:
-        for count in range(len(left), 0, -1):
-            kept = [0, *left[:count]]
-            part = _pick(head, kept), [_pick(row, kept) for row in rows]
-            if (table := layout(*part, console.width)) or count == 1:
-                console.print(table or fitted(*part, console.width)[0])
-                left = left[count:]
-                break
+    while len(head) > 1:
+        table, left_out = fitted(head, rows, console.width)
+        console.print(table)
+        # If not even one column fits beside the first one, go on with the column after it.
+        done = max(len(head) - len(left_out), 2)
+        head, rows = [head[0], *head[done:]], [[row[0], *row[done:]] for row in rows]
 
 
 def below_common_folder(paths: Sequence[str]) -> list[str]:
@@ -164,14 +163,11 @@ def without_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     return f"{shared[0]}/", [str(Path(path).relative_to(shared[0])) for path in paths]
 
 
-def _pick(cells: Row, kept: Sequence[int]) -> list[str]:
-    return [cells[number] for number in kept]
-
-
-def _table(head: Row, rows: Sequence[Row], widths: Sequence[int], boxed: bool) -> Table:
+def _table(columns: Sequence[Column], widths: Sequence[int], boxed: bool) -> Table:
     from rich.table import Table
 
     table = Table() if boxed else Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+    head, *rows = zip(*columns, strict=True)
     for name, width in zip(head, widths, strict=True):
         table.add_column(name, width=width, overflow="fold")
     for row in rows:
@@ -179,7 +175,7 @@ def _table(head: Row, rows: Sequence[Row], widths: Sequence[int], boxed: bool) -
     return table
 
 
-def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
+def _widths(columns: Sequence[Column], room: int) -> list[int] | None:
     """Return the column widths, or None if the columns do not fit; the widest names wrap first."""
     from rich.cells import cell_len
 
@@ -187,15 +183,13 @@ def _widths(columns: Sequence[Row], room: int) -> list[int] | None:
     least = [_least_width(column) for column in columns]
     if sum(least) > room:
         return None
-    while (excess := sum(widths) - room) > 0:
+    while sum(widths) > room:
         loose = [i for i, width in enumerate(widths) if width > least[i]]
-        widest, *others = sorted(loose, key=lambda i: -widths[i])
-        next_width = widths[others[0]] - 1 if others else 0
-        widths[widest] = max(widths[widest] - excess, next_width, least[widest])
+        widths[max(loose, key=lambda i: widths[i])] -= 1
     return widths
 
 
-def _least_width(column: Row) -> int:
+def _least_width(column: Column) -> int:
     """Return the smallest width that splits no number and keeps names readable."""
     from rich.cells import cell_len
 
