@@ -79,17 +79,23 @@ def mean_baseline(evaluation: Evaluation) -> str:
 
 def scores(evaluation: Evaluation) -> dict[str, str]:
     """Return all scores of an evaluation, keyed by label, each baseline after its metric."""
+    found = _with_baselines(evaluation, LABELS)
+    if evaluation.get("temperature", 1.0) != 1.0:
+        found["temperature"] = shown(evaluation, "temperature")
+    found["deciding window"] = _deciding(evaluation.get("deciding_windows") or [])
+    return {name: value for name, value in found.items() if value}
+
+
+def _with_baselines(evaluation: Evaluation, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return some scores of an evaluation, keyed by label, each baseline after its metric."""
     found = {}
-    for name, label in LABELS.items():
+    for name, label in labels.items():
         found[label] = shown(evaluation, name)
         if name == "accuracy":
             found["majority baseline"] = baseline(evaluation)
         if name == "mse":
             found["mean baseline"] = mean_baseline(evaluation)
-    if evaluation.get("temperature", 1.0) != 1.0:
-        found["temperature"] = shown(evaluation, "temperature")
-    found["deciding window"] = _deciding(evaluation.get("deciding_windows") or [])
-    return {name: value for name, value in found.items() if value}
+    return found
 
 
 def _deciding(counts: list[int]) -> str:
@@ -105,17 +111,10 @@ def outcome(best: Evaluation, metric: str) -> dict[str, str]:
       best: The evaluation of the best checkpoint.
       metric: The metric that selected it.
     """
-    found = {}
-    for name in ordered(metric):
-        if name == metric:
-            score = f"{shown(best, metric)} (update {best['update']:,})"
-            found[f"best dev {LABELS[metric]}"] = score
-        else:
-            found[f"dev {LABELS[name]} of the best checkpoint"] = shown(best, name)
-        if name == "accuracy":
-            found["majority baseline"] = baseline(best)
-        if name == "mse":
-            found["mean baseline"] = mean_baseline(best)
+    labels = {name: f"dev {LABELS[name]} of the best checkpoint" for name in ordered(metric)}
+    labels[metric] = f"best dev {LABELS[metric]}"
+    found = _with_baselines(best, labels)
+    found[labels[metric]] += f" (update {best['update']:,})"
     found["note"] = one_class(best)
     return {name: value for name, value in found.items() if value}
 

@@ -77,23 +77,19 @@ def model_card(
 def _front_matter(
     record: Record, evaluated: dict[str, dict[str, Any]], library: str, language: str | None
 ) -> str:
+    best = record.best or {}
+    kinds = [kind for metric, kind in _HUB_METRICS.items() if metric in best and metric != "loss"]
     known: dict[str, Any] = {"language": language} if language else {}
     known |= {
         "library_name": library,
         "pipeline_tag": "text-classification",
         "tags": ["bert", "text-classification", "bertaccum"],
-        "metrics": list(dict.fromkeys(_HUB_METRICS[metric] for metric in _metrics(record))),
+        "metrics": list(dict.fromkeys(kinds)),
     }
     if evaluated:
         results = [_hub_result(record, name, values) for name, values in evaluated.items()]
         known["model-index"] = [{"name": record.name, "results": results}]
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
-
-
-def _metrics(record: Record) -> list[str]:
-    """Return the metrics of the run's evaluations, except the loss."""
-    found = record.best or {}
-    return [metric for metric in _HUB_METRICS if metric in found and metric != "loss"]
 
 
 def _hub_result(record: Record, name: str, values: dict[str, Any]) -> dict[str, Any]:
