@@ -1,6 +1,7 @@
 """The process that imports TensorFlow for `bertaccum doctor`, because the import may crash.
 
-It writes a JSON record for each finished stage to stdout, and stops after a stage that failed.
+It writes a JSON list of the name and the record of each finished stage to stdout, and stops after a
+stage that failed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main(folder: str) -> None:
             record = run()
         except BaseException as error:  # A broken package can raise anything, even SystemExit.
             record = {"error": f"{type(error).__name__}: {reason(error)}"}
-        out.write(json.dumps({"stage": stage, **record}) + "\n")
+        out.write(json.dumps([stage, record]) + "\n")
         out.flush()
         if "error" in record:
             break

@@ -43,12 +43,11 @@ def check_tensorflow() -> tuple[list[Finding], dict[str, Any]]:
     known: dict[str, Any] = {}
     if found := re.search(r"enable the following instructions: (.*?),? in other operations", log):
         known["instruction_sets"] = found[1].split()
-    findings = [_finding(stages[stage]) for stage in _SUBJECTS if stage in stages]
+    findings = [_finding(stage, stages[stage]) for stage in _SUBJECTS if stage in stages]
     if "devices" in stages:
         known |= {name: stages["devices"].get(name) for name in ("build", "gpus")}
     if "difference" in stages.get("rehearsal", {}):
-        record = stages["rehearsal"]
-        known["rehearsal"] = {name: record[name] for name in record if name != "stage"}
+        known["rehearsal"] = stages["rehearsal"]
     if len(findings) < len(_SUBJECTS):
         skipped = list(_SUBJECTS)[len(findings) :]
         if all(finding.status != FAILED for finding in findings):
@@ -72,18 +71,16 @@ def _run_probe() -> tuple[dict[str, dict[str, Any]], str, str]:
         }
         command = [sys.executable, "-m", "bertaccum.inspection.probe", f"{folder}/data"]
         with Path(folder, "out").open("w+") as out, Path(folder, "log").open("w+b") as log:
-            process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)
             try:
-                code = process.wait(_MOST_SECONDS)
-                end = _ending(code)
+                done = subprocess.run(
+                    command, stdout=out, stderr=log, env=environment, timeout=_MOST_SECONDS
+                )
+                end = _ending(done.returncode)
             except subprocess.TimeoutExpired:
                 end = f"did not finish within {_MOST_SECONDS} seconds"
-            finally:
-                process.kill()
-                process.wait()
             lines = Path(folder, "out").read_text().splitlines()
             text = Path(folder, "log").read_text(errors="replace")
-    return {record["stage"]: record for record in map(json.loads, lines)}, text, end
+    return dict(map(json.loads, lines)), text, end
 
 
 def _ending(code: int) -> str:
@@ -100,9 +97,8 @@ def _remedy(end: str) -> str:
     return "install bertaccum in a new virtual environment, and report this if it fails again"
 
 
-def _finding(record: dict[str, Any]) -> Finding:
+def _finding(stage: str, record: dict[str, Any]) -> Finding:
     """Return the finding of a stage from the record of `probe`."""
-    stage = record["stage"]
     subject = _SUBJECTS[stage]
     if "error" in record:
         remedy = (

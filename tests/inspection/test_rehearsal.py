@@ -63,7 +63,7 @@ def test_mistake_in_accumulation_is_a_failure(
 
 
 def test_differences_nan_and_unchanged_weights_are_failures() -> None:
-    good = {"stage": "rehearsal", "difference": 0.0, "change": 1.0, "norm_difference": 0.0}
+    good = {"difference": 0.0, "change": 1.0, "norm_difference": 0.0}
     assert _rehearsed(good).status == OK
     nan = float("nan")
     for wrong in (
