@@ -103,13 +103,10 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
 
 def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
     """Return the longest sequence length of the form 2**n or 3 * 2**n that fits, or None."""
-    lengths = sorted({n * 2**k for k in range(3, 9) for n in (2, 3)}, reverse=True)
-    fitting = [
-        n
-        for n in lengths
-        if _SHORTEST <= n < s.space.longest and cost.peak_bytes(s.micro_batch, n) <= s.usable_bytes
-    ]
-    return fitting[0] if fitting else None
+    lengths = (n * 2**k for k in range(3, 9) for n in (2, 3))
+    shorter = (n for n in lengths if _SHORTEST <= n < s.space.longest)
+    fitting = (n for n in shorter if cost.peak_bytes(s.micro_batch, n) <= s.usable_bytes)
+    return max(fitting, default=None)
 
 
 def _with_windows(cost: MemoryCost, s: Situation, windows: int) -> float:

@@ -64,14 +64,14 @@ def measure_plan(request: PlanRequest, progress: Progress) -> dict[str, Any]:
         MeasurementProcess(progress, environment) as process,
         MeasurementProcess(progress, environment) as verifier,
     ):
-        built = None
-        while built is None and offloads:
-            config = dataclasses.replace(config, offload=offloads[0])
+        for offload in offloads:
+            config = dataclasses.replace(config, offload=offload)
             built = process.build(measurement_job(request, config, pool, 2))
-            if built is None:
-                offloads = offloads[1:]
-        if built is None:
+            if built is not None:
+                break
+        else:
             return _nothing_built(request, config, limit)
+        offloads = offloads[offloads.index(offload) :]
         space = _space(request, config, built, offloads, limit or built["limit_bytes"])
         measured = _Measured(request, built, space, search(process, space))
         process.end()

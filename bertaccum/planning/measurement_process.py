@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -109,11 +109,7 @@ class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
         """Kill the process, even if it is working."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(_END_SECONDS)
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                with suppress(BrokenPipeError):  # Closing a stream flushes unsent requests.
-                    stream.close()
+            self._process.communicate(timeout=_END_SECONDS)  # Closes its streams as well.
             self._process = None
             self._errors.close()
 

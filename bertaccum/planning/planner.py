@@ -14,7 +14,7 @@ from bertaccum.cache import cache_folder
 from bertaccum.files import json_text, read_mapping
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
 from bertaccum.planning.measured_plan import measure_plan
-from bertaccum.planning.plan_request import PlanRequest, limits_file, request_digest
+from bertaccum.planning.plan_request import PlanRequest, learned_limits, limits_file, request_digest
 from bertaccum.progress import Progress
 from bertaccum.settings import AUTO
 
@@ -31,10 +31,9 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
       BertAccumError: The data or the model cannot be used.
     """
     path = cache_folder() / "plans" / f"{request_digest(request)}.json"
-    learned = limits_file(request)
     if fresh:
         path.unlink(missing_ok=True)
-        learned.unlink(missing_ok=True)
+        limits_file(request).unlink(missing_ok=True)
     values = read_mapping(path)
     cached = values is not None
     if values is None:
@@ -44,15 +43,13 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json_text(values))
     if request.config.micro_batch == AUTO:
-        values = _avoiding_learned_limits(values, read_mapping(learned))
+        values = _avoiding_learned_limits(values, learned_limits(request))
     tsvs = request.inputs.tsvs
     timed_on = f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
     return PlanResult(values, cached, timed_on)
 
 
-def _avoiding_learned_limits(
-    values: dict[str, Any], learned: dict[str, int] | None
-) -> dict[str, Any]:
+def _avoiding_learned_limits(values: dict[str, Any], learned: dict[str, int]) -> dict[str, Any]:
     """Return the plan, or the next best one if its size has run out of memory before."""
     if not learned or values["micro_batch"] is None:
         return values
