@@ -16,8 +16,11 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
+from bertaccum.files import finite
 from bertaccum.reporting.run_record import Record
 
 # The estimate uses the last part of a run, because the noise scale grows during training.
@@ -46,29 +49,25 @@ class NoiseScale:
     last_update: int
 
 
-def noise_scale(updates: list[dict[str, Any]], part: float = _LATE) -> NoiseScale | None:
-    """Return the noise scale of the last part of a run; None if too few updates measured it.
+def noise_scale(updates: list[dict[str, Any]]) -> NoiseScale | None:
+    """Return the noise scale of the last third of a run; None if too few updates measured it.
 
     The standard error comes from leaving out blocks of consecutive updates, one at a time
     (jackknife), because the estimates of neighboring updates are correlated.
 
     Args:
       updates: Lines of `metrics.jsonl` for updates.
-      part: Fraction of the updates to use; the default is a third.
     """
     known = [line for line in updates if line.get("gradient_noise") is not None]
-    late = known[-max(round(len(known) * part), _LEAST_UPDATES) :]
+    late = known[-max(round(len(known) * _LATE), _LEAST_UPDATES) :]
     if len(late) < _LEAST_UPDATES:
         return None
-    pairs = [(line["gradient_noise"], line["gradient_signal"]) for line in late]
-    blocks = [
-        pairs[i * len(pairs) // _BLOCKS : (i + 1) * len(pairs) // _BLOCKS] for i in range(_BLOCKS)
-    ]
-    sums = [tuple(map(math.fsum, zip(*block, strict=True))) for block in blocks]
-    noise, signal = (math.fsum(values) for values in zip(*sums, strict=True))
+    pairs = np.array([(line["gradient_noise"], line["gradient_signal"]) for line in late])
+    sums = np.add.reduceat(pairs, np.arange(_BLOCKS) * len(late) // _BLOCKS)  # [blocks, 2]
+    noise, signal = sums.sum(axis=0).tolist()
     # Two standard errors of the sum of the signals.
-    margin = 2 * math.sqrt(_BLOCKS) * statistics.stdev(of_block for _, of_block in sums)
-    without = [(noise - n, signal - s) for n, s in sums]
+    margin = 2 * math.sqrt(_BLOCKS) * statistics.stdev(sums[:, 1].tolist())
+    without = [(noise - n, signal - s) for n, s in sums.tolist()]
     return NoiseScale(
         noise_scale=noise / signal if signal > margin else math.inf,
         standard_error=_jackknife([n / s if s > 0 else math.inf for n, s in without]),
@@ -86,8 +85,7 @@ def noise_facts(record: Record) -> dict[str, Any] | None:
     found = noise_scale(record.updates)
     if found is None or not math.isfinite(found.lowest):
         return None
-    values = dataclasses.asdict(found)
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return finite(dataclasses.asdict(found))
 
 
 def advice(record: Record) -> dict[str, Any]:
