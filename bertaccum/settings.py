@@ -197,9 +197,9 @@ def delimiter_character(value: str | None) -> str | None:
     Raises:
       ConfigError: The value cannot separate columns.
     """
-    if value is None or value in DELIMITERS:
-        return None if value is None else DELIMITERS[value]
-    character = "\t" if value == r"\t" else value
+    if value is None:
+        return None
+    character = (DELIMITERS | {r"\t": "\t"}).get(value, value)
     if len(character) != 1 or character in '"\r\n\0':
         raise ConfigError(
             f"`delimiter` {value!r} cannot separate columns",

@@ -34,24 +34,23 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
     )
 
 
-def grid_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option `--grid`, which passes a dict of lists of values, or None, as `grid`."""
-    return click.option(
-        "--grid",
-        type=click.Path(),
-        metavar="FILE",
-        callback=_read_grid,
-        help="YAML file with a list of values for each option to vary. [default: the grid of the"
-        " BERT paper: target batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, 2 to 4 epochs]",
-    )(command)
-
-
 def _read_grid(
     ctx: click.Context, _: click.Parameter, path: str | None
 ) -> dict[str, list[Any]] | None:
     if path is None:
         return None
     return _read(ctx.command, Path(path), (), _converted_list)
+
+
+# The option `--grid`, which passes a dict of lists of values, or None, as `grid`.
+grid_option = click.option(
+    "--grid",
+    type=click.Path(),
+    metavar="FILE",
+    callback=_read_grid,
+    help="YAML file with a list of values for each option to vary. [default: the grid of the BERT"
+    " paper: target batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, 2 to 4 epochs]",
+)
 
 
 def _use_config_file(
@@ -86,7 +85,8 @@ def _read(
         if key in others:
             continue
         if key not in parameters:
-            hint = _closest(key, parameters)
+            closest = difflib.get_close_matches(key, parameters, n=1, cutoff=0.0)[0]
+            hint = f"did you mean {closest}?"
             raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
         if key in values:
             raise ConfigError(f"{key} is given twice", "omit one of the two", path=path, row=row)
@@ -137,8 +137,3 @@ def _converted_list(parameter: click.Parameter, values: Any) -> list[Any]:
     if not isinstance(values, list) or not values:
         raise click.BadParameter("needs a list of values, such as [1, 2]")
     return [_converted(parameter, value) for value in values]
-
-
-def _closest(key: str, known: Iterable[str]) -> str:
-    match = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-    return f"did you mean {match[0]}?" if match else ""

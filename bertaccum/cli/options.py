@@ -192,17 +192,12 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
     @click.pass_context
     @functools.wraps(command)
-    def wrapped(
-        ctx: click.Context, *arguments: Any, argument: str | None, run: str, **options: Any
-    ) -> Any:
-        if (
-            argument is not None
-            and ctx.get_parameter_source("run") is click.core.ParameterSource.COMMANDLINE
-        ):
+    def wrapped(ctx: click.Context, argument: str | None, run: str, **options: Any) -> Any:
+        if argument is not None and is_named(ctx, "run"):
             raise ConfigError(
                 f"RUN {argument} and --run {run} both name the run", "omit one of the two"
             )
-        return command(*arguments, run=argument or run, **options)
+        return command(run=argument or run, **options)
 
     return wrapped
 
@@ -244,7 +239,6 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         verbose: bool,
         log_format: str,
         log_every: float,
-        *arguments: Any,
         **options: Any,
     ) -> Any:
         if quiet and verbose:
@@ -256,7 +250,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
             quiet_tensorflow()
         view = make_view(quiet, log_format, log_every, verbose)
         ctx.obj.append(view)  # `main` shows errors through this view.
-        return command(*arguments, view=view, **options)
+        return command(view=view, **options)
 
     return wrapped
 

@@ -14,7 +14,7 @@ from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, reason
 from bertaccum.files import read_mapping, read_text
 from bertaccum.metrics import metric_of
-from bertaccum.reporting.run_paths import RUNS, RunPaths
+from bertaccum.reporting.run_paths import RunPaths
 
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 
@@ -99,7 +99,7 @@ def read_record(path: Path) -> Record:
     )
 
 
-def find_records(folder: Path = RUNS) -> Iterator[Record | InputError]:
+def find_records(folder: Path) -> Iterator[Record | InputError]:
     """Yield the record of each run in a folder, oldest first, or the error of a damaged run.
 
     Raises:
@@ -159,10 +159,7 @@ def undamaged(run: Path) -> Iterator[None]:
 def whole_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a log up to the first damaged one; empty if there is no log."""
     found = []
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return []
+    raw = path.read_bytes() if path.exists() else b""
     for line in raw.splitlines(keepends=True):
         try:
             record = json.loads(line)

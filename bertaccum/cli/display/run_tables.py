@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from bertaccum.cli.display.sentences import duration
@@ -108,9 +108,8 @@ def _while_training(evaluations: list[dict[str, Any]], metrics: list[str]) -> No
     show(head, rows, least=[*reversed(head[2:-1])])
 
 
-def _present(metrics: list[str], rows: Iterable[dict[str, Any]]) -> list[str]:
+def _present(metrics: list[str], rows: Collection[dict[str, Any]]) -> list[str]:
     """Return the metrics that at least one evaluation contains."""
-    rows = list(rows)
     return [metric for metric in metrics if any(metric in row for row in rows)]
 
 
