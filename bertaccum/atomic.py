@@ -10,8 +10,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,9 +69,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
-    """Yield a folder to write to, and rename it to `path` when it is complete.
+def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[Path]:
+    """Return a context with a folder to write to, which is renamed to `path` when it is complete.
 
     Args:
       path: The final folder. Its parent folder must exist.
@@ -81,16 +81,26 @@ def new_folder(path: Path, existing: str = "replace") -> Iterator[Path]:
     Raises:
       OSError: The folder cannot be created or renamed.
     """
+
+    def put(temporary: Path) -> None:
+        if existing == "replace":
+            _put_folder(temporary, path)
+        elif existing == "refuse" or not path.exists():
+            temporary.rename(path)
+
+    return _folder_beside(path, put)
+
+
+@contextmanager
+def _folder_beside(path: Path, put: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield a temporary folder next to `path`, and call `put` with it when it is complete."""
     temporary = beside(path)
     try:
         temporary.mkdir()
         yield temporary
         for part in [*temporary.rglob("*"), temporary]:
             sync(part)
-        if existing == "replace":
-            _put_folder(temporary, path)
-        elif existing == "refuse" or not path.exists():
-            temporary.rename(path)
+        put(temporary)
         sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -168,20 +178,10 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
     folder = folder.resolve()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if not folder.exists():
-            with new_folder(folder) as temporary:
-                yield temporary
-            return
-        temporary = beside(folder)
-        temporary.mkdir()
-        try:
+        put = partial(_replace, folder=folder, marker=marker, replaced=replaced)
+        making = _folder_beside(folder, put) if folder.exists() else new_folder(folder)
+        with making as temporary:
             yield temporary
-            for path in [*temporary.iterdir(), temporary]:
-                sync(path)
-            _replace(temporary, folder, marker, replaced)
-            sync(folder.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise RunError(
             f"cannot be written ({error.strerror or error})",
