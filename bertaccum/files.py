@@ -72,10 +72,9 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_mapping(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if the file is missing or damaged."""
     try:
-        values = json.loads(read_text(path))
-    except (InputError, ValueError, RecursionError):
+        return read_object(path)
+    except InputError:
         return None
-    return values if isinstance(values, dict) else None
 
 
 def json_text(values: dict[str, Any], indent: int | None = 2) -> str:

@@ -60,23 +60,6 @@ def shown(evaluation: Evaluation, metric: str, form: str = ".4f") -> str:
     return "" if value is None else format(value, form)
 
 
-def baseline(evaluation: Evaluation) -> str:
-    """Describe the accuracy of always predicting the most frequent class, and name that class.
-
-    The result is empty for evaluations by earlier versions, which lack this baseline.
-    """
-    if evaluation.get("majority_accuracy") is None:
-        return ""
-    score, name = evaluation["majority_accuracy"], evaluation["majority_class"]
-    return f"{score:.4f} (always predicting {name!r})"
-
-
-def mean_baseline(evaluation: Evaluation) -> str:
-    """Describe the mean squared error of always predicting the mean; empty for other tasks."""
-    error = evaluation.get("mean_baseline_mse")
-    return "" if error is None else f"{error:.4f} (always predicting the mean of train.tsv)"
-
-
 def scores(evaluation: Evaluation) -> dict[str, str]:
     """Return all scores of an evaluation, keyed by label, each baseline after its metric."""
     found = _with_baselines(evaluation, LABELS)
@@ -91,10 +74,12 @@ def _with_baselines(evaluation: Evaluation, labels: Mapping[str, str]) -> dict[s
     found = {}
     for name, label in labels.items():
         found[label] = shown(evaluation, name)
-        if name == "accuracy":
-            found["majority baseline"] = baseline(evaluation)
-        if name == "mse":
-            found["mean baseline"] = mean_baseline(evaluation)
+        # Evaluations by earlier versions lack the baselines.
+        if name == "accuracy" and (score := shown(evaluation, "majority_accuracy")):
+            always = f"always predicting {evaluation['majority_class']!r}"
+            found["majority baseline"] = f"{score} ({always})"
+        if name == "mse" and (score := shown(evaluation, "mean_baseline_mse")):
+            found["mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
     return found
 
 

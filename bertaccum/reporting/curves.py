@@ -83,7 +83,7 @@ def default_span(several: list[Series]) -> int:
 
     This is a twentieth of the longest run, but no less than the largest update.
     """
-    largest = max((int(series.examples.max(initial=0)) for series in several), default=0)
+    largest = max(int(series.examples.max(initial=0)) for series in several)
     return max(max(series.total for series in several) // 20, largest, 1)
 
 

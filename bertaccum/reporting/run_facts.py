@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,11 +186,8 @@ def _truncation(record: Record) -> dict[str, str]:
 
 def class_names(record: Record) -> list[str]:
     """Return the class names of the best model, or the labels of the data if it is missing."""
-    try:
-        values = json.loads((record.paths.best / "labels.json").read_text(encoding="utf-8"))
-        return [str(name) for name in values["names"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return [str(label) for label in record.inputs.get("labels") or []]
+    known = read_mapping(record.paths.best / "labels.json") or {}
+    return [str(name) for name in known.get("names") or record.inputs.get("labels") or []]
 
 
 def _number(value: float, form: str) -> str:

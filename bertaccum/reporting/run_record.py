@@ -176,8 +176,6 @@ def _locked(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # The lock file does not exist or cannot be read.
+    except OSError as error:  # Other errors mean that the lock file is missing or unreadable.
+        return isinstance(error, BlockingIOError)
     return False
