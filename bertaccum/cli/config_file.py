@@ -115,9 +115,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
             key = str(loader.construct_object(key_node, deep=True)).replace("-", "_")
             value = loader.construct_object(value_node, deep=True)
             yield key_node.start_mark.line + 1, key, value
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not plain YAML ({error})", _REMEDY, path=path) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or error
         row = mark.line + 1 if mark else None

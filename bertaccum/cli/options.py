@@ -246,8 +246,9 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         # bertaccum uses tf_keras. With this variable, TensorFlow does not also import Keras 3,
         # which takes two seconds.
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-        if not verbose:
-            quiet_tensorflow()
+        if not verbose and "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # The user can set it.
+            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
         view = make_view(quiet, log_format, log_every, verbose)
         ctx.obj.append(view)  # `main` shows errors through this view.
         return command(view=view, **options)
@@ -277,10 +278,3 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
 def _is_sized_terminal() -> bool:
     """Return whether stderr is a terminal of a known size; with size 0, rich shows nothing."""
     return sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0
-
-
-def quiet_tensorflow() -> None:
-    """Silence TensorFlow's log unless the user set TF_CPP_MIN_LOG_LEVEL."""
-    if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -31,7 +31,7 @@ def main(folder: str) -> None:
         "rehearsal": lambda: _rehearsal(Path(folder)),
     }
     # Libraries may print, also from C++ code, so the records get a descriptor of their own.
-    out = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w", buffering=1)  # Each line is written immediately.
     os.dup2(2, 1)
     for stage, run in stages.items():
         try:
@@ -39,7 +39,6 @@ def main(folder: str) -> None:
         except BaseException as error:  # A broken package can raise anything, even SystemExit.
             record = {"error": f"{type(error).__name__}: {reason(error)}"}
         out.write(json.dumps([stage, record]) + "\n")
-        out.flush()
         if "error" in record:
             break
 

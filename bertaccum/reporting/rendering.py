@@ -6,7 +6,6 @@ characters.
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
@@ -20,21 +19,7 @@ def render(template: str, **values: Any) -> str:
       template: The name of a file in the folder `templates`, such as `report.html.j2`.
       values: All variables of the template.
     """
-    return _environment().get_template(template).render(values)
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bertaccum.reporting"),
-        autoescape=lambda name: name is not None and name.endswith((".html.j2", ".css")),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"text": as_text, "code": _as_code}
-    return environment
+    return _ENVIRONMENT.get_template(template).render(values)
 
 
 def as_text(value: str) -> str:
@@ -44,3 +29,14 @@ def as_text(value: str) -> str:
 
 def _as_code(value: str) -> str:
     return " ".join(value.replace("`", "'").split())
+
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.PackageLoader("bertaccum.reporting"),
+    autoescape=lambda name: name is not None and name.endswith((".html.j2", ".css")),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_ENVIRONMENT.filters |= {"text": as_text, "code": _as_code}

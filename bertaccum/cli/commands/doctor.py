@@ -46,8 +46,8 @@ def _show(record: dict[str, Any]) -> None:
         "TensorFlow's CUDA": build.get("cuda_version") or "none",
         "TensorFlow's cuDNN": build.get("cudnn_version") or "none",
         "TensorFlow uses": " ".join(record["processor"]["used"] or []) or "unknown",
+        **record["environment"],
     }
-    facts |= record["environment"]
     width = max(len(name) for name in (*facts, *(c["subject"] for c in record["checks"])))
     for name, value in facts.items():
         sentences.result(f"{'':9}{name:{width}}  {value}")

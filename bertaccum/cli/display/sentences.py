@@ -178,10 +178,10 @@ def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) 
       best_by: The metric that selects the best checkpoint.
       first: Whether to add the majority baseline, which is constant during a run.
     """
-    warning = metrics.one_class(event.scores)
-    remarks = [*(["best so far"] if event.best else []), *([warning] if warning else [])]
-    remark = f"  ({', but '.join(remarks)})" if remarks else ""
-    return f"update {event.update}: {metrics.sentence(event.scores, best_by, first)}{remark}"
+    remarks = ["best so far" if event.best else "", metrics.one_class(event.scores)]
+    remark = ", but ".join(filter(None, remarks))
+    said = f"update {event.update}: {metrics.sentence(event.scores, best_by, first)}"
+    return f"{said}  ({remark})" if remark else said
 
 
 def out_of_memory(event: OutOfMemory) -> str:
