@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from bertaccum.errors import RunError
+from bertaccum.errors import RunError, reason
 
 # While `new_files` replaces files, it adds this suffix to the name of the marker. If a folder
 # contains the renamed marker but not the marker itself, the replacement was interrupted.
@@ -184,7 +184,7 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
             yield temporary
     except OSError as error:
         raise RunError(
-            f"cannot be written ({error.strerror or error})",
+            f"cannot be written ({reason(error)})",
             "check the permissions and the free space",
             path=folder,
         ) from error

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bertaccum.errors import InputError
+from bertaccum.errors import InputError, reason
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
     except IsADirectoryError as error:
         raise InputError("is a folder, not a file", "pass a file in it", path=path) from error
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", path=path) from error
+        raise InputError(f"cannot be read ({reason(error)})", path=path) from error
 
 
 def read_text(path: Path) -> str:

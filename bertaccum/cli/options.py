@@ -58,9 +58,8 @@ class Command(click.Command):
         if groups <= {None, OUTPUT}:
             return super().format_options(ctx, formatter)
         for group in (None, *GROUPS):
-            members = [p for p in parameters if getattr(p, "group", None) == group]
-            rows = [row for p in members if (row := p.get_help_record(ctx))]
-            if rows:
+            members = (p for p in parameters if getattr(p, "group", None) == group)
+            if rows := [row for p in members if (row := p.get_help_record(ctx))]:
                 with formatter.section(group or "Options"):
                     formatter.write_dl(rows)
 

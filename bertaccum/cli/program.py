@@ -31,7 +31,7 @@ from bertaccum.cli.commands.train import train
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.shared import fail
-from bertaccum.errors import BertAccumError, LostWorkerError
+from bertaccum.errors import BertAccumError, LostWorkerError, reason
 from bertaccum.stopping import Terminated, terminating
 from bertaccum.version import __version__
 
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         message, code = "terminated", 128 + signal.SIGTERM
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        message, code = f"{where}{error.strerror or error}; check permissions and free space", 1
+        message, code = f"{where}{reason(error)}; check permissions and free space", 1
     except Exception as error:
         if os.environ.get("BERTACCUM_TRACEBACK"):
             raise

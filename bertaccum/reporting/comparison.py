@@ -9,7 +9,7 @@ from typing import Any
 
 from bertaccum.atomic import write_bytes
 from bertaccum.config import CompareConfig, TrainConfig
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import ConfigError, InputError, reason
 from bertaccum.metrics import METRICS
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import (
@@ -148,7 +148,6 @@ def _write_figures(
             write_bytes(folder / name, contents)
     except OSError as error:
         raise ConfigError(
-            f"`out` {folder} cannot be written ({error.strerror or error})",
-            "choose another folder",
+            f"`out` {folder} cannot be written ({reason(error)})", "choose another folder"
         ) from None
     return [str(folder / name) for name in figures], missing

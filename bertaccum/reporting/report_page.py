@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bertaccum.atomic import write_text
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, reason
 from bertaccum.metrics import LABELS, one_class, scores
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.candidates import candidate_cells
@@ -48,7 +48,7 @@ def write_page(
         write_text(path, text)
     except OSError as error:
         raise ConfigError(
-            f"`out` {path} cannot be written ({error.strerror or error})", "choose another file"
+            f"`out` {path} cannot be written ({reason(error)})", "choose another file"
         ) from None
 
 

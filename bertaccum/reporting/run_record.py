@@ -83,13 +83,12 @@ def read_record(path: Path) -> Record:
       InputError: There is no run in the folder, or its configuration is damaged.
     """
     paths = RunPaths(path)
-    config = read_run_config(path)
     lines = whole_lines(paths.metrics)
     summary = read_mapping(paths.summary)
     status = FINISHED if summary else RUNNING if _locked(paths.lock) else STOPPED
     return Record(
         paths=paths,
-        config=config,
+        config=read_run_config(path),
         plan=read_mapping(paths.plan) or {},
         updates=[line for line in lines if "loss" in line],
         events=[line for line in lines if "loss" not in line],

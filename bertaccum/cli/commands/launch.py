@@ -36,11 +36,10 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
       bertaccum launch --workers 2 -- train --target-batch 32 --out runs/together
       bertaccum launch --workers 2 -- mine.py --epochs 3
     """
-    from bertaccum.distribution.launcher import is_file
-    from bertaccum.distribution.launcher import launch as run
+    from bertaccum.distribution import launcher
 
-    if command[0] != "train" and not is_file(command[0]):
+    if command[0] != "train" and not launcher.is_file(command[0]):
         raise click.UsageError(f"launch starts train or a Python file, not {command[0]}")
-    if is_file(command[0]) and not Path(command[0]).is_file():
+    if launcher.is_file(command[0]) and not Path(command[0]).is_file():
         raise ConfigError(f"{command[0]} is not a file", "pass train or an existing Python file")
-    sys.exit(run(workers, command))
+    sys.exit(launcher.launch(workers, command))

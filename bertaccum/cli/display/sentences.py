@@ -216,10 +216,8 @@ def run_named(outline: dict[str, Any]) -> str:
     place = f"update {outline['updates']:,}"
     if outline["planned_updates"]:
         place += f" of {outline['planned_updates']:,}"
-    said = {
-        "running": f"run: {name}, still running ({place})",
-        "stopped": f"run: {name}, stopped at {place}",
-    }.get(outline["status"], f"run: {name}")
+    how = {"running": f", still running ({place})", "stopped": f", stopped at {place}"}
+    said = f"run: {name}{how.get(outline['status'], '')}"
     if best is None:
         return said
     so_far = "" if outline["status"] == "finished" else " so far"
