@@ -70,10 +70,9 @@ def _checked(path: Path, name: str, value: Any, default: Any) -> Any:
                 f"{name} is {value!r}", f"use one of {', '.join(ACTIVATIONS)}", path=path
             )
         return value
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and isinstance(default, int):
-        number = isinstance(value, int) and value <= 10_000_000
-    if not number or not value > 0:
-        kind = "whole number" if isinstance(default, int) else "number"
+    whole = isinstance(default, int)
+    number = type(value) is int or (type(value) is float and not whole)
+    if not number or not value > 0 or (whole and value > 10_000_000):
+        kind = "whole number" if whole else "number"
         raise InputError(f"{name} is {value!r}, not a positive {kind}", path=path)
     return value

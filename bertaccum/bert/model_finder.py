@@ -32,11 +32,19 @@ _PREFIX = "bert_model.ckpt"
 
 @dataclass(frozen=True)
 class _Found:
-    """A checkpoint: its folder, the prefix of the names of its files, and its format."""
+    """A checkpoint.
+
+    Args:
+      folder: Its folder.
+      prefix: Prefix of the names of its files.
+      form: Its format.
+      name: Its name, which may tell how texts were cleaned; see `read_tokenizer`.
+    """
 
     folder: Path
     prefix: str
     form: CheckpointFormat
+    name: str
 
 
 def checkpoint_home(named: str) -> str:
@@ -126,17 +134,17 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
     if named == NO_CHECKPOINT:
         return None
     if named in PRESET_CONFIGS:
-        return _Found(fetch_preset(named, progress), _PREFIX, GOOGLE)
+        return _Found(fetch_preset(named, progress), _PREFIX, GOOGLE, PRESETS[named].archive)
     path = Path(checkpoint_home(named))
     if is_run(path):
-        return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE)
+        return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name)
     if path.is_dir():
         return _in_folder(path, Path(named).name if _is_prefix(named) else _PREFIX, config)
     if path.is_file():
         folder = cache_folder() / "checkpoints" / sha256(path)[:16]
         if not folder.is_dir():
             unpack(path, folder)
-        return _Found(folder, _PREFIX, GOOGLE)
+        return _Found(folder, _PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named
     close = None if is_path else closest_preset(named)
     raise InputError(
@@ -207,7 +215,7 @@ def _in_folder(folder: Path, prefix: str, config: StepConfig) -> _Found:
             path=folder,
         )
     form.check(folder, config.bert_config is not None or config.model is not None)
-    return _Found(folder, prefix, form)
+    return _Found(folder, prefix, form, folder.name)
 
 
 def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
@@ -242,12 +250,7 @@ def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
 
 def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
-    named = config.init_checkpoint or config.model or DEFAULT_PRESET
-    if named in PRESETS:
-        named = PRESETS[named].archive
-    name = "" if found is None else Path(checkpoint_home(named)).name
-    if found is not None and found.prefix == RUN_PREFIX:
-        name = OLDER_RUN
+    name = "" if found is None else OLDER_RUN if found.prefix == RUN_PREFIX else found.name
     vocabulary = read_tokenizer(path, name)
     if config.lower_case is None:
         return vocabulary

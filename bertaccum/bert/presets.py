@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
@@ -40,41 +39,31 @@ class Preset:
     digests: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Words(NamedTuple):
-    """A vocabulary that several releases have."""
-
-    size: int
-    language: str
-    lower_case: bool
-    digest: str
+_TABLE = yaml.safe_load(files("bertaccum.bert").joinpath("presets.yaml").read_text("utf-8"))
 
 
-def _preset(archive: str, words: _Words, weights: str | None = None) -> Preset:
+def _preset(archive: str, vocabulary: str, weights: str | None = None) -> Preset:
     """Return a released model, whose attention heads have size 64.
 
     Args:
       archive: Release and name of the zip file; the name contains the dimensions.
-      words: Vocabulary.
+      vocabulary: Name of the vocabulary, which several releases have.
       weights: SHA-256 of the weights; None if no digests were published.
     """
+    words = _TABLE["vocabularies"][vocabulary]
     layers, hidden = map(int, re.findall(r"_[LH]-(\d+)", archive))
     encoder = EncoderConfig(
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=hidden // 64,
         intermediate_size=4 * hidden,
-        vocab_size=words.size,
+        vocab_size=words["size"],
     )
-    digests = {VOCABULARY_MEMBER: words.digest, WEIGHTS_MEMBER: weights} if weights else {}
-    return Preset(archive, encoder, words.language, words.lower_case, digests)
+    digests = {VOCABULARY_MEMBER: words["digest"], WEIGHTS_MEMBER: weights} if weights else {}
+    return Preset(archive, encoder, words["language"], words["lower_case"], digests)
 
 
-_TABLE = yaml.safe_load(files("bertaccum.bert").joinpath("presets.yaml").read_text("utf-8"))
-_WORDS = {name: _Words(**words) for name, words in _TABLE["vocabularies"].items()}
-PRESETS = {
-    name: _preset(model["archive"], _WORDS[model["vocabulary"]], model.get("weights"))
-    for name, model in _TABLE["models"].items()
-}
+PRESETS = {name: _preset(**model) for name, model in _TABLE["models"].items()}
 PRESET_CONFIGS = {name: preset.encoder for name, preset in PRESETS.items()}
 # The names of Google's files for the presets that have shorter names.
 _RELEASED_AS = {Path(preset.archive).stem: name for name, preset in PRESETS.items()}

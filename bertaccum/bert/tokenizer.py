@@ -50,7 +50,7 @@ def cleaned(texts: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
         texts = tf.strings.regex_replace(texts, r"[\x{F0000}-\x{FFFFD}]", chr(0xE000))
     for entry, stand_in in _stand_ins(vocabulary).items():
         flags = "(?i)" if vocabulary.added[entry] else ""
-        texts = tf.strings.regex_replace(texts, flags + _quoted(entry), f" {stand_in} ")
+        texts = tf.strings.regex_replace(texts, flags + re.escape(entry), f" {stand_in} ")
     texts = tf.strings.regex_replace(texts, r"[\t\n\r\p{Z}]", " ")
     texts = tf.strings.regex_replace(texts, r"[\x00\x{FFFD}\p{Cc}\p{Cf}]", "")
     if vocabulary.lower_case:
@@ -67,11 +67,6 @@ def _stand_ins(vocabulary: Vocabulary) -> dict[str, str]:
     """Return the character that stands for each added entry, longest entries first."""
     entries = sorted(vocabulary.added, key=len, reverse=True)
     return {entry: chr(number) for number, entry in zip(_STAND_INS, entries, strict=False)}
-
-
-def _quoted(entry: str) -> str:
-    """Return a regular expression that matches exactly `entry`."""
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", entry)
 
 
 class Tokenizer:

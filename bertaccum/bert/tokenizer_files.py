@@ -43,7 +43,7 @@ def read_tokenizer(path: Path, name: str = "") -> Vocabulary:
     """
     home = path.parent
     tokenizer, config = _object(home / TOKENIZER), _object(home / SETTINGS)
-    entries = read_entries(path)
+    entries = read_vocabulary(path)
     rules = tokenizer.get("normalizer")
     rules = rules if isinstance(rules, dict) else {}
     if rules.get("type", _NORMALIZER) != _NORMALIZER and "do_lower_case" not in config:
@@ -134,14 +134,22 @@ def _added(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> lis
     raise InputError("its added tokens are damaged", "download the tokenizer again", path=home)
 
 
-def read_entries(path: Path) -> list[str]:
-    """Return the entries in a `vocab.txt`, or in the `tokenizer.json` of a newer folder.
+def read_vocabulary(path: Path) -> list[str]:
+    """Return the entries in a `vocab.txt` or `tokenizer.json`, in the order of the IDs.
 
     Raises:
-      InputError: The file is missing or damaged, or contains no WordPiece vocabulary.
+      InputError: The file is missing or damaged, repeats an entry or lacks a special token.
     """
-    if path.name != TOKENIZER:
-        return read_vocabulary(path)
+    if path.name == TOKENIZER:
+        entries = _entries_of_json(path)
+    else:
+        rows = read_text(path).removesuffix("\n").split("\n")
+        entries = [row.removesuffix("\r") for row in rows]
+    _check_vocabulary(entries, path)
+    return entries
+
+
+def _entries_of_json(path: Path) -> list[str]:
     model = read_object(path).get("model")
     words = model.get("vocab") if isinstance(model, dict) else None
     words = words if isinstance(words, dict) else {}
@@ -149,24 +157,10 @@ def read_entries(path: Path) -> list[str]:
     whole = numbers and all(type(number) is int for number in numbers)
     if not whole or sorted(numbers) != list(range(len(numbers))):
         raise InputError("contains no WordPiece vocabulary", "add a vocab.txt", path=path)
-    entries = sorted(words, key=words.__getitem__)
-    check_vocabulary(entries, path)
-    return entries
+    return sorted(words, key=words.__getitem__)
 
 
-def read_vocabulary(path: Path) -> list[str]:
-    """Return the entries in a file with one entry per line, in the order of the IDs.
-
-    Raises:
-      InputError: The file is missing, is not UTF-8, repeats an entry or lacks a special token.
-    """
-    text = read_text(path).removesuffix("\n")
-    vocabulary = [line.removesuffix("\r") for line in text.split("\n")]
-    check_vocabulary(vocabulary, path)
-    return vocabulary
-
-
-def check_vocabulary(vocabulary: list[str], path: Path) -> None:
+def _check_vocabulary(vocabulary: list[str], path: Path) -> None:
     """Raise InputError if a vocabulary lacks a special token or repeats an entry."""
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:

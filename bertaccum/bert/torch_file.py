@@ -50,7 +50,7 @@ class _Storage:
     kind: str
     key: str
     elements: int
-    start: int = 0
+    start: int
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,9 @@ class _Unpickler(pickle.Unpickler):
         tag, kind, key, _, elements, *view = pid
         if tag != "storage" or kind not in _KINDS or type(elements) is not int:
             raise ValueError("a storage is invalid")
-        if not view or view[0] is None:
-            return _Storage(kind, str(key), elements)
-        _, start, elements = view[0]
+        start = 0
+        if view and view[0] is not None:
+            _, start, elements = view[0]
         if start < 0:
             raise ValueError("a storage is invalid")
         return _Storage(kind, str(key), elements, start)
