@@ -54,15 +54,13 @@ def exchange(topology: Topology, value: Any) -> list[Any]:
     """
     if topology.workers == 1:
         return [value]
-    text = json.dumps(value).encode()
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = np.zeros(topology.workers, np.int32)
     lengths[topology.worker] = len(text)
-    lengths = sum_over_workers(topology, lengths)
-    ends = np.cumsum(lengths)
-    whole = np.zeros(ends[-1], np.int32)
-    whole[ends[topology.worker] - len(text) : ends[topology.worker]] = np.frombuffer(text, np.uint8)
-    told = sum_over_workers(topology, whole).astype(np.uint8).tobytes()
-    return [json.loads(told[end - n : end]) for n, end in zip(lengths, ends, strict=True)]
+    texts = np.zeros([topology.workers, sum_over_workers(topology, lengths).max()], np.int32)
+    texts[topology.worker, : len(text)] = text
+    told = sum_over_workers(topology, texts).astype(np.uint8)
+    return [json.loads(row.tobytes().rstrip(b"\0")) for row in told]
 
 
 def told_by_chief(topology: Topology, find: Callable[[], Any]) -> Any:

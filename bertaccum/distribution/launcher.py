@@ -71,9 +71,8 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
             code = _wait(processes, heard, patience_seconds)
         finally:
             for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+                process.kill()
+                process.wait()
     for reader in readers:
         reader.join()
     if code and not heard and is_file(arguments[0]):  # Commands report their own errors.
@@ -92,9 +91,7 @@ def _free_ports(count: int) -> list[int]:
     All sockets stay open until the last port is found, so that the ports differ.
     """
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((_HOST, 0))
+        sockets = [stack.enter_context(socket.create_server((_HOST, 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
 
 
@@ -153,8 +150,7 @@ def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
     def pass_on(number: int, _: FrameType | None) -> None:
         heard.append(time.monotonic())
         for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
+            process.send_signal(number)  # This does nothing if the process has ended.
 
     handlers = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -96,8 +96,7 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     if kind == "one":
         return Topology()
     count = _local(replicas)
-    devices = _devices(count)
-    return Topology(_tf_compat.mirrored_strategy(devices), count)
+    return Topology(_tf_compat.mirrored_strategy(_devices(count)), count)
 
 
 def replicas_to_come(kind: str, replicas: int | None) -> tuple[int, int]:

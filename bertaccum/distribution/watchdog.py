@@ -140,5 +140,4 @@ class Watch:
 
 def _ask(host: str, port: int) -> dict[str, Any]:
     with socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection:
-        parts = list(iter(lambda: connection.recv(1024), b""))
-    return dict(json.loads(b"".join(parts)))
+        return dict(json.load(connection.makefile(encoding="utf-8")))
