@@ -310,10 +310,8 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
 def _unusable(path: Path, why: str) -> InputError:
     states = saved_states(path.parent)
     earlier = states[: states.index(path)] if path in states else []
-    hint = "remove it to start the run over"
-    if earlier:
-        hint = f"remove it to resume from {earlier[-1].name}"
-    return InputError(why, hint, path=path)
+    then = f"resume from {earlier[-1].name}" if earlier else "start the run over"
+    return InputError(why, f"remove it to {then}", path=path)
 
 
 def _digest(values: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from bertaccum.tasks.task import Decoding
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.nonfinite import remedy
-from bertaccum.training.run_plan import RunSetup
+from bertaccum.training.run_setup import RunSetup
 
 
 class DevEvaluator:
@@ -31,9 +31,9 @@ class DevEvaluator:
     """
 
     def __init__(self, setup: RunSetup, folder: RunPaths) -> None:
-        self._task, self._config, self._model = setup.task, setup.plan.config, setup.model
+        self._task, self._config, self._model = setup.task, setup.config, setup.model
         self._store, self._session, self._folder = setup.dev_store, setup.session, folder
-        inputs, session = setup.plan.inputs, setup.session
+        inputs, session = setup.inputs, setup.session
         assert inputs.source.vocabulary is not None
         self._files = ModelFiles(inputs.source.encoder, inputs.source.vocabulary, inputs.labels)
         self._predictor = Predictor(

@@ -10,9 +10,20 @@ from bertaccum.bert.precision import resolved_precision
 from bertaccum.data.windows import Window
 from bertaccum.errors import RunError
 
+# Maximum number of rows that the error lists.
+_NAMED_ROWS = 8
 
-class NotFiniteError(RunError):
-    """Error raised after too many consecutive updates with a loss or gradient that is not finite.
+
+def not_finite(
+    update: int,
+    in_a_row: int,
+    rows: np.ndarray,
+    windows: list[Window],
+    losses: list[list[float]],
+    numbers: np.ndarray,
+    precision: str,
+) -> RunError:
+    """Return the error for too many consecutive updates whose loss or gradient is not finite.
 
     Args:
       update: Number of the last of these updates, counted from 1.
@@ -21,31 +32,23 @@ class NotFiniteError(RunError):
         [examples] int.
       windows: This worker's shares of the last window.
       losses: Losses of the micro-batches of each share.
+      numbers: Row number in train.tsv of each example in the token store, [examples] int.
       precision: The run's `precision` option.
     """
-
-    def __init__(
-        self,
-        update: int,
-        in_a_row: int,
-        rows: np.ndarray,
-        windows: list[Window],
-        losses: list[list[float]],
-        precision: str,
-    ) -> None:
-        what = "gradient of the window"
-        for window, own in zip(windows, losses, strict=True):
-            bad = [number for number, loss in enumerate(own) if not math.isfinite(loss)]
-            if bad:
-                what = f"loss of micro-batch {bad[0] + 1} of {window.micro_steps}"
-                rows = rows[window.positions[window.cuts[bad[0]] : window.cuts[bad[0] + 1]]]
-                break
-        self.rows = rows
-        often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
-        super().__init__(
-            f"the {what} in update {update} is not finite{often}",
-            remedy(precision),
-        )
+    what = "gradient of the window"
+    for window, own in zip(windows, losses, strict=True):
+        bad = [number for number, loss in enumerate(own) if not math.isfinite(loss)]
+        if bad:
+            what = f"loss of micro-batch {bad[0] + 1} of {window.micro_steps}"
+            rows = rows[window.positions[window.cuts[bad[0]] : window.cuts[bad[0] + 1]]]
+            break
+    named = ", ".join(map(str, numbers[rows[:_NAMED_ROWS]]))
+    more = f" and {len(rows) - _NAMED_ROWS} more" if len(rows) > _NAMED_ROWS else ""
+    often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
+    return RunError(
+        f"the {what} in update {update} is not finite (train.tsv, rows {named}{more}){often}",
+        remedy(precision),
+    )
 
 
 def remedy(precision: str) -> str:

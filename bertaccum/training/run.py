@@ -19,6 +19,7 @@ from bertaccum.reporting.run_record import read_record
 from bertaccum.settings import save_interval
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.training.checkpoints import (
+    CUT,
     Checkpoints,
     Position,
     best_evaluation,
@@ -37,10 +38,11 @@ from bertaccum.training.events import (
 )
 from bertaccum.training.resume import inputs_of
 from bertaccum.training.run_folder import RunFolder
-from bertaccum.training.run_plan import RunSetup
+from bertaccum.training.run_setup import RunSetup
 from bertaccum.training.tensorboard_log import TensorBoardLog
 from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
+from data_prep.tsv import read_tsv
 
 
 class Run:
@@ -52,8 +54,8 @@ class Run:
     """
 
     def __init__(self, setup: RunSetup, folder: RunFolder) -> None:
-        self.setup, self.task, self.plan, self.model = setup, setup.task, setup.plan, setup.model
-        self.config, self.inputs, self.folder = self.plan.config, self.plan.inputs, folder
+        self.setup, self.task, self.model = setup, setup.task, setup.model
+        self.config, self.inputs, self.folder = setup.config, setup.inputs, folder
         self.topology, self.session = setup.session.topology, setup.session
         self.stopping, self.source = self.session.stopping, self.inputs.source
         self.best_by = str(self.config.best_by)
@@ -152,23 +154,23 @@ class Run:
             self._save()
 
     def _updates_are_left(self) -> bool:
-        return self.position.update < self.plan.last_update and not self._patience_is_over()
+        return self.position.update < self.setup.last_update and not self._patience_is_over()
 
     def _how_to_go_on(self) -> str:
-        if self.position.update < self.plan.last_update:
+        if self.position.update < self.setup.last_update:
             return "raise `patience`, or start a new run"
-        ends_early = self.plan.last_update < self.plan.scheduled_updates
+        ends_early = self.setup.last_update < self.setup.scheduled_updates
         return "raise `max_updates`, or start a new run" if ends_early else "start a new run"
 
     def _patience_is_over(self) -> bool:
         best, last, patience = self.position.best, self.position.last, self.config.patience
         if patience is None or best is None or last is None:
             return False
-        return last.update - best.update >= patience * self.plan.updates_between_evaluations
+        return last.update - best.update >= patience * self.setup.updates_between_evaluations
 
     def _evaluation_is_due(self) -> bool:
         now = self.position.update
-        return now > self.position.evaluated and now % self.plan.updates_between_evaluations == 0
+        return now > self.position.evaluated and now % self.setup.updates_between_evaluations == 0
 
     def _saving_is_due(self) -> bool:
         updates, seconds = save_interval(self.config.save_every)
@@ -199,8 +201,8 @@ class Run:
             train_examples=len(self.setup.train_store),
             dev_examples=len(self.setup.dev_store),
             plan=self.updater.batch,
-            why=self.plan.planned.why,
-            updates=self.plan.last_update,
+            why=self.setup.planned.why,
+            updates=self.setup.last_update,
             done=self.position.update,
             over="" if self._updates_are_left() else self._how_to_go_on(),
             worker=self.topology.worker,
@@ -236,7 +238,8 @@ class Run:
         position.peak_memory_bytes = max(peaks, default=None)
         position.nonfinite_in_a_row = position.nonfinite_in_a_row + 1 if updated.skipped else 0
         if position.nonfinite_in_a_row >= self.config.max_nonfinite:
-            raise self.updater.not_finite(position.update, position.nonfinite_in_a_row)
+            numbers = read_tsv(self.inputs.tsvs[0])["row"].to_numpy()
+            raise self.updater.not_finite(position.update, position.nonfinite_in_a_row, numbers)
 
     def _log(self, path: Path, event: Updated | Evaluated | OutOfMemory) -> None:
         line = event.record() if isinstance(event, Evaluated) else dataclasses.asdict(event)
@@ -246,9 +249,9 @@ class Run:
 
     def _write_plan(self) -> None:
         """Write the current plan, the learned memory limits and the run's length to plan.json."""
-        now = dataclasses.asdict(self.updater.batch) | {"updates": self.plan.last_update}
-        learned = {"learned_limits": learned_limits(self.plan.request)}
-        values = self.plan.planned.values | now | learned
+        now = dataclasses.asdict(self.updater.batch) | {"updates": self.setup.last_update}
+        learned = {"learned_limits": learned_limits(self.setup.request)}
+        values = self.setup.planned.values | now | learned
         self.folder.write_json(self.folder.plan, values)
 
     def _evaluate(self) -> Evaluated:
@@ -262,7 +265,7 @@ class Run:
         first = self.task.metrics[0]
         return {
             "updates": now.update,
-            "epochs": math.ceil(now.update / self.plan.updates_per_epoch),
+            "epochs": math.ceil(now.update / self.setup.updates_per_epoch),
             "examples": now.examples,
             "final_loss": now.loss,
             "best_by": self.best_by,
@@ -273,16 +276,14 @@ class Run:
             f"final_dev_{first}": last.scores[first],
             "best_evaluation": best.record(),
             "last_evaluation": last.record(),
-            "stopped_early": now.update < self.plan.last_update,
+            "stopped_early": now.update < self.setup.last_update,
             "skipped_windows": int(self.optimizer.skipped_windows.numpy()),
             "training_seconds": round(now.seconds, 3),
             "total_seconds": round(now.total_seconds, 3),
             "examples_per_second": round(now.examples / now.seconds, 3) if now.seconds else None,
             "peak_memory_bytes": now.peak_memory_bytes,
             "out_of_memory": now.shrinkings,
-            "micro_batch": self.updater.batch.micro_batch,
-            "recompute": self.updater.batch.recompute,
-            "offload": self.updater.batch.offload,
+            **{name: getattr(self.updater.batch, name) for name in CUT},
             "model": self.source.name,
             "pretrained": self.source.checkpoint is not None,
             "parameters": self.model.count_params(),

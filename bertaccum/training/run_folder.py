@@ -53,13 +53,9 @@ class RunFolder(RunPaths):
         path = Path(out) if out else _unused_name()
         try:
             if path.exists() or path.is_symlink():
-                resume = (path / "config.yaml").is_file()
-                raise ConfigError(
-                    f"`out` {path} exists",
-                    f"resume the run with `resume` {path}, or choose another folder"
-                    if resume
-                    else "choose another folder",
-                )
+                is_run = (path / "config.yaml").is_file()
+                resume = f"resume the run with `resume` {path}, or " if is_run else ""
+                raise ConfigError(f"`out` {path} exists", f"{resume}choose another folder")
             parent = next(p for p in path.resolve().parents if p.exists())
         except OSError as error:
             raise ConfigError(f"`out` {path} is not a valid path ({error.strerror})") from None

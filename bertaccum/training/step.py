@@ -16,7 +16,7 @@ import tf_keras
 
 from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
-from bertaccum.accumulation.replicas import here
+from bertaccum.accumulation.replicas import here, run_on_all
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.data.windows import Window, fields, signature
 from bertaccum.distribution.topology import Topology
@@ -301,8 +301,7 @@ def _shared_application(
             applied, total = trainee.optimizer.apply(own)
             return {"applied": applied, "total": total} | trainee.of_update()
 
-        results = strategy.run(one)
-        return {n: strategy.experimental_local_results(v)[0] for n, v in results.items()}
+        return run_on_all(strategy, one)
 
     return apply
 

@@ -40,7 +40,6 @@ from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import CUT, Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, OutOfMemory, Updated
 from bertaccum.training.initial_model import build_model
-from bertaccum.training.nonfinite import NotFiniteError
 from bertaccum.training.recipe import Schedule
 from bertaccum.training.resume import (
     check_agreement,
@@ -52,12 +51,8 @@ from bertaccum.training.resume import (
 )
 from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
-from bertaccum.training.run_plan import RunPlan, RunSetup, Session
+from bertaccum.training.run_setup import RunSetup, Session
 from bertaccum.training.task_options import check_task_options, weighted
-from data_prep.tsv import read_tsv
-
-# Maximum number of rows that an error lists.
-_NAMED_ROWS = 8
 
 
 def train(
@@ -188,22 +183,12 @@ def _begin(config: TrainConfig, named: Iterable[str], session: Session) -> Itera
 
 def _events(run: Run) -> Iterator[Event]:
     """Yield a run's events, and write its model card before the last one."""
-    try:
-        for event in run.events():
-            if isinstance(event, Finished) and run.topology.chief:
-                # A model card that cannot be written does not invalidate the run.
-                with contextlib.suppress(InputError, OSError):
-                    write_card(run.folder.path)
-            yield event
-    except NotFiniteError as error:
-        raise _naming_rows(error, run.inputs.tsvs[0]) from None
-
-
-def _naming_rows(error: NotFiniteError, tsv: Path) -> RunError:
-    lines = ", ".join(map(str, read_tsv(tsv)["row"].to_numpy()[error.rows[:_NAMED_ROWS]]))
-    more = len(error.rows) - _NAMED_ROWS
-    named = f"({tsv.name}, rows {lines}{f' and {more} more' if more > 0 else ''})"
-    return RunError(error.message.replace("is not finite", f"is not finite {named}"), error.hint)
+    for event in run.events():
+        if isinstance(event, Finished) and run.topology.chief:
+            # A model card that cannot be written does not invalidate the run.
+            with contextlib.suppress(InputError, OSError):
+                write_card(run.folder.path)
+        yield event
 
 
 def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Event]:
@@ -226,8 +211,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         config, saved = TrainConfig(**told["config"]), told["saved"]
         folder.mark = told["mark"]
         if saved is not None:
-            learned = {key: saved[key] for key in CUT if key in saved}
-            kept = {key: value for key, value in learned.items() if key not in asked}
+            kept = {key: saved[key] for key in CUT if key in saved and key not in asked}
             config = dataclasses.replace(config, **kept)
         # Keep the plan's values from when the run began, such as the reason for it, unless the
         # user now sets another micro-batch size.
@@ -279,7 +263,6 @@ def _prepare(
         best_by=config.best_by or task.metrics[0],
     )
     planned = dataclasses.replace(planned, values=planned.values | (earlier or {}))
-    plan = RunPlan(config, request, planned, topology.replicas, len(stores[0]), schedule)
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     try:
@@ -290,7 +273,8 @@ def _prepare(
             "the model does not fit in memory",
             "raise `memory_limit` or choose a smaller `model`",
         ) from None
-    return Run(RunSetup(task, plan, model, *stores, session), folder)
+    setup = RunSetup(task, config, request, planned, model, *stores, session, schedule)
+    return Run(setup, folder)
 
 
 def _stores(

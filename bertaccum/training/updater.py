@@ -25,9 +25,9 @@ from bertaccum.planning.plan_request import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
-from bertaccum.training.nonfinite import NotFiniteError
+from bertaccum.training.nonfinite import not_finite
 from bertaccum.training.recipe import make_optimizer, offload
-from bertaccum.training.run_plan import RunSetup
+from bertaccum.training.run_setup import RunSetup
 from bertaccum.training.step import Trainee, make_shared_update, make_update
 
 
@@ -42,11 +42,11 @@ class Updater:
     """
 
     def __init__(self, setup: RunSetup) -> None:
-        self._task, self._plan, self._config = setup.task, setup.plan, setup.plan.config
+        self._setup, self._task, self._config = setup, setup.task, setup.config
         self._model, self._store = setup.model, setup.train_store
         self._topology, self._watch = setup.session.topology, setup.session.watch
         first = Saving(self._config.recompute, self._config.offload)
-        self.batch = self._plan.batch(int(self._config.micro_batch), first)
+        self.batch = self._setup.batch(int(self._config.micro_batch), first)
         self.noise = NoiseMeter(len(self._store), self._config.target_batch)
         self.optimizer = self._make_optimizer()
         with tf.device("CPU"):
@@ -104,16 +104,17 @@ class Updater:
             **self.noise.add(number, store.weights[rows], results),
         )
 
-    def not_finite(self, update: int, in_a_row: int) -> NotFiniteError:
+    def not_finite(self, update: int, in_a_row: int, numbers: np.ndarray) -> RunError:
         """Return the error for too many consecutive updates whose loss or gradient is not finite.
 
         Args:
           update: Number of the last of these updates, counted from 1.
           in_a_row: Number of these updates.
+          numbers: Row number in train.tsv of each example in the token store, [examples] int.
         """
         rows, windows, losses = self._last
         rows, precision = by_length(self._store, rows), self._config.precision
-        return NotFiniteError(update, in_a_row, rows, windows, losses, precision)
+        return not_finite(update, in_a_row, rows, windows, losses, numbers, precision)
 
     def _make_optimizer(self) -> AccumulatingOptimizer:
         """Return an optimizer with its state; offload more if this does not fit in memory."""
@@ -123,8 +124,8 @@ class Updater:
             config = dataclasses.replace(self._config, offload=offload)
             with suppress(tf.errors.ResourceExhaustedError), self._topology.strategy.scope():
                 steps = 2 if self.batch.accumulates else 1
-                plan = self._plan
-                optimizer = make_optimizer(config, plan.scheduled_updates, steps, plan.schedule)
+                setup = self._setup
+                optimizer = make_optimizer(config, setup.scheduled_updates, steps, setup.schedule)
                 variables = self._model.trainable_variables
                 optimizer.build(variables)
                 if (wanted := self._config.noise_scale) != "none":
@@ -140,7 +141,7 @@ class Updater:
                     if saving is None
                     else f"set `offload` {saving.offload}, or raise `memory_limit`",
                 )
-            self.batch = self._plan.batch(self.batch.micro_batch, saving)
+            self.batch = self._setup.batch(self.batch.micro_batch, saving)
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """Return a function that runs one update, given the shares of this worker's replicas."""
@@ -186,9 +187,9 @@ class Updater:
         with self._topology.strategy.scope():
             self.optimizer.drop()
         before = self.batch
-        remember_out_of_memory(self._plan.request, before.micro_batch, before.saving)
+        remember_out_of_memory(self._setup.request, before.micro_batch, before.saving)
         saving = before.saving if before.micro_batch > 1 else self._save_more(update)
-        self.batch = self._plan.batch(max(before.micro_batch // 2, 1), saving)
+        self.batch = self._setup.batch(max(before.micro_batch // 2, 1), saving)
         if saving != before.saving or not before.accumulates:
             self._update = self._make_update()
         return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)

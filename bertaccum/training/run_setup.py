@@ -1,4 +1,4 @@
-"""The parts of a run before its first update: decisions, model, data and process."""
+"""Everything that a run needs before its first update: decisions, model, data and process."""
 
 from __future__ import annotations
 
@@ -18,61 +18,6 @@ from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.progress import Progress
 from bertaccum.stopping import Stopping
 from bertaccum.tasks.task import Task
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """The resolved options of a run.
-
-    Args:
-      config: Fully resolved options, as saved in config.yaml.
-      request: Request to the planner.
-      planned: The planner's answer.
-      replicas: Number of devices that share a window.
-      train_examples: Number of rows in train.tsv.
-      schedule: Learning rate schedule; None for that of the recipe.
-    """
-
-    config: TrainConfig
-    request: PlanRequest
-    planned: PlanResult
-    replicas: int
-    train_examples: int
-    schedule: tf_keras.optimizers.schedules.LearningRateSchedule | None = None
-
-    @property
-    def inputs(self) -> RunInputs:
-        """The model and the data."""
-        return self.request.inputs
-
-    def batch(self, micro_batch: int, saving: Saving) -> BatchPlan:
-        """Return the batch plan for a micro-batch size and a way to save memory."""
-        config = self.config
-        return make_plan(config.target_batch, micro_batch, saving, config.cut, self.replicas)
-
-    @cached_property
-    def updates_per_epoch(self) -> int:
-        """The number of windows in an epoch."""
-        return updates_per_epoch(self.train_examples, self.config.target_batch)
-
-    @cached_property
-    def scheduled_updates(self) -> int:
-        """The number of updates that the learning rate schedule covers."""
-        return scheduled_updates(self.config.epochs, self.updates_per_epoch)
-
-    @property
-    def last_update(self) -> int:
-        """The number of the run's last update.
-
-        The schedule does not depend on `max_updates`, so stopping early changes no update.
-        """
-        limit = self.config.max_updates
-        return self.scheduled_updates if limit is None else min(self.scheduled_updates, limit)
-
-    @property
-    def updates_between_evaluations(self) -> int:
-        """The evaluation interval, in updates."""
-        return updates_between(self.config.eval_every, self.updates_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -102,15 +47,55 @@ class RunSetup:
 
     Args:
       task: Task of the model.
-      plan: Decisions made before the first update.
+      config: Fully resolved options, as saved in config.yaml.
+      request: Request to the planner.
+      planned: The planner's answer.
       model: Classifier, built in the scope of the topology's strategy.
       train_store, dev_store: Token stores of train.tsv and dev.tsv.
       session: Session of this process.
+      schedule: Learning rate schedule; None for that of the recipe.
     """
 
     task: Task
-    plan: RunPlan
+    config: TrainConfig
+    request: PlanRequest
+    planned: PlanResult
     model: tf_keras.Model
     train_store: TokenStore
     dev_store: TokenStore
     session: Session
+    schedule: tf_keras.optimizers.schedules.LearningRateSchedule | None = None
+
+    @property
+    def inputs(self) -> RunInputs:
+        """The model and the data."""
+        return self.request.inputs
+
+    def batch(self, micro_batch: int, saving: Saving) -> BatchPlan:
+        """Return the batch plan for a micro-batch size and a way to save memory."""
+        config, replicas = self.config, self.session.topology.replicas
+        return make_plan(config.target_batch, micro_batch, saving, config.cut, replicas)
+
+    @cached_property
+    def updates_per_epoch(self) -> int:
+        """The number of windows in an epoch."""
+        return updates_per_epoch(len(self.train_store), self.config.target_batch)
+
+    @cached_property
+    def scheduled_updates(self) -> int:
+        """The number of updates that the learning rate schedule covers."""
+        return scheduled_updates(self.config.epochs, self.updates_per_epoch)
+
+    @property
+    def last_update(self) -> int:
+        """The number of the run's last update.
+
+        The schedule does not depend on `max_updates`, so stopping early changes no update.
+        """
+        limit = self.config.max_updates
+        return self.scheduled_updates if limit is None else min(self.scheduled_updates, limit)
+
+    @property
+    def updates_between_evaluations(self) -> int:
+        """The evaluation interval, in updates."""
+        return updates_between(self.config.eval_every, self.updates_per_epoch)
