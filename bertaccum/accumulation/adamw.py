@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation.host_adam import HostUpdate
+from bertaccum.accumulation.host_adam import update_from_host
 from bertaccum.accumulation.host_memory import HostTensor
 
 
@@ -104,11 +104,13 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             decay = learning_rate * tf.cast(self.weight_decay, dtype)
         with tf.control_dependencies([self._last[device]] if device in self._last else []):
             if isinstance(first, HostTensor):
-                update = HostUpdate(variable, gradient, first.on(device), second.on(device))
+                moments = first.on(device), second.on(device)
                 beta1_power, beta2_power = self._powers(dtype)
                 rate = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
                 betas = self.beta_1, self.beta_2
-                last = update.run(factor, rate, decay, betas, self.epsilon)
+                last = update_from_host(
+                    variable, gradient, moments, factor, rate, decay, betas, self.epsilon
+                )
             else:
                 last = self._update_on_device(variable, gradient, (first, second), factor, decay)
         self._last[device] = last

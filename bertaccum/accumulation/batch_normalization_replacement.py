@@ -70,18 +70,15 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
 
 
 def _accumulating(layer: Any, accumulation_steps: int | tf.Variable) -> AccumBatchNormalization:
-    known = (*BATCH_NORMALIZATIONS, AccumBatchNormalization)
-    if type(layer) not in known:
+    if type(layer) not in (*BATCH_NORMALIZATIONS, AccumBatchNormalization):
         raise ValueError(
             f"layer {layer.name!r} is a {type(layer).__name__}, whose changes to"
             " BatchNormalization AccumBatchNormalization would lose; derive the class from"
             " AccumBatchNormalization"
         )
-    config = layer.get_config()
     options = {"synchronized": layer.synchronized, "fused": layer.fused}
-    return AccumBatchNormalization(
-        **{**config, **options, "accumulation_steps": accumulation_steps}
-    )
+    config = layer.get_config() | options | {"accumulation_steps": accumulation_steps}
+    return AccumBatchNormalization(**config)
 
 
 def _copied(layer: tf_keras.layers.Layer) -> tf_keras.layers.Layer:

@@ -40,12 +40,9 @@ def checked_steps(steps: Any, schedule: bool = False) -> Any:
 
 def check_inner(optimizer: Any, accumulating: type) -> None:
     """Raise TypeError or ValueError for an optimizer that cannot be wrapped."""
-    innermost = optimizer
-    while isinstance(innermost, tf_keras.mixed_precision.LossScaleOptimizer) and not isinstance(
-        innermost, accumulating
-    ):
-        innermost = innermost.inner_optimizer
-    if isinstance(innermost, accumulating):
+    scaled = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+    innermost = optimizer.inner_optimizer if scaled else optimizer
+    if isinstance(optimizer, accumulating) or isinstance(innermost, accumulating):
         raise ValueError(
             "this optimizer already accumulates; wrap its inner optimizer instead, with the product"
             " of both `accumulation_steps`"

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from bertaccum.accumulation.gradient_tensors import compute_dtype
 from bertaccum.accumulation.host_memory import HostArray, on_host
-from bertaccum.accumulation.replicas import alike, here, replicated
+from bertaccum.accumulation.replicas import alike, here
 
 # Number of buckets. An inner product has an error of about sqrt(2 / _BUCKETS), 1.6%, of the product
 # of the norms, in another direction for each pair of gradients.
@@ -50,11 +50,10 @@ class GradientProducts(tf.Module):
     def __init__(self, groups: Sequence[int]) -> None:
         super().__init__(name="gradient_products")
         self._groups, count = groups, max(groups) + 1
-        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        self._earlier = replicated(tf.zeros([count, _BUCKETS]), first, "earlier_gradients")
+        self._earlier = alike(tf.zeros([count, _BUCKETS]), tf.float32, "earlier_gradients")
         self._weight = alike(0.0, tf.float32, "earlier_weight")
-        self.square = replicated(tf.zeros([count]), first, "gradient_square")
-        self.product = replicated(tf.zeros([count]), first, "gradient_product")
+        self.square = alike(tf.zeros([count]), tf.float32, "gradient_square")
+        self.product = alike(tf.zeros([count]), tf.float32, "gradient_product")
 
     @property
     def kept(self) -> list[tf.Variable]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,17 @@ from bertaccum.accumulation.host_memory import (
 )
 
 
-@dataclass(frozen=True)
-class HostUpdate:
-    """The update of one variable.
+def update_from_host(
+    variable: tf.Variable,
+    gradient: Any,
+    moments: tuple[HostArray, HostArray],
+    factor: tf.Tensor | None,
+    rate: tf.Tensor,
+    decay: tf.Tensor | None,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> tf.Operation:
+    """Decay and update a variable, and return the last operation.
 
     The step is computed on the host and reaches the device in pieces of rows. The device therefore
     needs temporary memory for only one piece.
@@ -31,88 +37,65 @@ class HostUpdate:
     Args:
       variable: The variable to update.
       gradient: Its summed gradient: a tensor or variable of any float dtype, or a `HostArray`.
-      first, second: Its moments.
+      moments: Its first and second moments.
+      factor: Factor that turns the sum into the mean gradient; None stands for 1.
+      rate: Learning rate with the bias correction, a scalar.
+      decay: Fraction by which the variable decays, a scalar, or None.
+      betas: Decay rates of the moments.
+      epsilon: Number added to the root of the second moment.
     """
+    number = moments[0].values.dtype.type
+    # As in TensorFlow's kernel, the differences are rounded to the dtype.
+    constants = (*(1 - number(beta) for beta in betas), number(epsilon))
+    scalars = [rate, tf.ones_like(rate) if factor is None else factor]
 
-    variable: tf.Variable
-    gradient: Any
-    first: HostArray
-    second: HostArray
-
-    def run(
-        self,
-        factor: tf.Tensor | None,
-        rate: tf.Tensor,
-        decay: tf.Tensor | None,
-        betas: tuple[float, float],
-        epsilon: float,
-    ) -> tf.Operation:
-        """Decay and update the variable, and return the last operation.
-
-        Args:
-          factor: Factor that turns the sum into the mean gradient; None stands for 1.
-          rate: Learning rate with the bias correction, a scalar.
-          decay: Fraction by which the variable decays, a scalar, or None.
-          betas: Decay rates of the moments.
-          epsilon: Number added to the root of the second moment.
-        """
-        number = self.first.values.dtype.type
-        # As in TensorFlow's kernel, the differences are rounded to the dtype.
-        constants = (*(1 - number(beta) for beta in betas), number(epsilon))
-        scalars = [rate, tf.ones_like(rate) if factor is None else factor]
-        done: list[tf.Operation] = []
-        parts = pieces(self.variable.shape, self.variable.dtype)
-        for piece in parts:
-            with tf.control_dependencies(done):
-                step = self._step(piece, scalars, constants)
-            with tf.control_dependencies([step]), tf.device(self.variable.device):
-                if piece is ...:
-                    done = [_subtract(self.variable, step, decay)]
-                else:
-                    rows = tf.range(piece.start, piece.stop)
-                    done = [_subtract_rows(self.variable, rows, step, decay)]
-        if len(parts) > 1:
-            # TensorFlow copies a variable whose rows were changed whenever it is read.
-            with tf.control_dependencies(done):
-                return tf.raw_ops.DisableCopyOnRead(resource=self.variable.handle)
-        return done[0]
-
-    def _step(self, rows: Piece, scalars: list[tf.Tensor], constants: Sequence[Any]) -> tf.Tensor:
+    def step_of(piece: Piece) -> tf.Tensor:
         """Update a piece of the moments, and return the step of this piece of the variable."""
-        own = self.first.values[rows], self.second.values[rows]
-        dtype = self.variable.dtype
-        if isinstance(self.gradient, HostArray):
-            move = functools.partial(_adam, *own, constants, self.gradient.values[rows])
-            step = on_host(move, scalars, dtype)
+        own = moments[0].values[piece], moments[1].values[piece]
+        if isinstance(gradient, HostArray):
+            move = functools.partial(_adam, *own, constants, gradient.values[piece])
+            step = on_host(move, scalars, variable.dtype)
         else:
-            gradient = tf.cast(tf.convert_to_tensor(self.gradient)[rows], dtype)
-            step = on_host(functools.partial(_adam, *own, constants), [gradient, *scalars], dtype)
+            total = tf.cast(tf.convert_to_tensor(gradient)[piece], variable.dtype)
+            move = functools.partial(_adam, *own, constants)
+            step = on_host(move, [total, *scalars], variable.dtype)
         step.set_shape(own[0].shape)
         return step
 
+    done: list[tf.Operation] = []
+    parts = pieces(variable.shape, variable.dtype)
+    for piece in parts:
+        with tf.control_dependencies(done):
+            step = step_of(piece)
+        with tf.control_dependencies([step]), tf.device(variable.device):
+            done = [_subtract(variable, piece, step, decay)]
+    if len(parts) > 1:
+        # TensorFlow copies a variable whose rows were changed whenever it is read.
+        with tf.control_dependencies(done):
+            return tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    return done[0]
 
-def _subtract(variable: tf.Variable, step: tf.Tensor, decay: tf.Tensor | None) -> tf.Operation:
-    decayed = []
-    if decay is not None:
-        decayed = [variable.assign_sub(variable.read_value() * decay, read_value=False)]
-    with tf.control_dependencies(decayed):
-        return variable.assign_sub(step, read_value=False)
 
-
-def _subtract_rows(
-    variable: tf.Variable, rows: tf.Tensor, step: tf.Tensor, decay: tf.Tensor | None
+def _subtract(
+    variable: tf.Variable, piece: Piece, step: tf.Tensor, decay: tf.Tensor | None
 ) -> tf.Operation:
-    update = functools.partial(
-        tf.raw_ops.ResourceScatterSub, resource=variable.handle, indices=rows
-    )
-    decayed = []
-    if decay is not None:
-        now = tf.raw_ops.ResourceGather(
-            resource=variable.handle, indices=rows, dtype=variable.dtype
-        )
-        decayed = [update(updates=now * decay)]
+    """Decay a piece of a variable, then subtract the step from it; return the last operation."""
+    if piece is ...:
+        read = variable.read_value
+
+        def subtract(values: tf.Tensor) -> tf.Operation:
+            return variable.assign_sub(values, read_value=False)
+
+    else:
+        rows = {"resource": variable.handle, "indices": tf.range(piece.start, piece.stop)}
+        read = functools.partial(tf.raw_ops.ResourceGather, dtype=variable.dtype, **rows)
+
+        def subtract(values: tf.Tensor) -> tf.Operation:
+            return tf.raw_ops.ResourceScatterSub(updates=values, **rows)
+
+    decayed = [] if decay is None else [subtract(read() * decay)]
     with tf.control_dependencies(decayed):
-        return update(updates=step)
+        return subtract(step)
 
 
 def _adam(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bertaccum.accumulation.gradient_tensors import Gradient, values_of
 from bertaccum.accumulation.host_memory import HostArray, HostTensor, fill_with_zeros
-from bertaccum.accumulation.replicas import here, replicated, summed
+from bertaccum.accumulation.replicas import alike, here, summed
 from bertaccum.backward_gates import close_gates
 
 
@@ -34,11 +34,7 @@ class HostSums(tf.Module):
             HostTensor(v, f"{prefix}sum_{number}", folder) for number, v in enumerate(variables)
         ]
         self.weight = summed(tf.zeros([], tf.float64), f"{prefix}weight")
-        self.touched = replicated(
-            tf.zeros([len(variables)], tf.bool),
-            tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            f"{prefix}touched",
-        )
+        self.touched = alike([False] * len(variables), tf.bool, f"{prefix}touched")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
         """Add the gradients of a loss summed over examples; see `GradientSums.add`."""

@@ -93,10 +93,8 @@ def adapted(optimizer: Any) -> Any:
         return optimizer
     if not isinstance(optimizer, LossScale):
         return LegacyOptimizer(optimizer)
-    scale = {"initial_scale": optimizer.initial_scale}
-    if optimizer.dynamic:
-        scale["dynamic_growth_steps"] = optimizer.dynamic_growth_steps
-    return LossScale(LegacyOptimizer(optimizer.inner_optimizer), optimizer.dynamic, **scale)
+    inner, scale = LegacyOptimizer(optimizer.inner_optimizer), optimizer.initial_scale
+    return LossScale(inner, optimizer.dynamic, scale, optimizer.dynamic_growth_steps)
 
 
 def _stop_summing(optimizer: Any) -> None:

@@ -24,14 +24,6 @@ def is_scaled(optimizer: tf_keras.optimizers.Optimizer) -> bool:
     return isinstance(optimizer, LossScaleOptimizer)
 
 
-def scaled_loss(optimizer: tf_keras.optimizers.Optimizer, loss: tf.Tensor) -> tf.Tensor:
-    """Return the loss times the inner optimizer's loss scale, if any.
-
-    The scale is constant within a window.
-    """
-    return optimizer.get_scaled_loss(loss) if is_scaled(optimizer) else loss
-
-
 def unscaling(optimizer: tf_keras.optimizers.Optimizer) -> Any:
     """Return the factor that unscales the gradients of the scaled loss, a scalar."""
     if not is_scaled(optimizer):

@@ -20,19 +20,8 @@ _EXAMPLES = "examples"
 _Mixin: Any = tf_keras.losses.Loss if TYPE_CHECKING else object
 
 
-def measure(container: Any, y_pred: Any) -> None:
-    """Make the losses of a `LossesContainer` report their divisors.
-
-    The container gets copies; the user's loss objects do not change.
-
-    Args:
-      container: A model's `compiled_loss`.
-      y_pred: The model's outputs, from which the container is built.
-    """
-    _tf_compat.replace_losses(container, y_pred, _measured)
-
-
-def _measured(loss: tf_keras.losses.Loss) -> tf_keras.losses.Loss:
+def measured(loss: tf_keras.losses.Loss) -> tf_keras.losses.Loss:
+    """Return a copy of a loss that reports its divisor; the user's object does not change."""
     if isinstance(loss, _MeasuredLoss):
         return loss
     loss = copy.copy(loss)
@@ -41,7 +30,7 @@ def _measured(loss: tf_keras.losses.Loss) -> tf_keras.losses.Loss:
 
 
 class _MeasuredLoss(_Mixin):
-    """A mixin that `measure` adds to a loss's class."""
+    """A mixin that `measured` adds to a loss's class."""
 
     _divided_by: tuple[Hashable, tf.Tensor | None] | None = None
 
@@ -61,7 +50,12 @@ class _MeasuredLoss(_Mixin):
             return value
         kind, size = divided_by or (_EXAMPLES, None)
         if size is None and y_pred.shape.rank != 1:
-            _warn_of_unknown_divisor(self.name)
+            warnings.warn(
+                f"loss {self.name!r} returns one number for the whole batch, which accumulation"
+                " treats as the mean over the examples. If the loss has another divisor, return"
+                " one value per example or pass `loss_weight` to accumulate_gradients",
+                stacklevel=2,
+            )
         return _report(present, value, kind, present.examples if size is None else size)
 
 
@@ -105,12 +99,3 @@ def _report(present: MicroBatch, value: tf.Tensor, kind: Hashable, size: tf.Tens
     part = present.parts.setdefault(kind, LossPart(size))
     part.losses.append((value, stopped := tf.stop_gradient(value)))
     return stopped
-
-
-def _warn_of_unknown_divisor(name: str) -> None:
-    warnings.warn(
-        f"loss {name!r} returns one number for the whole batch, which accumulation treats as the"
-        " mean over the examples. If the loss has another divisor, return one value per example"
-        " or pass `loss_weight` to accumulate_gradients",
-        stacklevel=2,
-    )

@@ -92,8 +92,17 @@ def call_number(layer: Any) -> int:
     return micro.calls[id(layer)] - 1
 
 
-def present_for(optimizer: Any) -> MicroBatch | None:
-    """Return the current micro-batch, if any, and note that the optimizer uses it.
+def weigh(optimizer: Any, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
+    """Convert the gradients of a mean loss to gradients of a sum, and return them with a weight.
+
+    Args:
+      optimizer: The calling optimizer; the micro-batch notes that it uses the size.
+      gradients: The gradients that Keras computed. Their loss is this replica's share of the mean
+        over all replicas.
+
+    Returns:
+      The summed gradients and their weight, a float64 scalar. Outside of the step of an
+      `AccumulatingModel`, all micro-batches are assumed to have the same size.
 
     Raises:
       ValueError: If the size was computed outside of the function that is being traced. The
@@ -101,33 +110,14 @@ def present_for(optimizer: Any) -> MicroBatch | None:
     """
     micro = _PRESENT.get()
     if micro is None:
-        return None
+        return gradients, tf.constant(1 / replicas_in_sync(), tf.float64)
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    own = getattr(micro.size, "graph", None)
-    if not _tf_compat.is_in_function_of(graph, own):
+    if not _tf_compat.is_in_function_of(graph, getattr(micro.size, "graph", None)):
         raise ValueError(
             "a tf.function around train_step, or around a part of it, does not receive the sizes"
             " of micro-batches; remove it, because fit and train_on_batch trace the whole step"
         )
     micro.optimizers.append(optimizer)
-    return micro
-
-
-def weigh(optimizer: Any, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
-    """Convert the gradients of a mean loss to gradients of a sum, and return them with a weight.
-
-    Args:
-      optimizer: The calling optimizer.
-      gradients: The gradients that Keras computed. Their loss is this replica's share of the mean
-        over all replicas.
-
-    Returns:
-      The summed gradients and their weight, a float64 scalar. Outside of the step of an
-      `AccumulatingModel`, all micro-batches are assumed to have the same size.
-    """
-    micro = present_for(optimizer)
-    if micro is None:
-        return gradients, tf.constant(1 / replicas_in_sync(), tf.float64)
     return _summed(gradients, micro.size)
 
 

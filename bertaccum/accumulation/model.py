@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras
@@ -28,8 +27,7 @@ _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
 LossWeight = Callable[[Any, Any, Any], Any]
 
 
-@dataclass(frozen=True)
-class _Settings:
+class _Settings(NamedTuple):
     steps: Any
     on_partial: str
     loss_weight: LossWeight | None
@@ -127,7 +125,7 @@ class AccumulatingModel(_Mixin):
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
     ) -> Any:
         """Compute the model's own loss, and note its divisor."""
-        measured_loss.measure(self.compiled_loss, y_pred)
+        _tf_compat.replace_losses(self.compiled_loss, y_pred, measured_loss.measured)
         loss_weight, present = self._accumulation.loss_weight, micro_batch.present()
         if loss_weight is not None and present is not None:
             present.size = tf.convert_to_tensor(loss_weight(y, y_pred, sample_weight))
@@ -237,8 +235,7 @@ tf_keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingM
 
 
 def _accumulate_alike(clone: tf_keras.Model, original: AccumulatingModel) -> tf_keras.Model:
-    settings = original._accumulation
-    return accumulate_gradients(clone, settings.steps, settings.on_partial, settings.loss_weight)
+    return accumulate_gradients(clone, *original._accumulation)
 
 
 _tf_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)

@@ -192,8 +192,11 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     # --- Explicit use ---------------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return the loss to differentiate: `loss` times the inner loss scale, if there is one."""
-        return loss_scaling.scaled_loss(self.inner, loss)
+        """Return the loss to differentiate: `loss` times the inner loss scale, if there is one.
+
+        The scale is constant within a window.
+        """
+        return self.inner.get_scaled_loss(loss) if loss_scaling.is_scaled(self.inner) else loss
 
     def accumulate(self, grads_and_vars: GradsAndVars, weight: Any = 1.0) -> None:
         """Add the gradients of one micro-step on this replica, without communication.

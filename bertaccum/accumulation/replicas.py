@@ -16,11 +16,12 @@ def summed(value: tf.Tensor, name: str) -> tf.Variable:
 
 
 def alike(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
-    """Create a per-replica scalar to which all replicas assign the same values.
+    """Create a per-replica variable to which all replicas assign the same values.
 
     The replicas do not communicate to save it: a checkpoint contains the first replica's value.
     """
-    return replicated(tf.constant(value, dtype), tf.VariableAggregation.ONLY_FIRST_REPLICA, name)
+    initial = tf.convert_to_tensor(value, dtype)
+    return replicated(initial, tf.VariableAggregation.ONLY_FIRST_REPLICA, name)
 
 
 def replicated(
@@ -118,7 +119,6 @@ def sum_over_replicas(
     if replicas_in_sync() == 1:
         return tensors, numbers
     context = tf.distribute.get_replica_context()
-    summed_up: dict[int, tf.Tensor] = {}
     # A value read from a variable has no device yet, but a reduction over workers needs one.
     dtype = tensors[0].dtype if tensors else numbers.dtype
     values = [tf.identity(value) for value in (*tensors, tf.cast(numbers, dtype))]
@@ -126,6 +126,7 @@ def sum_over_replicas(
         of_type = [i for i, value in enumerate(values) if value.dtype == dtype]
         group = [values[i] for i in of_type]
         reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, group)
-        summed_up.update(zip(of_type, reduced, strict=True))
-    *sums, totals = (summed_up[i] for i in range(len(values)))
+        for i, total in zip(of_type, reduced, strict=True):
+            values[i] = total
+    *sums, totals = values
     return sums, tf.cast(totals, numbers.dtype)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype, values_of
 from bertaccum.accumulation.host_memory import free
-from bertaccum.accumulation.replicas import alike, here, replicated, summed
+from bertaccum.accumulation.replicas import alike, here, summed
 
 
 class GradientSums(tf.Module):
@@ -45,11 +45,7 @@ class GradientSums(tf.Module):
             for number, v in enumerate(variables)
         ]
         self.weight = summed(tf.zeros([], tf.float64), f"{prefix}weight")
-        self.touched = replicated(
-            tf.zeros([len(variables)], tf.bool),
-            tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            f"{prefix}touched",
-        )
+        self.touched = alike([False] * len(variables), tf.bool, f"{prefix}touched")
         # Positions of the accumulators that received IndexedSlices.
         self._scattered: set[int] = set()
         # With a constant zero, constant folding would keep a tensor of zeros per accumulator.
