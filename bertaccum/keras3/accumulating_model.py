@@ -67,8 +67,7 @@ def accumulate_gradients(
     steps = checked_steps(accumulation_steps)
     if steps != 1:
         _warn_of_batch_normalization(model)
-    settings = {"_accumulation": _Settings(steps, on_partial)}
-    names = {"__module__": __name__} | settings
+    names = {"__module__": __name__, "_accumulation": _Settings(steps, on_partial)}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
         model._accumulate()

@@ -118,29 +118,20 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Accumulate gradients, and update the variables if the window is complete."""
-        grads = list(grads)
         variables = list(trainable_variables or _keras_compat.trained(self))
-        if not self.built:
-            self.build(variables)
+        self.build(variables)
         current = step_weight.current()
         weight = 1.0 if current is None else current.value
         _keras_compat.check_known(self, variables)
+        pairs = [(v, g) for v, g in zip(variables, grads, strict=True) if g is not None]
+        gradients = {_keras_compat.position(self, v): gradient for v, gradient in pairs}
         if _JAX:
-            pairs = zip(variables, grads, strict=True)
-            by_position = {_keras_compat.position(self, v): gradient for v, gradient in pairs}
-            trained = _keras_compat.trained(self)
-            grads = [by_position.get(i) for i in range(len(trained))]
-            values = [v.value for v in self.variables], [v.value for v in trained]
-            self._assign(*self._next_state(values[0], grads, values[1], weight))
+            state, trained = self._values()
+            self._assign(*self._next_state(state, gradients, trained, weight))
             return
-        with replicas.after(gradient for gradient in grads if gradient is not None):
-            factors = self._factors(weight)
-            for variable, gradient in zip(variables, grads, strict=True):
-                if gradient is not None:
-                    position = _keras_compat.position(self, variable)
-                    self._with_gradient.add(position)
-                    self._accumulate(position, gradient, factors)
-            self._count(weight)
+        with replicas.after(gradients.values()):
+            self._with_gradient.update(gradients)
+            self._accumulate(gradients, weight)
             self._saved_with_gradient.assign(
                 [int(i in self._with_gradient) for i in range(len(self._sums))]
             )
@@ -151,19 +142,16 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
-    def _factors(self, weight: Any) -> dict[str, Any]:
-        """Return the factor of a micro-step's gradients in the sums, by the dtype of a sum."""
+    def _accumulate(self, gradients: dict[int, Any], weight: Any) -> None:
+        """Add a micro-step's gradients, by the position of each variable, and its weight."""
         dtypes = sorted({total.dtype for total in self._sums})
-        return {d: _at_least(weight, d) * ops.cast(self._parts(), d) for d in dtypes}
-
-    def _accumulate(self, position: int, gradient: Any, factors: dict[str, Any]) -> None:
-        total = self._sums[position]
-        if self._is_overwritten(position):
-            total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
-        else:
-            replicas.add(total, gradient, factors[total.dtype])
-
-    def _count(self, weight: Any) -> None:
+        factors = {d: _at_least(weight, d) * ops.cast(self._parts(), d) for d in dtypes}
+        for position, gradient in gradients.items():
+            total = self._sums[position]
+            if self._is_overwritten(position):
+                total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
+            else:
+                replicas.add(total, gradient, factors[total.dtype])
         self._weight.assign_add(_at_least(weight, self._weight.dtype))
         self._step.assign_add(1)
 
@@ -213,13 +201,19 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
         In the step of an accumulating model, the last "gradient" is the weight of the micro-step.
         """
-        grads, trainable_variables = list(grads), list(trainable_variables)
+        gradients = {i: gradient for i, gradient in enumerate(grads) if gradient is not None}
+        trained = list(trainable_variables)
         if step_weight.current() is None:
-            return self._next_state(optimizer_variables, grads, trainable_variables, 1.0)
-        *trainable_variables, unit = trainable_variables
-        *grads, weight = grads
-        new, state = self._next_state(optimizer_variables, grads, trainable_variables, weight)
+            return self._next_state(optimizer_variables, gradients, trained, 1.0)
+        *trained, unit = trained
+        weight = gradients.pop(len(trained))
+        new, state = self._next_state(optimizer_variables, gradients, trained, weight)
         return [*new, unit], state
+
+    def _values(self) -> tuple[list[Any], list[Any]]:
+        """Return the values of the optimizer's variables and of the trainable variables."""
+        trained = _keras_compat.trained(self)
+        return [v.value for v in self.variables], [v.value for v in trained]
 
     def _assign(self, trained: Sequence[Any], state: Sequence[Any]) -> None:
         variables = (*_keras_compat.trained(self), *self.variables)
@@ -227,14 +221,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             variable.assign(value)
 
     def _next_state(
-        self, state: Sequence[Any], grads: Sequence[Any], trained: Sequence[Any], weight: Any
+        self, state: Sequence[Any], gradients: dict[int, Any], trained: Sequence[Any], weight: Any
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
-            factors = self._factors(weight)
-            for position, gradient in enumerate(grads):
-                if gradient is not None:
-                    self._accumulate(position, gradient, factors)
-            self._count(weight)
+            self._accumulate(gradients, weight)
             self._saved_with_gradient.assign(ops.ones(self._saved_with_gradient.shape, "int32"))
             complete = self._is_complete()
         state = [scope.get_current_value(v) for v in self.variables]
@@ -280,9 +270,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         if not _JAX:
             replicas.on_each(self._step, self._update)
             return
-        trained = _keras_compat.trained(self)
-        values = [v.value for v in self.variables], [v.value for v in trained]
-        self._assign(*self._flushed(*values))
+        self._assign(*self._flushed(*self._values()))
 
     def drop(self) -> None:
         """Discard a partial window."""
