@@ -13,7 +13,9 @@ import hashlib
 import os
 import re
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,16 @@ from bertaccum.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
 MEMBERS = ("bert_config.json", VOCABULARY_MEMBER, "bert_model.ckpt.index", WEIGHTS_MEMBER)
+# A damaged zip makes zipfile read the wrong bytes, which can raise any of these errors.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+    OSError,
+)
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 30
 
@@ -112,9 +124,7 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)
                     _check_member(whole / member, (digests or {}).get(member), archive)
-        except InputError:
-            raise
-        except Exception as error:  # A damaged zip file raises almost any exception.
+        except _DAMAGED as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise InputError(
