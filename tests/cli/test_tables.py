@@ -120,6 +120,7 @@ def outline(number: int) -> dict[str, Any]:
         "target_batch": 256,
         "micro_batch": 128,
         "updates": 123_456,
+        "planned_updates": 123_456,
         "best_by": "accuracy",
         "best_metric": {"value": 0.9123 + number / 1000, "update": 100_000 + number},
         "seconds": 12_345.0 + number,

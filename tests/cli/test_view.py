@@ -120,8 +120,7 @@ def test_lines_show_the_events_of_a_run(
     view.event(EVALUATED)
     view.event(updated(13, math.nan, skipped=True))
     assert capsys.readouterr().err.splitlines() == [
-        "training: 10 of 50  loss 0.5000 (0.5000 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
-        "  ? left",
+        "training: 10 of 50  loss 0.5000 (0.5000 smoothed)  lr 2e-05  64.0 examples/s  90 MiB",
         # The estimate leaves out the first update, which includes tracing: 38 updates of 5 s.
         "training: 12 of 50  loss 0.1000 (0.3598 smoothed)  lr 2e-05  64.0 examples/s  90 MiB"
         "  0:03:10 left",

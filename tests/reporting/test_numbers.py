@@ -144,6 +144,7 @@ def test_progress_of_an_unfinished_run_is_reported(run: Any) -> None:
     folder = write_run(Path("runs/r"), [0.7] * 3, **more)
     best = "its best checkpoint so far: update 1"
     assert f"run: runs/r, stopped at update 3 of 4,000; {best}\n" in run("report", folder).err
+    assert re.search(r"^updates +3 of 4,000$", run("show", folder).out, re.MULTILINE)
     with (folder / ".lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         said = f"run: runs/r, still running (update 3 of 4,000); {best}"

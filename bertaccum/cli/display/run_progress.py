@@ -111,7 +111,7 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
 
 def progressing(track: Track) -> str:
     """Return a line that describes the progress of a run."""
-    last = track.last
+    last, left = track.last, track.seconds_left
     assert last is not None
     parts = [
         f"training: {last.update:,} of {track.total:,}",
@@ -120,6 +120,6 @@ def progressing(track: Track) -> str:
         f"{track.speed.value:.1f} examples/s",
         known_size(last.peak_memory_bytes),
         f"{track.skipped} skipped" if track.skipped else "",
-        f"{sentences.duration(track.seconds_left)} left",
+        f"{sentences.duration(left)} left" if left is not None else "",
     ]
     return "  ".join(filter(None, parts))

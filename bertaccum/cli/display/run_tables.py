@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from bertaccum.cli.display.sentences import duration
+from bertaccum.cli.display.sentences import duration, updates_done
 from bertaccum.cli.display.table_fitting import below_common_folder, say, show, show_facts
 from bertaccum.metrics import LABELS, METRICS, mean_loss, noise_scale, one_class, outcome, shown
 from bertaccum.sizes import known_size
@@ -52,7 +52,7 @@ def run(found: dict[str, Any]) -> None:
         "model": found["model"],
         "target batch": f"{found['target_batch']}",
         "micro-batch": f"{found['micro_batch']}" + (f" ({why})" if why else ""),
-        "updates": f"{found['updates']:,}",
+        "updates": updates_done(found),
         "training loss": _training_loss(found["training_loss"]),
         "noise scale": noise_scale(found["noise_scale"]),
         "time": duration(found["seconds"]),

@@ -210,12 +210,16 @@ def stopped(event: Stopped, again: bool = False) -> str:
     return f"stopped by a signal after update {event.update:,}; {how}"
 
 
+def updates_done(outline: dict[str, Any]) -> str:
+    """Return how many updates a run has made and, if it has not finished, of how many."""
+    planned = None if outline["status"] == "finished" else outline["planned_updates"]
+    return f"{outline['updates']:,}" + (f" of {planned:,}" if planned else "")
+
+
 def run_named(outline: dict[str, Any]) -> str:
     """Return a line with the path of a run, its progress and the update of its best checkpoint."""
     name, best = from_here(Path(outline["run"]).resolve()), outline["best_update"]
-    place = f"update {outline['updates']:,}"
-    if outline["planned_updates"]:
-        place += f" of {outline['planned_updates']:,}"
+    place = f"update {updates_done(outline)}"
     how = {"running": f", still running ({place})", "stopped": f", stopped at {place}"}
     said = f"run: {name}{how.get(outline['status'], '')}"
     if best is None:
