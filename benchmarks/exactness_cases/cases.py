@@ -42,7 +42,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class NotSupportedError(Exception):
-    """Raised if a framework lacks an optimizer or does not accept an option."""
+    """Raised if a framework lacks an optimizer or does not accept an option.
+
+    The message is the entry of the table; the cause, if any, is the framework's exception.
+    """
 
 
 @dataclass(frozen=True)

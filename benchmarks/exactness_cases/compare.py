@@ -47,7 +47,7 @@ def cell(trained: Trained, column: Column, cases: list[Case], number: int) -> di
     if (
         column.legacy
         and "error" in result
-        and of(column.legacy) != {"not_supported": "not available"}
+        and of(column.legacy).get("not_supported") != "not available"
     ):
         result, reference = of(column.legacy), of("legacy large batch")
         note |= {"note": "legacy optimizer: the new one crashed"}
@@ -62,9 +62,8 @@ def cell(trained: Trained, column: Column, cases: list[Case], number: int) -> di
 def compared(result: Result, reference: Result, bound: float | None) -> dict[str, Any]:
     """Return the difference from the reference, or the reason why it is missing."""
     if "not_supported" in result:
-        reason = result["not_supported"]
-        short = reason if len(reason) <= 20 else "not supported"
-        return {"outcome": short, "message": reason, "within": None}
+        outcome, message = result["not_supported"], result["message"]
+        return {"outcome": outcome, "message": message, "within": None}
     if "error" in result:
         return {
             "outcome": f"crash: {result['error']}",

@@ -23,12 +23,12 @@ def result(train: Callable[[str, Case], Any], name: str, case: Case) -> dict[str
     try:
         return {"weights": train(name, case)}
     except NotSupportedError as error:
-        return {"not_supported": str(error)}
+        return {"not_supported": str(error), "message": gist(error.__cause__ or error)}
     except Exception as error:
         return {"error": type(error).__name__, "message": gist(error)}
 
 
-def gist(error: Exception) -> str:
+def gist(error: BaseException) -> str:
     """Return the first line of an error, or the last if AutoGraph put user code before it."""
     lines = str(error).strip().splitlines() or [""]
     return lines[-1 if lines[0] == "in user code:" else 0].strip()

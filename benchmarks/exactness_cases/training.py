@@ -68,7 +68,7 @@ def make_optimizer(keras: Any, case: Case, legacy: bool = False, **more: Any) ->
     try:
         return getattr(optimizers, case.optimizer)(rate, **case.options, **more)
     except (TypeError, ValueError) as error:
-        raise NotSupportedError(str(error)) from error
+        raise NotSupportedError("not supported") from error
 
 
 def scaled(keras: Any, optimizer: Any) -> Any:

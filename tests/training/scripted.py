@@ -71,6 +71,22 @@ class CountedPasses(ChangedLogits):
         super().__init__(change)
 
 
+class Failing(CountedPasses):
+    """Makes the forward passes with some numbers, counted from 1, raise an error."""
+
+    def __init__(
+        self, numbers: set[int] | range, training: bool, error: type[Exception] = MemoryError
+    ) -> None:
+        self.seen = 0
+        self._numbers, self._error = numbers, error
+        super().__init__(self._check, training)
+
+    def _check(self) -> None:
+        self.seen += 1
+        if self.seen in self._numbers:
+            raise self._error
+
+
 def under(change: AbstractContextManager[Any], events: Iterable[Any]) -> list[Any]:
     """Return all events of a run, which happen while a change is active."""
     with change:

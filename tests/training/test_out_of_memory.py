@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from scripted import CountedPasses, under
+from scripted import Failing, under
 from small import write_small_task
 
 from bertaccum.config import TrainConfig
@@ -57,22 +57,6 @@ def run(
     model = load_trained(Path(config.out)).model
     shrunk = [event for event in events if isinstance(event, OutOfMemory)]
     return model.get_weights(), shrunk, events[-1].summary
-
-
-class Failing(CountedPasses):
-    """Makes forward passes with the given numbers, from 1."""
-
-    def __init__(
-        self, numbers: set[int] | range, training: bool, error: type[Exception] = MemoryError
-    ) -> None:
-        self.seen = 0
-        self._numbers, self._error = numbers, error
-        super().__init__(self._check, training)
-
-    def _check(self) -> None:
-        self.seen += 1
-        if self.seen in self._numbers:
-            raise self._error
 
 
 def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:

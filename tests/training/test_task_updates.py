@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from scripted import CountedPasses, under
+from scripted import Failing, under
 from small import TINY, scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
@@ -281,6 +281,7 @@ def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, case: Ca
     # With this metric, later evaluations replace the best checkpoint.
     whole = options_of(case, data, tmp_path / "whole", micro_batch=16, eval_every=UPDATES)
     list(train(TrainConfig(**whole), silent))
+    expected = weights_of(tmp_path / "whole")
     killed = tmp_path / "killed"
     events = train(TrainConfig(**options_of(case, data, killed, eval_every=UPDATES)), silent)
     for event in events:
@@ -290,16 +291,9 @@ def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, case: Ca
     # Updates 4 and 5 have four micro-steps; memory runs out at each of those of update 5 in turn.
     for position in range(5, 9):
         out = shutil.copytree(killed, tmp_path / str(position))
-        passes = iter(range(1, 1000))
-
-        def fail_once(passes: Iterator[int] = passes, position: int = position) -> None:
-            if next(passes) == position:
-                raise MemoryError
-
-        again = under(CountedPasses(fail_once), resume(out, {}, silent))
+        again = under(Failing({position}, training=True), resume(out, {}, silent))
         assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
-        whole_weights = weights_of(tmp_path / "whole")
-        np.testing.assert_allclose(weights_of(out), whole_weights, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(weights_of(out), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
