@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
@@ -75,6 +76,7 @@ PYTHON = ("bertaccum", "data_prep", "examples")
 LONGEST_CHAIN = 12
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Return the modules that a file imports, including lazy and type-checking imports."""
     found = set()
@@ -94,6 +96,7 @@ def modules() -> dict[str, Path]:
     return dict(zip(dotted, files, strict=True))
 
 
+@functools.cache
 def import_graph() -> dict[str, set[str]]:
     """Return the imports among our modules, by the name of the importing module."""
     known = modules()

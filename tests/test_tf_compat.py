@@ -6,6 +6,7 @@ A failure means that a new version has changed one of them; adapt `_tf_compat.py
 from __future__ import annotations
 
 import ast
+import functools
 import gc
 import importlib
 import inspect
@@ -41,6 +42,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+@functools.cache
 def own_names() -> set[str]:
     """Return the private names of functions, classes, variables and attributes in bertaccum."""
     found = set()

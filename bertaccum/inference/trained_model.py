@@ -14,6 +14,7 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import TrainConfig
 from bertaccum.errors import RunError
+from bertaccum.planning.device_memory import variable_if_memory_is_left
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.tasks.head import build_classifier, load_run
@@ -68,10 +69,11 @@ def load_trained(run: Path) -> TrainedModel:
     task = make_task(files.labels, files.decoding)
     try:
         zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
-        encoder = build_encoder(files.encoder, first_token_only=True, initializer=zeros)
-        model = build_classifier(
-            encoder, files.encoder, files.labels.outputs, pool=config.pooling, initializer=zeros
-        )
+        with tf.variable_creator_scope(variable_if_memory_is_left):
+            encoder = build_encoder(files.encoder, first_token_only=True, initializer=zeros)
+            model = build_classifier(
+                encoder, files.encoder, files.labels.outputs, pool=config.pooling, initializer=zeros
+            )
         load_run(model, best / RUN_PREFIX)
     except tf.errors.ResourceExhaustedError:
         raise RunError(

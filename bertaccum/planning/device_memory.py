@@ -8,6 +8,8 @@ the CPU with the same error.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,6 +21,10 @@ from bertaccum.sizes import format_size
 LEAST_BYTES = 64 * 2**20
 # TensorFlow takes about this much of a CPU's limit before `claim_memory` can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
+# Variable of the environment that contains the limit of all CPU devices together, in MiB.
+_CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+# Memory for the constants that the creation of a variable requires.
+_CONSTANTS_BYTES = 2**14
 # A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then leaves some memory free for
 # kernels and for the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than
 # `SMALL_GPU_BYTES` remains, else `RESERVE_BYTES`. These amounts (MinSystemMemory in gpu_device.cc)
@@ -176,7 +182,7 @@ def _limit_cpu(limit_bytes: int) -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
     # TensorFlow reads these variables when it starts its devices.
     os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
-    os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_bytes // 2**20)
+    os.environ[_CPU_LIMIT] = str(limit_bytes // 2**20)
     _unclaimed.append(limit_bytes)
 
 
@@ -200,6 +206,21 @@ def _too_late() -> ConfigError:
 def memory_is_limited() -> bool:
     """Return whether `announce_limit` or `limit_memory` set a limit."""
     return bool(_limits)
+
+
+def variable_if_memory_is_left(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+    """Create a variable within `tf.variable_creator_scope`.
+
+    If nothing of a CPU's limit is left, TensorFlow 2.20 crashes with a segmentation fault when it
+    makes a constant, such as the shape of the variable.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: Nothing is left.
+    """
+    limit = int(os.environ.get(_CPU_LIMIT, 0)) * 2**20
+    if limit and limit - used_bytes() < _CONSTANTS_BYTES:
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory is left for constants")
+    return create(**options)
 
 
 def disable_fused_matmul() -> None:

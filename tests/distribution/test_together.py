@@ -161,8 +161,7 @@ def alone(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("workers", "replicas", "offload"),
     [
-        *((1, 1, "none"), (1, 2, "none"), (1, 4, "none"), (2, 1, "none")),
-        *((2, 2, "none"), (3, 2, "none")),
+        *((1, 1, "none"), (1, 2, "none"), (2, 1, "none"), (3, 2, "none")),
         *((1, 2, "moments"), (1, 2, "all"), (2, 2, "all")),
     ],
 )

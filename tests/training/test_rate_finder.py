@@ -95,7 +95,7 @@ def test_command_prints_the_suggestion_and_starts_no_run(
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
     with pytest.raises(SystemExit) as done:
-        main(["train", "--find-lr", *flags])
+        main(["train", "--find-lr", "--micro-batch", "8", *flags])
     assert not done.value.code
     printed = capfd.readouterr().out
     assert "learning rate" in printed and "1.0e-06" in printed
