@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import click
@@ -17,49 +16,37 @@ import yaml
 from bertaccum.cli.program import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-SNIPPETS = {
-    f"{page}-{number}": snippet
-    for page in ("explanation/accumulation", "migration/estimator", "migration/keras3")
-    for number, snippet in enumerate(
-        re.findall(
-            r"```python\n(.*?)```\n\n```text\n(.*?)```",
-            (ROOT / f"docs/{page}.md").read_text(encoding="utf-8"),
-            re.DOTALL,
-        )
-    )
-}
-# The snippets get two replicas, even on a machine without GPUs.
-TWO_DEVICES = """
-import functools
+# Pages with snippets, each followed by its output, and the number of snippets.
+PAGES = {"explanation/accumulation": 5, "migration/estimator": 2, "migration/keras3": 2}
+# Runs snippets one after the other. They get two replicas, even on a machine without GPUs.
+RUN = """
+import functools, json, sys
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 mirrored = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0", "CPU:1"])
 tf.distribute.MirroredStrategy = mirrored
+for snippet in json.load(sys.stdin):
+    exec(snippet, {})
+    print("end of snippet")
 """
 
 
-def test_pages_have_the_expected_number_of_snippets() -> None:
-    pages = [name.rsplit("-", 1)[0] for name in SNIPPETS]
-    assert Counter(pages) == {
-        "explanation/accumulation": 5,
-        "migration/estimator": 2,
-        "migration/keras3": 2,
-    }
-
-
-@pytest.mark.parametrize("name", SNIPPETS)
-def test_snippet_prints_the_output_shown(name: str, tmp_path: Path) -> None:
-    code, printed = SNIPPETS[name]
+@pytest.mark.parametrize("page", PAGES)
+def test_snippets_print_the_output_shown(page: str, tmp_path: Path) -> None:
+    text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert len(snippets) == PAGES[page]
     done = subprocess.run(
-        [sys.executable, "-c", TWO_DEVICES + code],
+        [sys.executable, "-c", RUN],
+        input=json.dumps([code for code, _ in snippets]),
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "0"},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == printed
+    assert done.stdout.split("end of snippet\n") == [*(printed for _, printed in snippets), ""]
 
 
 def test_kubernetes_job_sets_tf_config_for_each_worker() -> None:

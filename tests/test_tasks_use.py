@@ -203,7 +203,10 @@ def temperature(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("temperature")
 @pytest.mark.parametrize(
     "kind",
-    ["regression", "multi-label", pytest.param("classification", marks=pytest.mark.slow)],
+    [
+        "regression",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("multi-label", "classification")),
+    ],
 )
 def test_a_task_from_a_table_to_predictions_and_an_export(run: Run, kind: str) -> None:
     trained(run, kind)

@@ -325,7 +325,11 @@ def test_flush_applies_a_partial_window(large_batch: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("scale", ["inner", "outer"])
-@pytest.mark.parametrize("bad", [{0}, {1}, {3}, {0, 2}], ids=str)
+@pytest.mark.parametrize(
+    "bad",
+    [{3}, *(pytest.param(steps, marks=pytest.mark.slow) for steps in [{0}, {1}, {0, 2}])],
+    ids=str,
+)
 def test_overflow_skips_the_window_as_with_the_large_batch(scale: str, bad: set[int]) -> None:
     features, targets = fitting.data()
     spoiled = targets[:16].copy()
@@ -459,7 +463,7 @@ def test_nonfinite_gradients_are_skipped_raised_or_propagated() -> None:
 
 
 @pytest.mark.parametrize("how", ["keras", "h5", "checkpoint"])
-@pytest.mark.parametrize("scale", ["none", "inner"])
+@pytest.mark.parametrize("scale", [pytest.param("none", marks=pytest.mark.slow), "inner"])
 def test_resume_from_a_partial_window_gives_identical_weights(
     tmp_path: Path, how: str, scale: str
 ) -> None:

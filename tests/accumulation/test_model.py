@@ -144,8 +144,8 @@ def assert_equal(one: tf_keras.Model, other: tf_keras.Model) -> None:
     ("kind", "compiled"),
     [
         *((kind, {}) for kind in KINDS),
-        ("functional", {"jit_compile": True}),
-        ("subclassed", {"run_eagerly": True}),
+        pytest.param("functional", {"jit_compile": True}, marks=pytest.mark.slow),
+        pytest.param("subclassed", {"run_eagerly": True}, marks=pytest.mark.slow),
         # The ten steps of an epoch are not a multiple of three.
         ("sequential", {"steps_per_execution": 3}),
         ("sequential", {"steps_per_execution": "auto"}),

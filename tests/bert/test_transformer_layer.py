@@ -96,7 +96,7 @@ def outputs_and_gradients(encoder: tf_keras.Model, training: bool) -> list[np.nd
     return [value.numpy() for value in run()]
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("first_token_only", [False, True])
 @pytest.mark.parametrize(
     ("policy", "bound"), [("float32", 1e-6), ("mixed_bfloat16", 0.05), ("mixed_float16", 5e-3)]

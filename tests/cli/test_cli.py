@@ -62,6 +62,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_advice_after_training_follows_the_options_for_messages(run, data: Path) -> None:
     options = ["train", "--data", data, *QUICK, "--target-batch", 8, "--max-updates", 24]
     options += ["--epochs", 10, "--eval-every", 100]

@@ -115,6 +115,7 @@ def test_invalid_eval_every_is_an_error(config: Any, value: object) -> None:
         config("run", eval_every=value)
 
 
+@pytest.mark.slow
 def test_models_of_earlier_runs_are_released(config: Any) -> None:
     def graphs() -> int:
         gc.collect()

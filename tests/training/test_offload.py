@@ -86,7 +86,7 @@ def assert_identical(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("what", OFFLOAD[1:])
-@pytest.mark.parametrize("micro_batch", [8, 32])
+@pytest.mark.parametrize("micro_batch", [8, pytest.param(32, marks=pytest.mark.slow)])
 def test_updates_are_identical(store: TokenStore, what: str, micro_batch: int) -> None:
     assert_identical(train(store, what, micro_batch), train(store, "none", micro_batch))
 
@@ -123,7 +123,14 @@ def arrays(run: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("first", "then"), [("none", "all"), ("all", "moments"), ("moments", "none")]
+    ("first", "then"),
+    [
+        ("none", "all"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in [("all", "moments"), ("moments", "none")]
+        ),
+    ],
 )
 def test_resumed_run_may_offload_something_else(tmp_path: Path, first: str, then: str) -> None:
     write_small_task(tmp_path / "reviews", train=24, dev=8)

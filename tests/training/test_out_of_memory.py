@@ -139,6 +139,7 @@ def test_state_moves_to_the_host_if_one_example_does_not_fit(
     assert summary["offload"] == "all"
 
 
+@pytest.mark.slow
 def test_error_if_one_example_does_not_fit(config: Callable[..., TrainConfig]) -> None:
     reason = r"one example at a time \(`recompute` layer, `offload` all\); lower `max_seq"
     with pytest.raises(RunError, match=reason):

@@ -68,7 +68,7 @@ def passages_of(store: TokenStore, row: int) -> list[np.ndarray]:
     return [part % NEXT_PASSAGE for part in np.split(tokens, starts)]
 
 
-@pytest.mark.parametrize("pool", ["mean", "max"])
+@pytest.mark.parametrize("pool", ["mean", pytest.param("max", marks=pytest.mark.slow)])
 def test_updates_equal_those_of_plain_keras(pool: str) -> None:
     """The reference reads one passage at a time, without padding, masks or ragged tensors."""
     store, model = store_of_passages(4), build(pool=pool)
@@ -97,7 +97,7 @@ def test_updates_equal_those_of_plain_keras(pool: str) -> None:
     np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_cut_and_recomputation_do_not_change_updates_with_dropout(recompute: bool) -> None:
     store = store_of_passages(4)
     whole, costs = train(store, build(0.1), 12), make_cut("cost", store.largest)

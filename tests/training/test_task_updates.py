@@ -118,6 +118,8 @@ CASES = {
         THREE, rare, smoothed, {"class_weight": "1=3,2=0.5", "label_smoothing": 0.1}, True
     ),
 }
+# Cases that the fast tests train on; together, they have all tasks and both kinds of weights.
+FAST = ("multi-label", "weighted pairs of scores", "all weights")
 BY_NAME = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 
 
@@ -195,13 +197,18 @@ def references(store: TokenStore) -> Callable[[Case], tuple[np.ndarray, list[flo
     return of
 
 
-@BY_NAME
 @pytest.mark.parametrize(
-    "micro_batch", [12, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8, 32))]
+    ("name", "micro_batch"),
+    [
+        *((name, 12) for name in FAST),
+        *(pytest.param(name, 12, marks=pytest.mark.slow) for name in CASES if name not in FAST),
+        *(pytest.param(name, n, marks=pytest.mark.slow) for name in CASES for n in (1, 8, 32)),
+    ],
 )
 def test_same_updates_for_any_micro_batch(
-    store: TokenStore, references: Any, case: Case, micro_batch: int
+    store: TokenStore, references: Any, name: str, micro_batch: int
 ) -> None:
+    case = CASES[name]
     data, plan, model = encoded(case, store), make_plan(32, micro_batch), model_of(case)
     task = make_task(case.labels, smoothing=case.options.get("label_smoothing", 0.0))
     optimizer = make_optimizer(CONFIG, UPDATES, plan.accumulation_steps)
