@@ -18,17 +18,21 @@ from bertaccum.cli.program import cli
 ROOT = Path(__file__).resolve().parents[1]
 # Pages with snippets, each followed by its output, and the number of snippets.
 PAGES = {"explanation/accumulation": 5, "migration/estimator": 2, "migration/keras3": 2}
-# Runs snippets one after the other. They get two replicas, even on a machine without GPUs.
+# Runs each snippet in a process of its own, with two replicas even on a machine without GPUs.
 RUN = """
-import functools, json, sys
+import functools, json, os, sys
 import tensorflow as tf
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-mirrored = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0", "CPU:1"])
-tf.distribute.MirroredStrategy = mirrored
 for snippet in json.load(sys.stdin):
-    exec(snippet, {})
-    print("end of snippet")
+    if not os.fork():
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        configuration = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, configuration)
+        mirrored = functools.partial(tf.distribute.MirroredStrategy, ["CPU:0", "CPU:1"])
+        tf.distribute.MirroredStrategy = mirrored
+        exec(snippet, {})
+        sys.exit()
+    assert os.wait()[1] == 0
+    print("end of snippet", flush=True)
 """
 
 
