@@ -6,7 +6,7 @@
     python benchmarks/speed.py cuts                            # 3 minutes
     python benchmarks/speed.py price --shared ../shared        # 8 minutes
     python benchmarks/speed.py determinism                     # 2 minutes
-    python benchmarks/speed.py padding --shared ../shared      # 15 minutes
+    python benchmarks/speed.py padding --shared ../shared      # 5 minutes
 
 `accumulation` compares a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) with its four
 forward and backward passes alone. `matmul` compares the floating-point operations per second of the
