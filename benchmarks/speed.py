@@ -4,7 +4,7 @@
     python benchmarks/speed.py matmul                          # 3 minutes
     python benchmarks/speed.py profile                         # 1 minute
     python benchmarks/speed.py cuts                            # 3 minutes
-    python benchmarks/speed.py price --shared ../shared        # 8 minutes
+    python benchmarks/speed.py price --shared ../shared        # 11 minutes
     python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 5 minutes
 
