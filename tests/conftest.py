@@ -45,7 +45,7 @@ def transformers_python() -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> str:
-    """Return the path of a browser that can run headless; skip the test if there is none."""
+    """Return the path of a browser that can run headless; skip the test if none is found."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
