@@ -217,7 +217,7 @@ def read_user_table(path: Path) -> object:
 
 def config_case(folder: Path) -> tuple[Path, Reader]:
     path = folder / "recipe.yaml"
-    path.write_text("# a recipe\ntarget_batch: 32\nlearning-rate: 2e-5\ndata: 'reviews'\n")
+    path.write_text('# recipe\ntarget_batch: 32\nlearning-rate: 2e-5\ndata: "review\\U00000073"\n')
     train = cli.commands["train"]
     return path, lambda path: train.make_context("train", ["--config", str(path)])
 

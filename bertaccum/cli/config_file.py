@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from bertaccum.cli.options import FieldOption, Number
+from bertaccum.cli.options import FieldOption
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_text
 
@@ -106,8 +106,19 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Leaves scalars as they are written: each option converts its own, as for a flag.
+
+        YAML would make 8 of the folder `010`, 1.1 of the label `1.10` and true of the label `yes`.
+        """
+
+        yaml_constructors = yaml.SafeLoader.yaml_constructors | {
+            f"tag:yaml.org,2002:{kind}": yaml.SafeLoader.construct_scalar
+            for kind in ("bool", "int", "float", "timestamp")
+        }
+
     try:
-        loader = yaml.SafeLoader(read_text(path))
+        loader = Loader(read_text(path))
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode | None):
             raise InputError("has no `key: value` lines", "see configs/ for examples", path=path)
@@ -115,7 +126,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
             key = str(loader.construct_object(key_node, deep=True)).replace("-", "_")
             value = loader.construct_object(value_node, deep=True)
             yield key_node.start_mark.line + 1, key, value
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or error
         row = mark.line + 1 if mark else None
@@ -123,10 +134,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
 
 
 def _converted(parameter: click.Parameter, value: Any) -> Any:
-    whole = isinstance(parameter.type, Number) and not parameter.type.takes_floats
-    plain = isinstance(value, str | int) or (isinstance(value, float) and not whole)
-    flag = isinstance(parameter.type, click.types.BoolParamType)
-    if not plain or isinstance(value, bool) != flag:
+    if not isinstance(value, str):
         raise click.BadParameter(f"{value!r} is not valid")
     return parameter.type.convert(value, parameter, None)
 

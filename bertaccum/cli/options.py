@@ -91,14 +91,10 @@ class Number(click.ParamType):
     """A parameter type for a configuration field whose value is a number or the word auto.
 
     The type converts text to a number; the field's metadata define which numbers are valid.
-
-    Attributes:
-      takes_floats: Whether a number may have a fractional part.
     """
 
     def __init__(self, field: dataclasses.Field[Any], kinds: set[type]) -> None:
         self._field, self._kinds = field, kinds
-        self.takes_floats = float in kinds
         if field.metadata["fraction"]:
             self.name = "updates|epochs"
             self._meaning = "a number of updates (such as 200) or of epochs (such as 0.25)"

@@ -96,6 +96,14 @@ def test_flags_can_be_repeated_and_override_the_config_file(tmp_path: Path) -> N
     assert cli.commands["train"].make_context("train", arguments).params["seed"] == 2
 
 
+def test_config_file_keeps_text_that_yaml_would_convert(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("data: 010\nout: 1.10\ninit_checkpoint: yes\ncalibrate: yes\nseed: ~\n")
+    found = cli.commands["train"].make_context("train", ["--config", str(path)]).params
+    names = ("data", "out", "init_checkpoint", "calibrate", "seed")
+    assert [found[name] for name in names] == ["010", "1.10", "yes", True, 0]
+
+
 @pytest.mark.parametrize("config", [PrepareConfig, EvalConfig, PredictConfig])
 @pytest.mark.parametrize(
     ("option", "value"),
