@@ -29,10 +29,11 @@ from bertaccum.config import (
     TrainConfig,
 )
 from bertaccum.errors import ConfigError
+from bertaccum.files import check_writable
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, silent, unheard
 from bertaccum.reporting.run_paths import target_of
-from bertaccum.settings import AUTO, Options, named_options
+from bertaccum.settings import Options, named_options
 from bertaccum.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ def training_events(
             raise TypeError(
                 "train() resumes a run with its own configuration; pass options, not `config`"
             )
-        check_resumed(Path(resume), options.get("strategy", AUTO), progress)
+        check_resumed(Path(resume), options, progress)
         return resume_run(Path(resume), options)
     whole = _configured(TrainConfig, config, options)
     named = options if config is None else named_options(whole)
@@ -489,8 +490,7 @@ def report(
 
     record = read_record(Path(config.run))
     out = Path(config.out) if config.out else record.paths.page
-    if out.is_dir() or not out.parent.is_dir():
-        raise ConfigError(f"`out` {out} cannot be written", "choose a file in an existing folder")
+    check_writable(out, "`out`")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
     if standing(record.paths.best).is_dir():
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions

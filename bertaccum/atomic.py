@@ -41,8 +41,11 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file atomically."""
-    write_bytes(path, text.encode("utf-8"))
+    """Write a UTF-8 file atomically.
+
+    A byte of a file name that is not UTF-8 is written as an escape, which JSON reads back.
+    """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, contents: bytes) -> None:

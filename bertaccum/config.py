@@ -17,6 +17,7 @@ from bertaccum.metrics import METRICS
 from bertaccum.offload_names import OFFLOAD
 from bertaccum.settings import (
     AUTO,
+    MOST_EPOCHS,
     Options,
     delimiter_setting,
     encoding_setting,
@@ -292,7 +293,7 @@ class TrainConfig(StepConfig):
     """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
 
     epochs: float = optimization_option(
-        3.0, "Number of passes over train.tsv.", minimum=0, exclusive=True
+        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MOST_EPOCHS, exclusive=True
     )
     learning_rate: float = optimization_option(
         2e-5, "Peak learning rate.", minimum=0, exclusive=True

@@ -61,6 +61,10 @@ class RunError(BertAccumError):
     """A failure of the run itself, such as too little memory, a full disk or a non-finite loss."""
 
 
+class DivergedError(RunError):
+    """The loss or the gradient of a run is not finite, which would happen again."""
+
+
 class LostWorkerError(RunError):
     """Workers of a distributed run have lost each other.
 

@@ -8,12 +8,32 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bertaccum.errors import InputError, reason
+from bertaccum.errors import ConfigError, InputError, reason
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check that an option names a file that may be created or replaced.
+
+    Args:
+      path: The file.
+      option: The option, as error messages show it.
+
+    Raises:
+      ConfigError: It names a folder, a device, or a file in a folder that is missing or read-only.
+    """
+    # Renaming a file onto /dev/null would replace the device.
+    special = path.absolute().parent == Path("/dev")
+    special |= os.path.lexists(path) and not path.is_file()
+    if special or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(
+            f"{option} {path} cannot be written", "choose a file in an existing, writable folder"
+        )
 
 
 @contextmanager

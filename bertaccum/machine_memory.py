@@ -6,18 +6,25 @@ from pathlib import Path
 
 import psutil
 
-_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_GROUP = Path("/sys/fs/cgroup")
 
 
 def machine_bytes() -> int:
     """Return the machine's memory in bytes, or this process's control group limit if lower."""
     total = int(psutil.virtual_memory().total)
     try:
-        return min(total, int(_GROUP_LIMIT.read_text()))
+        return min(total, int((_GROUP / "memory.max").read_text()))
     except (OSError, ValueError):  # The file is missing, or contains `max`.
         return total
 
 
 def available_bytes() -> int:
-    """Return the machine's available memory in bytes."""
-    return int(psutil.virtual_memory().available)
+    """Return the machine's available memory in bytes, or its control group's if lower."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return available
+    # The kernel frees the contents of files that were not read lately.
+    return min(available, limit - used + int(stat["inactive_file"]))

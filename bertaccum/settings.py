@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.sizes import parse_size
 
 AUTO = "auto"
-MOST_EPOCHS = 1e6
+MOST_EPOCHS = 1_000_000
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 LABEL_SEPARATOR = "|"
 _LEAST_SIZE = 2**20  # bytes
@@ -81,7 +82,14 @@ class Options:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is None:
-                continue
+                if field.default is None:
+                    continue
+                raise ConfigError(f"`{field.name}` is None", "omit it to use the default")
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+            elif getattr(value, "ndim", None) == 0:  # A NumPy scalar, which YAML cannot represent.
+                value = value.item()
+            object.__setattr__(self, field.name, value)
             if problem := problem_of(field, value):
                 raise ConfigError(f"`{field.name}` {value} {problem}")
             if check := field.metadata["check"]:
@@ -108,13 +116,10 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
     if bounds["fraction"] and isinstance(value, float):
         return None if 0 < value <= MOST_EPOCHS else "is not a finite number of epochs above 0"
     number = int | float if isinstance(default, float) else int
-    if isinstance(value, bool) or not isinstance(value, number) or not _is_finite(value):
+    # math.isfinite raises for integers too large for a float.
+    if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
         return "is not a finite number" if number is not int else "is not a whole number"
     return _out_of_range(value, bounds)
-
-
-def _is_finite(value: float) -> bool:
-    return -math.inf < value < math.inf  # math.isfinite raises for integers too large for a float.
 
 
 def _out_of_range(value: float, bounds: Any) -> str | None:

@@ -9,7 +9,7 @@ import re
 
 _DECIMAL_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _UNITS = _DECIMAL_UNITS | {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def folder_digest(folder: Path) -> str:
     folders, files = _children(folder)
     labelled = [path for path in folders if path.name not in _UNLABELLED]
     for path in files + [file for one in labelled for file in _children(one)[1]]:
-        digest.update(f"{path.relative_to(folder)}\0{sha256(path)}\n".encode())
+        digest.update(os.fsencode(f"{path.relative_to(folder)}\0{sha256(path)}\n"))
     return digest.hexdigest()
 
 

@@ -32,7 +32,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
     remedy = f"choose another folder for {TOOL}, or delete {folder}"
     try:
         manifest = json.loads(raw)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"is damaged ({error})", remedy, path=path) from error
     if not _is_ours(manifest):
         raise InputError(f"was not written by {TOOL}", remedy, path=path)
@@ -42,7 +42,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
 def _is_ours(manifest: Any) -> bool:
     if not isinstance(manifest, dict) or manifest.get("tool") != TOOL:
         return False
-    return all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
+    valid = all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
+    # `prepare` removes the files that it has written.
+    return valid and all(name in _OURS for name in manifest["files"])
 
 
 def is_prepared(path: Path) -> bool:

@@ -10,7 +10,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from bertaccum.atomic import new_files
+from bertaccum.atomic import new_files, write_text
 from bertaccum.files import json_text, sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
@@ -103,7 +103,7 @@ def prepare(
     words = learn_vocabulary(texts) if config.source == "sample" else None
     with new_files(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
         manifest["files"] = _write(temporary, data, words, config.layout, progress)
-        (temporary / MANIFEST).write_bytes(json_text(manifest).encode())
+        write_text(temporary / MANIFEST, json_text(manifest))
     return PrepareResult(folder, manifest, unchanged=False)
 
 

@@ -320,6 +320,7 @@ def test_options_that_do_not_suit_the_task_give_one_line(run: Run) -> None:
         ([*train, "classes", "--thresholds", "dev"], "--thresholds cannot be used with the task"),
         ([*train, "classes", "--class-weight", "maybe=2"], "'maybe' is not a class; pass balanced"),
         ([*train, "classes", "--class-weight", "no=1,no=2"], "'no' is named twice"),
+        ([*train, "classes", "--class-weight", "no=1e39"], "'1e39' is not a weight"),
         ([*train, "classes", "--class-weight", "no=-1"], "'-1' is not a weight; use a number of"),
         ([*train, "classes", "--class-weight", "no=0,yes=0"], "gives every class weight 0"),
         ([*train, "classes", "--task", "regression"], "were prepared with --task classification"),

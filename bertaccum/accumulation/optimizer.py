@@ -291,6 +291,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             return replicas.run_on_all(strategy, self.flush)
         if self._nothing:
             return tf.constant(False)
+        self._learn_touched()
         applied = replicas.run_if((self._state.step > 0) & ~self._state.overflowed, self.apply)
         with tf.control_dependencies([applied]):
             self._state.step.assign(0)  # Also ends a window that overflowed.
@@ -298,9 +299,18 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
     def traced_flush(self) -> tf.Tensor:
         """Call `flush` in a `tf.function`, which is faster if it is called repeatedly."""
+        self._learn_touched()
         # The argument grows when there are new sets of variables or new sums, so that
         # TensorFlow traces the function again.
         return self._flush(len(self._trained.together) + len(self._state.all_sums))
+
+    def _learn_touched(self) -> None:
+        """Note which variables have gradients: a loaded model has not traced a micro-step yet."""
+        if tf.executing_eagerly() and not self._nothing:
+            flags = self._state.sums.touched.numpy()
+            touched = frozenset(i for i, has_gradient in enumerate(flags) if has_gradient)
+            if touched not in self._trained.candidates():
+                self._trained.together.add(touched)
 
     @functools.cached_property
     def _flush(self) -> Callable[[int], tf.Tensor]:

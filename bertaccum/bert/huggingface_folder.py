@@ -106,9 +106,9 @@ def _read_head(path: Path) -> FineTunedHead:
     """
     values = read_object(path)
     architectures = values.get("architectures") or [_CLASSIFIER]
-    if _CLASSIFIER not in architectures:
+    if not isinstance(architectures, list) or _CLASSIFIER not in architectures:
         raise InputError(
-            f"describes a {architectures[0]}, which has no head for texts",
+            f"its architectures {architectures} have no head for texts",
             f"omit `keep_head`, or use a {_CLASSIFIER}",
             path=path,
         )

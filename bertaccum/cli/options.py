@@ -129,6 +129,8 @@ class Number(click.ParamType):
     def _number(self, value: Any) -> int | float | None:
         for kind in (int, float):
             if kind in self._kinds:
+                if kind is float and self._field.metadata["fraction"] and "." not in str(value):
+                    return None  # 1e3 could mean updates or epochs.
                 with contextlib.suppress(ValueError):
                     return kind(str(value))
         return None

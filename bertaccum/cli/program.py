@@ -6,6 +6,8 @@ line and an exit code: 1 for a failed run, 2 for wrong usage, configuration or i
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
@@ -109,6 +111,8 @@ for _command in (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program, and turn every error into one line and an exit code."""
     views: list[View] = []
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # A file name may not be UTF-8.
     try:
         with terminating():
             sys.exit(cli.main(arguments, standalone_mode=False, obj=views))
@@ -128,7 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         message, code = "terminated", 128 + signal.SIGTERM
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        message, code = f"{where}{reason(error)}; check permissions and free space", 1
+        named = error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
+        remedy, code = ("check the path", 2) if named else ("check permissions and free space", 1)
+        message = f"{where}{reason(error)}; {remedy}"
     except Exception as error:
         if os.environ.get("BERTACCUM_TRACEBACK"):
             raise

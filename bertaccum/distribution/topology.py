@@ -24,6 +24,7 @@ _MARGIN_SECONDS = 30
 # TensorFlow aborts a worker after this many seconds without a heartbeat. Finding and reporting the
 # worker at fault takes up to fifteen seconds and must come first.
 _HEARTBEAT_SECONDS = 40
+_MOST_TASKS = 2**16  # of Slurm on a node
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,30 @@ def _cluster() -> _Cluster | None:
                 ' "index": 0}}',
             ) from None
         return _Cluster.of("TF_CONFIG", resolver)
-    if in_slurm_step():
-        return _Cluster.of("Slurm", tf.distribute.cluster_resolver.SlurmClusterResolver())
-    return None
+    return _slurm_cluster() if in_slurm_step() else None
+
+
+def _slurm_cluster() -> _Cluster:
+    """Return what Slurm says about its workers.
+
+    The resolver divides the GPUs of a node among its tasks. If it cannot, because there are fewer
+    GPUs or no nvidia-smi, each task uses those that it can see.
+
+    Raises:
+      ConfigError: Variables of Slurm are missing or contradict each other.
+    """
+    undivided = {"gpus_per_node": _MOST_TASKS, "gpus_per_task": 1, "auto_set_gpu": False}
+    problem = ""
+    for options in ({}, undivided):
+        try:
+            resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(**options)
+            return _Cluster.of("Slurm", resolver)
+        except (RuntimeError, ValueError, LookupError, OSError) as error:
+            problem = reason(error)
+    raise ConfigError(
+        f"the variables of Slurm cannot be used ({problem})",
+        "start the command with srun, or pass `strategy` one",
+    )
 
 
 def _multi_worker(

@@ -120,10 +120,27 @@ def stream(
 def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
     """Return a text and, for a model of pairs, its second text.
 
-    A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab.
-
     Raises:
-      InputError: The model takes pairs but the text is single, or the other way round.
+      InputError: The model takes pairs but the text is single, or the other way round; or a text
+        is not a string that UTF-8 can encode.
+    """
+    strings = text if isinstance(text, tuple | list) else (text,)
+    if not all(isinstance(one, str) for one in strings) or len(strings) > 2:
+        wrong = f"the text {str(text)[:40]} is neither a string nor a pair of strings"
+        raise InputError(wrong, "omit it, or convert it to a string")
+    found = _split(text, pairs)
+    try:
+        "".join(filter(None, found)).encode()
+    except UnicodeEncodeError:
+        wrong = f"the text {str(text)[:40]!r} contains a character that UTF-8 cannot encode"
+        raise InputError(wrong, "write it in UTF-8") from None
+    return found
+
+
+def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
+    """Return a text as `_given` does.
+
+    A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab.
     """
     if not pairs and isinstance(text, str):
         return text, None

@@ -217,7 +217,7 @@ def variable_if_memory_is_left(create: Callable[..., tf.Variable], **options: An
     Raises:
       tf.errors.ResourceExhaustedError: Nothing is left.
     """
-    limit = int(os.environ.get(_CPU_LIMIT, 0)) * 2**20
+    limit = int(os.environ.get(_CPU_LIMIT) or 0) * 2**20
     if limit and limit - used_bytes() < _CONSTANTS_BYTES:
         raise tf.errors.ResourceExhaustedError(None, None, "no memory is left for constants")
     return create(**options)

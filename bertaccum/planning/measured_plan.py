@@ -16,7 +16,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
 from bertaccum.config import TrainConfig
-from bertaccum.machine_memory import available_bytes, machine_bytes
+from bertaccum.machine_memory import available_bytes
 from bertaccum.offload_names import LADDER, OFFLOAD
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
@@ -115,7 +115,7 @@ def _pool_bytes(limit: int | None, on_cpu: bool, host_bytes: int) -> int | None:
     """
     if limit is None or not on_cpu:
         return limit
-    most = min(available_bytes(), machine_bytes()) - host_bytes
+    most = available_bytes() - host_bytes
     return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.LEAST_BYTES)
 
 

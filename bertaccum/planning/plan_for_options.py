@@ -34,7 +34,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     Raises:
       ConfigError, InputError: The data or the model cannot be used.
     """
-    out, data = Path(config.out), Path(config.data)
+    data = Path(config.data)
     tsvs = prepared = tsvs_to_plan_with(config)
     task = make_task(read_labels(data, config.task) if prepared else Labels.numbered(2))
     source = find_dimensions(config, progress)
@@ -48,7 +48,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
         progress,
         config.fresh,
     )
-    write_text(out, json_text(report.values))
+    write_text(Path(config.out).resolve(), json_text(report.values))
     if not tsvs:
         lacking = f"the vocabulary of {source.name}" if prepared else f"prepared data in {data}"
         timed_on = f"{report.timed_on}, because {lacking} is missing"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bertaccum import machine_memory
 from bertaccum.atomic import write_text
+from bertaccum.bert.precision import resolved_precision
 from bertaccum.cache import cache_folder
 from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
@@ -24,7 +25,7 @@ from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same
 # request.
-_FORMAT = 3
+_FORMAT = 4
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
@@ -99,7 +100,7 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
     names = field_names(StepConfig) - set(ignored)
     # Other parts of the digest contain what these options select.
     names -= {"data", "task", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
-    names -= {"offload_folder"}  # It only decides where on the host the tensors are.
+    names -= {"precision", "offload_folder"}  # The folder only decides where host tensors are.
     parts = [
         _FORMAT,
         __version__,
@@ -108,6 +109,7 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
         dataclasses.asdict(request.inputs.source.encoder),
         [request.inputs.labels.task, request.inputs.labels.outputs],
         {name: getattr(request.config, name) for name in sorted(names)},
+        resolved_precision(request.config.precision),
         request.inputs.store_digests,
         request.limit_bytes,
         request.memory_bytes is not None,

@@ -330,7 +330,7 @@ class _Search:
             if len(self.rates) >= 2 and self.rates[size] < 0.9 * max(self.rates.values()):
                 break
             size = max((s for s in fitting if s <= 0.6 * size), default=None)
-        for around in (self._around_best, self._around_best, self._best_two):
+        for around in (self._around_best, self._around_best, lambda _: self._by_rate()[:2]):
             for size in around(fitting):
                 if spent < self.space.speed_seconds:
                     spent += self._time(size)
@@ -353,9 +353,6 @@ class _Search:
             between += new[len(new) // 2 : len(new) // 2 + 1]
         power = 2 ** round(math.log2(best))
         return between + [power] * (power in fitting and power not in {*self.rates, *between})
-
-    def _best_two(self, _: list[int]) -> list[int]:
-        return self._by_rate()[:2]
 
     def _by_rate(self) -> list[int]:
         return sorted(self.rates, key=lambda size: self.rates[size], reverse=True)

@@ -11,7 +11,6 @@ from typing import Any
 from markupsafe import Markup
 
 from bertaccum.atomic import write_text
-from bertaccum.errors import ConfigError, reason
 from bertaccum.metrics import LABELS, one_class, scores
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.candidates import candidate_cells
@@ -40,16 +39,9 @@ def write_page(
       path: The file to write.
 
     Raises:
-      ConfigError: The file cannot be written.
       InputError: The files of the run are damaged.
     """
-    text = page(record, evaluation, mistakes)
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise ConfigError(
-            f"`out` {path} cannot be written ({reason(error)})", "choose another file"
-        ) from None
+    write_text(path.resolve(), page(record, evaluation, mistakes))
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import default_span, read_series, training_loss
 from bertaccum.reporting.run_facts import evaluations, model_name
-from bertaccum.reporting.run_record import Record
+from bertaccum.reporting.run_record import Record, undamaged
 from bertaccum.settings import named_options
 
 
@@ -20,22 +20,26 @@ def outline(record: Record) -> dict[str, Any]:
       (None in runs of earlier versions), `seconds`; `best_by` (the metric that selects the best
       checkpoint); and, for that checkpoint, `best_metric` (name, value and update),
       `best_dev_accuracy` and `best_update` (None before the first evaluation).
+
+    Raises:
+      InputError: The files of the run are damaged.
     """
     best, plan = record.best or {}, record.plan
-    return {
-        "run": str(record.paths.path),
-        "status": record.status,
-        "model": model_name(record),
-        "target_batch": record.config.target_batch,
-        "micro_batch": plan.get("micro_batch", record.config.micro_batch),
-        "updates": record.updates[-1]["update"] if record.updates else 0,
-        "planned_updates": plan.get("updates"),
-        "best_by": record.best_by,
-        "best_metric": record.best_metric,
-        "best_dev_accuracy": best.get("accuracy"),
-        "best_update": best.get("update"),
-        "seconds": round(record.seconds, 3),
-    }
+    with undamaged(record.paths.path):
+        return {
+            "run": str(record.paths.path),
+            "status": record.status,
+            "model": model_name(record),
+            "target_batch": record.config.target_batch,
+            "micro_batch": plan.get("micro_batch", record.config.micro_batch),
+            "updates": record.updates[-1]["update"] if record.updates else 0,
+            "planned_updates": plan.get("updates"),
+            "best_by": record.best_by,
+            "best_metric": record.best_metric,
+            "best_dev_accuracy": best.get("accuracy"),
+            "best_update": best.get("update"),
+            "seconds": round(record.seconds, 3),
+        }
 
 
 def details(record: Record) -> dict[str, Any]:
@@ -54,18 +58,19 @@ def details(record: Record) -> dict[str, Any]:
       InputError: The files of the run are damaged.
     """
     names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why")
-    return outline(record) | {
-        "plan": {name: record.plan.get(name) for name in names},
-        "training_loss": _training_loss(record),
-        "last_update": record.updates[-1] if record.updates else None,
-        "noise_scale": noise_facts(record),
-        "best": record.best,
-        "evaluations": record.evaluations,
-        "evaluated": {name: _totals(values) for name, values in evaluations(record).items()},
-        "out_of_memory": record.events,
-        "summary": record.summary,
-        **set_and_resolved(record),
-    }
+    with undamaged(record.paths.path):
+        return outline(record) | {
+            "plan": {name: record.plan.get(name) for name in names},
+            "training_loss": _training_loss(record),
+            "last_update": record.updates[-1] if record.updates else None,
+            "noise_scale": noise_facts(record),
+            "best": record.best,
+            "evaluations": record.evaluations,
+            "evaluated": {name: _totals(values) for name, values in evaluations(record).items()},
+            "out_of_memory": record.events,
+            "summary": record.summary,
+            **set_and_resolved(record),
+        }
 
 
 def _training_loss(record: Record) -> dict[str, Any] | None:

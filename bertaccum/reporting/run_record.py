@@ -19,6 +19,10 @@ from bertaccum.reporting.run_paths import RunPaths
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
 
 
+# Errors that unexpected contents of a file can cause.
+_DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
+
 @dataclass(frozen=True)
 class Record:
     """A run that has finished, is running or was stopped.
@@ -98,8 +102,8 @@ def read_record(path: Path) -> Record:
     )
 
 
-def find_records(folder: Path) -> Iterator[Record | InputError]:
-    """Yield the record of each run in a folder, oldest first, or the error of a damaged run.
+def find_runs(folder: Path) -> list[Path]:
+    """Return the run folders in a folder, oldest first.
 
     Raises:
       InputError: The folder does not exist.
@@ -107,11 +111,7 @@ def find_records(folder: Path) -> Iterator[Record | InputError]:
     if not folder.is_dir():
         raise InputError("there is no such folder", "train first, or check the path", path=folder)
     found = [p for p in folder.iterdir() if (p / "config.yaml").is_file() and not p.is_symlink()]
-    for path in sorted(found, key=lambda path: (path / "config.yaml").stat().st_mtime):
-        try:
-            yield read_record(path)
-        except InputError as error:
-            yield error
+    return sorted(found, key=lambda path: (path / "config.yaml").stat().st_mtime)
 
 
 def read_run_config(run: Path) -> TrainConfig:
@@ -131,7 +131,7 @@ def read_run_config(run: Path) -> TrainConfig:
         )
     try:
         return TrainConfig(**yaml.safe_load(read_text(path)))
-    except (yaml.YAMLError, ConfigError, TypeError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ConfigError, *_DAMAGE) as error:
         raise InputError(
             f"is not the configuration of a run ({reason(error)})", path=path
         ) from None
@@ -144,10 +144,9 @@ def undamaged(run: Path) -> Iterator[None]:
     Raises:
       InputError: A file does not have the contents that training writes.
     """
-    damage = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
     try:
         yield
-    except damage as error:
+    except _DAMAGE as error:
         raise InputError(
             f"the files of this run are damaged ({type(error).__name__}: {error})",
             "leave this run out, or train again",

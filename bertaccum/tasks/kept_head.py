@@ -6,7 +6,7 @@ This module does not import TensorFlow.
 from __future__ import annotations
 
 from bertaccum.bert.model_source import KeptHead, ModelSource
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
 from bertaccum.tasks.labels import Labels
 
@@ -30,11 +30,15 @@ def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | Non
 
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.
+      InputError: The labels of a run are damaged.
     """
-    if source.labels is not None and Labels(**source.labels) == labels:
+    try:
+        run = None if source.labels is None else Labels(**source.labels)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"labels.json is damaged ({error})", path=source.name) from None
+    if run == labels:
         return KeptHead(list(range(labels.outputs)))
-    if source.labels is not None and keep:
-        run = Labels(**source.labels)
+    if run is not None and keep:
         raise _differ(f"the labels {_listed(run.names)}" if run.names else run.task, labels)
     head = source.head
     if head is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.task_names import CLASSIFICATION, REGRESSION
+from bertaccum.task_names import CLASSIFICATION, REGRESSION, TASKS
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
 from data_prep.columns import PAIR
 from data_prep.label_kinds import refuse_scores
-from data_prep.manifest import read_manifest
+from data_prep.manifest import MANIFEST, read_manifest
 from data_prep.table import read_rows
 from data_prep.tsv import read_tsv
 
@@ -31,6 +31,9 @@ def read_labels(folder: Path, task: str | None = None) -> Labels:
     manifest, train = read_manifest(folder), folder / "train.tsv"
     if manifest is not None:
         prepared = manifest.get("task", CLASSIFICATION)
+        if prepared not in TASKS:
+            unknown = f"the task {prepared!r} is unknown"
+            raise InputError(unknown, "prepare the data again", path=folder / MANIFEST)
         if task not in (None, prepared):
             raise ConfigError(
                 f"the data were prepared with `task` {prepared}, not {task}",

@@ -336,5 +336,5 @@ def best_evaluation(folder: RunPaths) -> Evaluated | None:
     """Return the evaluation of the model in `best/`; None if the folder is missing or damaged."""
     try:
         return Evaluated.of(json.loads(read_text(folder.best / EVALUATION)))
-    except (InputError, ValueError, TypeError, KeyError, RecursionError):
+    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

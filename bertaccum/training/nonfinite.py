@@ -8,7 +8,7 @@ import numpy as np
 
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.data.windows import Window
-from bertaccum.errors import RunError
+from bertaccum.errors import DivergedError
 
 # Maximum number of rows that the error lists.
 _NAMED_ROWS = 8
@@ -22,7 +22,7 @@ def not_finite(
     losses: list[list[float]],
     numbers: np.ndarray,
     precision: str,
-) -> RunError:
+) -> DivergedError:
     """Return the error for too many consecutive updates whose loss or gradient is not finite.
 
     Args:
@@ -45,7 +45,7 @@ def not_finite(
     named = ", ".join(map(str, numbers[rows[:_NAMED_ROWS]]))
     more = f" and {len(rows) - _NAMED_ROWS} more" if len(rows) > _NAMED_ROWS else ""
     often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
-    return RunError(
+    return DivergedError(
         f"the {what} in update {update} is not finite (train.tsv, rows {named}{more}){often}",
         remedy(precision),
     )

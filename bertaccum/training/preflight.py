@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.config import PlanConfig, TrainConfig
 from bertaccum.data.data_folder import tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError
+from bertaccum.files import check_writable
 from bertaccum.progress import Progress
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
+from bertaccum.settings import AUTO
 from bertaccum.tasks.kept_head import kept_head
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.run_folder import RunFolder
@@ -58,19 +61,20 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
     _check_inputs(config, progress)
 
 
-def check_resumed(run: Path, strategy: str, progress: Progress) -> None:
+def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> None:
     """Check that the run to resume exists, and that its data and model still exist.
 
     Args:
       run: Run folder.
-      strategy: The `strategy` option of this process.
+      options: The options that the user set.
       progress: Called while a model is downloaded.
 
     Raises:
       ConfigError, InputError: The run, its data or its model cannot be used.
     """
-    if not describes_workers(strategy):
-        _check_inputs(read_run_config(run), progress)
+    if not describes_workers(options.get("strategy", AUTO)):
+        moved = {name: options[name] for name in ("data", "vocab") if name in options}
+        _check_inputs(dataclasses.replace(read_run_config(run), **moved), progress)
 
 
 def check_plan(config: PlanConfig, progress: Progress) -> None:
@@ -83,9 +87,7 @@ def check_plan(config: PlanConfig, progress: Progress) -> None:
     Raises:
       ConfigError, InputError: A file, folder or option cannot be used.
     """
-    out = Path(config.out)
-    if not out.parent.is_dir() or out.is_dir():
-        raise ConfigError(f"`out` {out} cannot be written", "choose a file in an existing folder")
+    check_writable(Path(config.out), "`out`")
     tsvs_to_plan_with(config)
     find_dimensions(config, progress)
 

@@ -23,11 +23,11 @@ from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.version import __version__
 
-_PATHS = ("data", "init_checkpoint", "bert_config", "vocab")
+_PATHS = ("data", "init_checkpoint", "bert_config", "vocab", "offload_folder")
 # These options decide when a run ends, and all workers must stop after the same update.
 _ENDING = ("max_updates", "patience", "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
-_CUTTING = ("micro_batch", "cut")
+_CUTTING = ("micro_batch", "cut", "strategy", "replicas")
 
 
 def _absolute(name: str) -> str:

@@ -87,7 +87,7 @@ class Run:
 
     def restore(self, path: Path, position: Position) -> None:
         """Restore a checkpoint, and the model that was best when the checkpoint was saved."""
-        self.folder.rewind(position.update, position.evaluated)
+        self.folder.rewind(position.update, position.evaluated, position.shrinkings)
         best = position.best
         if best is not None and best != best_evaluation(self.folder):
             of_best = state_of(self.folder.checkpoints, best.update)
@@ -150,7 +150,8 @@ class Run:
             yield evaluated
         else:
             yield from self._update()
-        if self._saving_is_due():
+        # The evaluation that is due comes first, because the checkpoint records the best one.
+        if self._saving_is_due() and not self._evaluation_is_due():
             self._save()
 
     def _updates_are_left(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import errno
 import fcntl
 import itertools
 import os
@@ -82,9 +83,17 @@ class RunFolder(RunPaths):
                 write_text(folder / self.config.name, _yaml(config))
                 write_text(folder / self.inputs.name, json_text(inputs))
         except OSError as error:
+            if error.errno == errno.ENOTEMPTY and config.out is None:
+                # Another run began in the same second.
+                super().__init__(_unused_name())
+                return self.create(config, inputs)
             raise RunError(
                 f"cannot be written ({error.strerror})", "choose another `out`", path=self.path
             ) from None
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Write a fully resolved configuration."""
+        write_text(self.config, _yaml(config))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -112,7 +121,7 @@ class RunFolder(RunPaths):
             _point_latest_to(self.path)
             yield
 
-    def rewind(self, update: int, evaluated: int) -> None:
+    def rewind(self, update: int, evaluated: int, shrinkings: int = 0) -> None:
         """Undo everything that the run wrote after a checkpoint.
 
         This removes later log lines, the summary, incomplete files and, if no evaluation is left,
@@ -121,11 +130,14 @@ class RunFolder(RunPaths):
         Args:
           update: Last update to keep in `metrics.jsonl`.
           evaluated: Last evaluated update to keep in `eval.jsonl`; 0 if none.
+          shrinkings: How often memory had run out; the last time may be in the next update.
         """
         self.summary.unlink(missing_ok=True)
         for path, last in ((self.metrics, update), (self.eval, evaluated)):
             if path.exists():
-                kept = [line for line in whole_lines(path) if line["update"] <= last]
+                lines = whole_lines(path)
+                events = [line for line in lines if "loss" not in line][:shrinkings]
+                kept = [line for line in lines if line["update"] <= last or line in events]
                 write_text(path, "".join(json_text(line, indent=None) for line in kept))
         settle(self.best)
         if not evaluated and self.best.exists():

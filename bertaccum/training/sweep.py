@@ -20,7 +20,7 @@ from bertaccum.atomic import write_text
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
-from bertaccum.errors import ConfigError, RunError
+from bertaccum.errors import ConfigError, DivergedError, RunError
 from bertaccum.files import json_text, read_mapping
 from bertaccum.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.sweep_figure import write_heat_map
@@ -53,11 +53,13 @@ class Cell:
         None if unknown), `updates` and `seconds` of the run so far. Keyed by the fraction of the
         updates at which the round ends.
       failed: Why a run failed; None if none did.
+      diverged: Whether it failed because it diverged, and would fail again.
     """
 
     options: dict[str, Any]
     rounds: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     failed: str | None = None
+    diverged: bool = False
 
     @property
     def name(self) -> str:
@@ -103,19 +105,19 @@ def cells_of(config: TrainConfig, grid: Grid) -> list[Cell]:
         raise ConfigError(
             f"`{min(fixed)}` cannot be in a grid", "set it as an option of the whole sweep"
         )
-    if not grid or not all(grid.values()):
+    if not grid or not all(len(values) for values in grid.values()):
         raise ConfigError("the grid has no values", "give each option a list of values")
-    combinations = itertools.product(*grid.values())
-    cells = [Cell(dict(zip(grid, values, strict=True))) for values in combinations]
-    for cell in cells:
-        dataclasses.replace(config, **cell.options)  # This checks the values.
+    cells = []
+    for values in itertools.product(*grid.values()):
+        checked = dataclasses.replace(config, **dict(zip(grid, values, strict=True)))
+        cells.append(Cell({name: getattr(checked, name) for name in grid}))
     return cells
 
 
 class Sweep:
     """A grid search, whose runs are in the folder `config.out`.
 
-    Repeating a sweep resumes it: it skips what `sweep.json` says is done, and cells that failed.
+    Repeating a sweep resumes it: it skips what `sweep.json` says is done, and cells that diverged.
 
     Args:
       config: Options of all runs.
@@ -144,12 +146,13 @@ class Sweep:
         self._rounds = _ROUNDS if halving else (1.0,)
         self._folder = Path(config.out)
         asked = {name: value for name, value in named.items() if name != "out"}
-        self._asked = {"grid": dict(grid), "seeds": seeds, "halving": halving, "options": asked}
+        values = {name: [*dict.fromkeys(c.options[name] for c in self.cells)] for name in grid}
+        self._asked = {"grid": values, "seeds": seeds, "halving": halving, "options": asked}
         if (saved := read_mapping(self._folder / RECORD)) is not None:
             self._continue(saved)
 
     def _continue(self, saved: dict[str, Any]) -> None:
-        if saved["asked"] != json.loads(json_text(self._asked)):
+        if saved.get("asked") != json.loads(json_text(self._asked)):
             raise ConfigError(
                 f"`out` {self._folder} contains a sweep with another grid or other options",
                 "choose another folder, or repeat that sweep to continue it",
@@ -158,7 +161,8 @@ class Sweep:
         done = {json_text(one["options"]): one for one in saved["cells"]}
         for cell in self.cells:
             if (one := done.get(json_text(cell.options))) is not None:
-                cell.rounds, cell.failed = one["rounds"], one["failed"]
+                cell.rounds, cell.diverged = one["rounds"], one.get("diverged", False)
+                cell.failed = one["failed"] if cell.diverged else None
 
     def events(self, start: Start, resume: Resume) -> Iterator[Event]:
         """Train, and yield the events of all runs.
@@ -193,7 +197,7 @@ class Sweep:
                     runs.append(_run(event.summary))
             cell.rounds[_key(fraction)] = runs
         except RunError as error:
-            cell.failed = " ".join(str(error).split())
+            cell.failed, cell.diverged = str(error), isinstance(error, DivergedError)
         self._folder.mkdir(parents=True, exist_ok=True)
         write_text(self._folder / RECORD, json_text(self.result() | {"asked": self._asked}))
 
@@ -216,8 +220,8 @@ class Sweep:
         the better ones continue, or all with that score if there is no better one.
         """
         key = _key(fraction)
-        known = [cell for cell in cells if cell.scores and key in cell.rounds]
-        scored = [(self._badness([run["score"] for run in c.rounds[key]]), c) for c in known]
+        runs = [([run["score"] for run in c.rounds.get(key, [])], c) for c in cells]
+        scored = [(self._badness(s), cell) for s, cell in runs if s and None not in s]
         scored.sort(key=lambda one: one[0])
         count, scores = max(math.ceil(len(cells) * _KEPT), 1), [score for score, _ in scored]
         if len(scored) > count and (limit := scores[count]) == scores[count - 1]:

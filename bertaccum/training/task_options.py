@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
+from data_prep.rows import finite_number
 
 BALANCED = "balanced"
 
@@ -107,11 +107,8 @@ def named_weights(option: str, labels: Labels) -> np.ndarray:
 
 
 def _weight(number: str, option: str) -> float:
-    try:
-        weight = float(number)
-    except ValueError:
-        weight = math.nan
-    if not (math.isfinite(weight) and weight >= 0):
+    weight = finite_number(number)
+    if weight is None or weight < 0:
         raise ConfigError(
             f"`class_weight` {option}: {number!r} is not a weight", "use a number of at least 0"
         )

@@ -224,6 +224,9 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
             position = Position.of(saved)
             told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))
             run.share_state(position)
+        if asked:
+            lasting = resolved_config(TrainConfig(**told["config"]), run.source.name)
+            told_by_chief(topology, lambda: folder.write_config(lasting))
         yield from _events(run)
 
 
@@ -309,18 +312,17 @@ def _plan(
     If the user set the micro-batch size, nothing is measured.
     """
     request, replicas = PlanRequest(config, inputs), local_replicas * workers
+    if replicas > 1:
+        # Each worker plans its replicas' shares for its own devices.
+        share = largest_share(config.target_batch, replicas)
+        shared = dataclasses.replace(config, target_batch=share)
+        request = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
     if config.micro_batch != AUTO:
         given = (config.recompute, config.offload)
         saving = Saving(*("none" if value == AUTO else value for value in given))
         size = int(config.micro_batch)
         plan = make_plan(config.target_batch, size, saving, config.cut, replicas)
         return request, PlanResult.given(plan)
-    measured = request
-    if replicas > 1:
-        # Each worker plans its replicas' shares for its own devices.
-        share = largest_share(config.target_batch, replicas)
-        shared = dataclasses.replace(config, target_batch=share)
-        measured = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
-    planned = make_report(measured, progress)
+    planned = make_report(request, progress)
     planned.taken()
     return request, planned.of_whole_window(config.target_batch, replicas)

@@ -139,3 +139,22 @@ def test_optimizer_can_be_passed_as_a_config() -> None:
         assert type(AccumulatingOptimizer(config).inner) is kind
     short = {"class_name": "Adam", "config": {"learning_rate": 0.5, "is_legacy_optimizer": False}}
     assert type(AccumulatingOptimizer(short).inner) is tf_keras.optimizers.Adam
+
+
+@pytest.mark.parametrize("flush", ["flush", "traced_flush"])
+def test_variable_without_gradient_does_not_change_after_loading(flush: str) -> None:
+    used, unused = tf.Variable(1.0), tf.Variable(1.0)
+    store: dict[str, np.ndarray] = {}
+
+    def optimizer() -> AccumulatingOptimizer:
+        made = AccumulatingOptimizer(tf_keras.optimizers.AdamW(0.1, weight_decay=0.1), 4)
+        made.build([used, unused])
+        return made
+
+    first, loaded = optimizer(), optimizer()
+    first.accumulate([(tf.constant(1.0), used), (None, unused)])
+    first.save_own_variables(store)
+    loaded.load_own_variables(store)
+    assert getattr(loaded, flush)()
+    assert used.numpy() < 1.0
+    assert unused.numpy() == 1.0

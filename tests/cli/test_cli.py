@@ -284,6 +284,7 @@ def test_wrong_options_of_eval_give_one_error_line(run, data: Path) -> None:
     trained = run("train", "--data", data, "--max-updates", 1, "--target-batch", 8, *QUICK)
     assert (trained.code or 0) == 0
     check_error(run("eval", "--file", "absent.tsv"), "absent.tsv: there is no such file")
+    check_error(run("eval", "--file", "a" * 300), "aaa: File name too long; check the path")
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
     check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
     Path("more.csv").write_text("body,label\ngood,0\n")

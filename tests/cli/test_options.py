@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 from bertaccum.cli.program import cli
@@ -54,6 +55,8 @@ def wrong_values() -> Iterator[Any]:
                     ("1e400", "not a finite|not (auto or )?a whole"),
                     ("nan", "not a finite|not (auto or )?a whole"),
                 ]
+            if known["fraction"]:
+                wrong = [(value, "is not a number of updates") for value in ("1e3", "nan", "some")]
             if known["maximum"] is not None:
                 high = known["maximum"]
                 wrong.append((str(high + 1), f"is (not below|above) {high}"))
@@ -102,6 +105,20 @@ def test_config_file_keeps_text_that_yaml_would_convert(tmp_path: Path) -> None:
     found = cli.commands["train"].make_context("train", ["--config", str(path)]).params
     names = ("data", "out", "init_checkpoint", "calibrate", "seed")
     assert [found[name] for name in names] == ["010", "1.10", "yes", True, 0]
+
+
+def test_numpy_numbers_and_paths_become_plain_values() -> None:
+    options: Any = {"learning_rate": np.float32(0.5), "seed": np.int64(3), "data": Path("x")}
+    found = TrainConfig(**options)
+    values = (found.learning_rate, found.seed, found.data)
+    assert values == (0.5, 3, "x")
+    assert [type(value) for value in values] == [float, int, str]
+
+
+@pytest.mark.parametrize("option", ["seed", "data", "epochs"])
+def test_none_for_an_option_with_a_default_is_an_error(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{option}` is None; omit it to use the default"):
+        TrainConfig(**{option: None})
 
 
 @pytest.mark.parametrize("config", [PrepareConfig, EvalConfig, PredictConfig])

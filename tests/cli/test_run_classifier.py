@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -148,7 +149,8 @@ def test_results_follow_links_and_refuse_paths_that_are_not_files(run: Any, fold
     assert run("eval", "--split", "dev", "--results", "link.txt")[0] == 0
     assert (folder / "link.txt").is_symlink()
     assert (folder / "real.txt").read_text().startswith("eval_accuracy = ")
-    for named in ("", ".", "/dev/stdout", "none/file"):
+    os.mkfifo(folder / "pipe")
+    for named in ("", ".", "/dev/absent", "pipe", "none/file"):
         code, out, err = run("eval", "--split", "dev", "--results", named)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert f"error: --results {named}" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def test_prepare_accepts_folders(imdb: Path, tmp_path: Path) -> None:
     assert run(**options).unchanged
     (imdb / "train/pos/0_7.txt").write_text("Another text.")
     assert not run(**options, overwrite=True).unchanged
+    (imdb / "train/pos" / os.fsdecode(b"r\xe9sum\xe9.txt")).write_text("A name in Latin-1.")
+    latin = (imdb / "train").rename(tmp_path / os.fsdecode(b"\xe9t\xe9"))
+    options["train_file"] = str(latin)
+    assert not run(**options, overwrite=True).unchanged
+    assert run(**options).unchanged
 
 
 def test_one_file_per_class(tmp_path: Path) -> None:

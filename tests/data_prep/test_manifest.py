@@ -34,6 +34,9 @@ def test_manifest_is_read_back(tmp_path: Path) -> None:
         (b"[1]", "was not written by"),
         (b'{"name": "web app", "icons": []}', "was not written by"),
         (json_text(OURS | {"tool": "other"}).encode(), "was not written by"),
+        (b"9" * 5000, "is damaged"),
+        (b"[" * 100_000, "is damaged"),
+        (json_text(OURS | {"files": {"../notes.txt": ""}}).encode(), "was not written by"),
         (json_text(OURS | {"labels": None}).encode(), "was not written by"),
     ],
 )

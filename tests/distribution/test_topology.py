@@ -54,14 +54,31 @@ def test_named_chief_is_worker_0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.worker == 0
 
 
-def test_slurm_step_describes_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SLURM.items():
+@pytest.mark.parametrize("gpus", ["", None, "0"])
+@pytest.mark.parametrize(("nodes", "tasks"), [("card[1-3]", "1(x3)"), ("card1", "3")])
+def test_slurm_step_describes_workers(
+    monkeypatch: pytest.MonkeyPatch, gpus: str | None, nodes: str, tasks: str
+) -> None:
+    changes = {"SLURM_STEP_NODELIST": nodes, "SLURM_STEP_TASKS_PER_NODE": tasks}
+    for name, value in (SLURM | changes).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    if gpus is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setenv("PATH", "")  # There is no nvidia-smi.
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     found = module._cluster()
     assert found is not None
-    assert [address.split(":")[0] for address in found.addresses] == ["card1", "card2", "card3"]
+    assert len(set(found.addresses)) == 3
+    hosts = ["card1", "card2", "card3"] if tasks == "1(x3)" else ["card1"] * 3
+    assert [address.split(":")[0] for address in found.addresses] == hosts
     assert found.worker == 2
+
+
+def test_incomplete_slurm_step_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    with pytest.raises(ConfigError, match=r"Slurm cannot be used .*PROCID.*; start .* with srun"):
+        module._cluster()
 
 
 @pytest.mark.parametrize(

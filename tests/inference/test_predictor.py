@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from bertaccum.bert.encoder import build_encoder
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, make_window
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import RunError
+from bertaccum.errors import InputError, RunError
+from bertaccum.inference.predict import stream
 from bertaccum.inference.predictor import Predictor, make_predict
 from bertaccum.progress import silent
 from bertaccum.tasks.head import build_classifier
@@ -65,3 +67,25 @@ def test_gelu_is_computed_with_its_product(store: TokenStore, model: Any) -> Non
     fused = [n for n in nodes if n.op.endswith("FusedMatMul")]
     gelus = [n for n in fused if b"GeluApproximate" in n.attr["fused_ops"].list.s]
     assert len(gelus) == TINY.num_hidden_layers
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs", "message"),
+    [
+        (None, False, "None is neither a string nor a pair"),
+        (float("nan"), True, "nan is neither a string nor a pair"),
+        (("a", None), True, "neither a string nor a pair"),
+        (("a", "b", "c"), True, "neither a string nor a pair"),
+        (("a", "b"), False, "'a' has a second text"),
+        ("caf\udce9", False, r"'caf\\udce9' contains a character that UTF-8 cannot encode"),
+        ('{"text": "\\ud83d", "text_pair": "b"}', True, "UTF-8 cannot encode"),
+        ("a", True, "'a' is single"),
+    ],
+)
+def test_error_names_a_text_that_does_not_suit(text: Any, pairs: bool, message: str) -> None:
+    def tokenize(_: object) -> object:
+        raise AssertionError("the text was tokenized")
+
+    classifier: Any = SimpleNamespace(labels=SimpleNamespace(pairs=pairs), tokenize=tokenize)
+    with pytest.raises(InputError, match=message):
+        list(stream(classifier, [text]))

@@ -115,6 +115,20 @@ def test_scarce_memory_and_disk_space_are_warnings(monkeypatch: pytest.MonkeyPat
         assert [machine.check_memory()[0].status, machine.check_cache()[0].status] == [status] * 2
 
 
+def test_available_memory_is_that_of_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = SimpleNamespace(total=2**36, available=2**35)
+    monkeypatch.setattr(machine_memory.psutil, "virtual_memory", lambda: values)
+    monkeypatch.setattr(machine_memory, "_GROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text(f"{3 * 2**30}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {2**31}\ninactive_file {2**30}\n")
+    assert machine_memory.available_bytes() == 2**35
+    (tmp_path / "memory.max").write_text(f"{2**32}\n")
+    assert machine_memory.available_bytes() == 2**31
+
+
 def test_unwritable_cache_is_a_failed_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

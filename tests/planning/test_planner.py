@@ -22,7 +22,7 @@ from bertaccum.planning import plan_for_options as plans
 from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.planning.plan_for_options import plan_for_options
-from bertaccum.planning.plan_request import remember_out_of_memory
+from bertaccum.planning.plan_request import learned_limits, remember_out_of_memory
 from bertaccum.planning.search import Candidate, SearchResult
 from bertaccum.progress import silent
 from bertaccum.tasks.labels import Labels
@@ -196,6 +196,9 @@ def test_size_that_ran_out_of_memory_is_not_planned_again(
     assert report.plan.micro_batch < 8
     assert written["learned_limits"] == {"none": 8}
     assert "ran out of memory before; plan with `fresh` to retry them" in written["why"]
+    # A resumed run names the precision that `auto` chose.
+    resumed = dataclasses.replace(seen[0].config, precision="float32")
+    assert learned_limits(dataclasses.replace(seen[0], config=resumed)) == {"none": 8}
     # The limit also holds for another target batch, but not with more memory.
     assert make(memory_limit="4GiB", target_batch=64)[0].plan.micro_batch < 8
     assert make(memory_limit="5GiB")[0].plan.micro_batch == 8

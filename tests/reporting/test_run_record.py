@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
 from writing import write_run
 
+from bertaccum.cli.program import main
 from bertaccum.errors import InputError
-from bertaccum.reporting.run_record import find_records, read_record
+from bertaccum.reporting.run_outline import outline
+from bertaccum.reporting.run_record import find_runs, read_record
 
 
 def test_record_of_a_finished_run(tmp_path: Path) -> None:
@@ -29,7 +32,7 @@ def test_link_to_a_run_has_the_name_of_the_run(tmp_path: Path) -> None:
     write_run(tmp_path / "r", [0.7])
     (tmp_path / "latest").symlink_to("r")
     assert read_record(tmp_path / "latest").name == "r"
-    assert [r.name for r in find_records(tmp_path) if not isinstance(r, InputError)] == ["r"]
+    assert find_runs(tmp_path) == [tmp_path / "r"]
 
 
 def test_run_is_running_only_while_its_lock_is_held(tmp_path: Path) -> None:
@@ -68,17 +71,45 @@ def test_windows_out_of_memory_are_events_and_not_updates(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", "target_batch: 0\n", "target_bach: 8\n", "- 1\n", "seed: [\n", "[" * 1000, "\xff", "1: 2"],
+    [
+        'data: "\\UFFFFFFFF"',
+        "data: !!bool x",
+        "data: !!timestamp x",
+        "data:\n",
+        "",
+        "target_batch: 0\n",
+        "target_bach: 8\n",
+        "- 1\n",
+        "seed: [\n",
+        "[" * 1000,
+        "\xff",
+        "1: 2",
+    ],
 )
 def test_error_names_damaged_configuration(tmp_path: Path, text: str) -> None:
     run = write_run(tmp_path / "r", [0.7])
     (run / "config.yaml").write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=r"r/config\.yaml"):
         read_record(run)
-    # A list of runs contains this error instead of the run, and the other runs.
-    write_run(tmp_path / "other", [0.5])
-    found = list(find_records(tmp_path))
-    assert sorted(type(one).__name__ for one in found) == ["InputError", "Record"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("summary.json", '{"updates": 1}'), ("metrics.jsonl", '{"update": 1, "loss": 1}\n')],
+)
+def test_outline_names_a_run_with_damaged_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    run = write_run(tmp_path / "r", [0.7], finished=name == "summary.json")
+    (run / name).write_text(text)
+    write_run(tmp_path / os.fsdecode(b"oth\xe9r"), [0.5])  # not UTF-8
+    with pytest.raises(InputError, match="/r: the files of this run are damaged"):
+        outline(read_record(run))
+    with pytest.raises(SystemExit):
+        main(["runs", str(tmp_path)])
+    said = capsys.readouterr()
+    assert "oth\\udce9r" in said.out
+    assert "not listed:" in said.err
 
 
 def test_damaged_plan_and_summary_are_ignored(tmp_path: Path) -> None:
@@ -93,4 +124,4 @@ def test_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no run here"):
         read_record(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
-        list(find_records(tmp_path / "absent"))
+        find_runs(tmp_path / "absent")

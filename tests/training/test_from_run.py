@@ -95,6 +95,13 @@ def test_other_classes_load_the_encoder_only(begun: Begun, labels: Labels) -> No
     assert np.abs(model.weights[-2]).max() < 0.1 < np.abs(begun.model.weights[-2]).max()
 
 
+@pytest.mark.parametrize("text", ["{}", '{"values": ["0"], "names": [], "colour": 1}'])
+def test_error_names_damaged_labels(begun: Begun, text: str) -> None:
+    (begun.path / "best/labels.json").write_text(text)
+    with pytest.raises(InputError, match=r"first\.v2: labels.json is damaged \("):
+        run_inputs(config_of(begun), LABELS)
+
+
 def test_inputs_include_the_digest_of_the_weights(begun: Begun) -> None:
     _, what = run_inputs(config_of(begun), LABELS)
     assert inputs_of(what)["pretrained weights"] == sha256(begun.path / "best/model.ckpt.index")

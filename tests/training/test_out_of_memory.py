@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from bertaccum.data.windows import Window
 from bertaccum.errors import RunError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.progress import silent
+from bertaccum.training import train as training
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import train
@@ -193,3 +195,15 @@ def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., Tr
     for summary, limit in zip(little, (330, 180), strict=True):
         assert summary["peak_memory_bytes"] <= limit * 2**20 < plenty["peak_memory_bytes"]
         assert summary["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("micro_batch", [4, "auto"])
+def test_replicas_remember_memory_limits_for_later_plans(
+    config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch, micro_batch: Any
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(training, "make_report", lambda request, _: made.append(request) or Mock())
+    inputs: Any = None
+    request, _ = training._plan(config(micro_batch, "run"), inputs, 2, 1, silent)
+    assert (request.devices, request.shared, request.config.target_batch) == (2, True, 4)
+    assert made == [request] * (micro_batch == "auto")

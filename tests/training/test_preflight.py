@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -37,6 +38,7 @@ WRONG = {
     "train --data reviews --seeds 2 --out run": "--out run is a run folder",
     "plan --data nope": "nope/train.tsv: there is no such file",
     "plan --data reviews --out nope/plan.json": "--out nope/plan.json cannot be written",
+    "plan --data reviews --out pipe": "--out pipe cannot be written; choose a file",
     "plan --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
     "eval --run run": "run: this run has no best checkpoint yet",
     "eval --run done --split test": "reviews/test.tsv: there is no such file",
@@ -65,6 +67,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]
         (folder / name).mkdir()
     for tsv in ("train.tsv", "dev.tsv"):
         (folder / "damaged" / tsv).write_text("no columns\n")
+    os.mkfifo(folder / "pipe")
     (folder / "run/config.yaml").write_text("data: gone\n")
     (folder / "done/best").mkdir(parents=True)
     (folder / "done/config.yaml").write_text("data: reviews\n")

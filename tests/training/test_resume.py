@@ -26,7 +26,7 @@ from resuming import result
 from scripted import ChangedLogits, CountedPasses, ScriptedScores, under
 from small import write_small_task
 
-from bertaccum import atomic
+from bertaccum import api, atomic
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
@@ -37,6 +37,7 @@ from bertaccum.training import checkpoints
 from bertaccum.training import run as running
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
+from bertaccum.training.resume import resolved_config
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
 
@@ -189,6 +190,67 @@ def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> 
     assert result(short.out) == result(whole.out)
 
 
+def test_resume_keeps_changed_options(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = config("cut", max_updates=2)
+    run_until(train(cut, silent), 2)
+    data = Path(cut.data)
+    monkeypatch.chdir(data.parent)
+    shutil.copytree(data, "moved")
+    (data / "train.tsv").unlink()
+    with pytest.raises(InputError, match=r"reviews/train\.tsv: there is no such file"):
+        api.train(resume=cut.out)
+    changes = {"data": "moved", "max_updates": 3}
+    assert api.train(resume=cut.out, **changes).summary["updates"] == 3
+    assert f"data: {data.parent / 'moved'}\n" in (data.parent / "cut/config.yaml").read_text()
+    monkeypatch.chdir("/")
+    run_until(api.training_events(resume=cut.out, max_updates=UPDATES), 4)
+    assert api.train(resume=cut.out).summary["updates"] == UPDATES
+
+
+def test_paths_of_a_run_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scratch").mkdir()
+    options = TrainConfig(offload="all", offload_folder="scratch")
+    assert resolved_config(options, "bert-tiny").offload_folder == str(tmp_path / "scratch")
+
+
+def test_runs_that_begin_in_the_same_second_have_two_folders(
+    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, options = RunFolder.new_path(None), dataclasses.replace(config("run"), out=None)
+    for _ in range(2):
+        RunFolder(path).create(options, {})
+    assert len(list(Path("runs").glob("*/config.yaml"))) == 2
+
+
+def test_rewinding_keeps_the_line_of_the_last_lack_of_memory(config: Make, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config("run"), {})
+    lines: list[dict[str, Any]] = [
+        {"update": 1, "loss": 0.5},
+        {"update": 2, "out_of_memory": 8},
+        {"update": 2, "out_of_memory": 4},
+        {"update": 2, "loss": 0.4},
+    ]
+    for line in lines:
+        folder.append(folder.metrics, line)
+    folder.rewind(1, 0, 1)
+    assert [json.loads(line) for line in folder.metrics.read_text().splitlines()] == lines[:2]
+
+
+def test_last_checkpoint_but_one_can_be_resumed_if_one_is_kept(
+    config: Make, whole: dict[str, Any]
+) -> None:
+    run = config("run", keep=1)
+    run_until(train(run, silent), 6)
+    states = saved_states(RunFolder(Path(str(run.out))).checkpoints)
+    assert [state.name for state in states] == ["update-4", "update-5"]
+    shutil.rmtree(states[-1])
+    list(resume(Path(str(run.out)), {}, silent))
+    assert result(run.out) == whole
+
+
 def test_resume_without_the_gradients_of_earlier_windows(
     config: Make, whole: dict[str, Any]
 ) -> None:
@@ -234,9 +296,11 @@ def test_resume_refuses_changes_that_affect_updates(config: Make) -> None:
     drawn = config("drawn", dropout_stream="micro-batch")
     RunFolder(Path(str(drawn.out))).create(drawn, {})
     with pytest.raises(
-        ConfigError, match=r"`micro_batch` to 2 \(was 3\), `cut` to cost \(was count\)"
+        ConfigError,
+        match=r"`micro_batch` to 2 \(was 3\), `cut` to cost \(was count\), `replicas` to 2",
     ):
-        list(resume(Path(str(drawn.out)), {"micro_batch": 2, "cut": "cost"}, silent))
+        asked = {"micro_batch": 2, "cut": "cost", "replicas": 2}
+        list(resume(Path(str(drawn.out)), asked, silent))
     data = Path(run_config.data)
     for name, text in (("train.tsv", "1\tbad food\n"), ("dev.tsv", "0\tgood\n")):
         whole = (data / name).read_text()

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small import write_small_task
 
+from bertaccum import api
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
-from bertaccum.errors import ConfigError, RunError
+from bertaccum.errors import ConfigError, DivergedError, RunError
 from bertaccum.training import seed_sweep
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.sweep import PAPER, Sweep, cells_of
@@ -24,15 +26,18 @@ GRID = {"target_batch": [16, 32], "learning_rate": [1e-5, 2e-5, 3e-5, 4e-5, 5e-5
 class Trainer:
     """A stand-in for training, which records the runs and knows their scores."""
 
-    def __init__(self, fails: float = 0.0, stops: float = 0.0, least: float = 0.0) -> None:
+    def __init__(
+        self, fails: float = 0.0, stops: float = 0.0, least: float = 0.0, passes: int = 0
+    ) -> None:
         self.runs: list[tuple[str, int, int | None]] = []
-        self.fails, self.stops, self.least = fails, stops, least
+        self.fails, self.stops, self.least, self.passes = fails, stops, least, passes
+        self.error: type[RunError] = DivergedError
 
     def __call__(self, config: TrainConfig, asked: dict[str, Any]) -> Iterator[Event]:
         assert config.out is not None
         self.runs.append((Path(config.out).parent.name, config.seed, config.max_updates))
-        if config.learning_rate == self.fails:
-            raise RunError("the loss is not finite", "lower `learning_rate`")
+        if config.learning_rate == self.fails and (config.max_updates or 60) > self.passes:
+            raise self.error("the loss is not finite", "lower `learning_rate`")
         if config.learning_rate == self.stops:
             yield Stopped(1, 15, Path(config.out))
             return
@@ -110,6 +115,21 @@ def test_failed_cells_are_recorded_and_skipped(tmp_path: Path, halving: bool) ->
     assert run(tmp_path, again, halving).result() == found and again.runs == []
 
 
+def test_failure_in_a_later_round_does_not_bring_cells_back(tmp_path: Path) -> None:
+    found = run(tmp_path, Trainer(fails=4e-5, passes=7), halving=True).result()
+    again = Trainer()
+    assert run(tmp_path, again, halving=True).result() == found and again.runs == []
+
+
+def test_cells_that_failed_for_another_reason_are_trained_again(tmp_path: Path) -> None:
+    trainer, again = Trainer(fails=5e-5), Trainer()
+    trainer.error = RunError
+    found = run(tmp_path, trainer).result()
+    assert [cell["failed"] is None for cell in found["cells"]] == [True] * 8 + [False] * 2
+    assert run(tmp_path, again).result()["best"]["learning_rate"] == 5e-5
+    assert len(again.runs) == 2
+
+
 @pytest.mark.parametrize("halving", [False, True])
 def test_stopped_sweep_continues_where_it_stopped(tmp_path: Path, halving: bool) -> None:
     whole, stopped, rest = Trainer(), Trainer(stops=3e-5), Trainer()
@@ -125,11 +145,16 @@ def test_other_options_need_another_folder(tmp_path: Path) -> None:
     for options in ({"halving": True}, {"seeds": 2}, {"epochs": 2.0}):
         with pytest.raises(ConfigError, match="another grid or other options"):
             run(tmp_path, Trainer(), **options)
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(ConfigError, match="another grid or other options"):
+        run(tmp_path, Trainer())
 
 
 def test_invalid_grids_are_refused() -> None:
     config = TrainConfig(out="runs/x")
     assert len(cells_of(config, PAPER)) == 18
+    (cell,) = cells_of(config, {"learning_rate": np.array([1e-5])})
+    assert type(cell.options["learning_rate"]) is float
     for grid in ({"seed": [1, 2]}, {}, {"epochs": []}, {"learning_rate": [1e-5, -1.0]}):
         with pytest.raises(ConfigError):
             cells_of(config, grid)
@@ -153,6 +178,15 @@ def test_grid_files_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[st
         code, out, err = sweep(capsys, "--grid", grid, "--out", tmp_path / "runs")
         assert (code, out) == (2, "") and problem in err and err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_command_fails_if_every_run_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "sweep", lambda *_, **__: {"best": None, "cells": []})
+    code, out, err = sweep(capsys, "--out", tmp_path / "runs", "--json")
+    assert (code, json.loads(out)["best"]) == (1, None)
+    assert err.splitlines()[-1].startswith("error: every run failed; repeat the sweep")
 
 
 def test_command_trains_draws_and_names_the_best(

@@ -10,9 +10,9 @@ from bertaccum.cli.display import run_tables, sentences
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
-from bertaccum.errors import BertAccumError
+from bertaccum.errors import InputError
 from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import find_records, read_record
+from bertaccum.reporting.run_record import find_runs, read_record
 
 
 @command()
@@ -28,18 +28,21 @@ def runs(folder: str, as_json: bool) -> None:
     """
     from bertaccum.reporting.run_outline import outline
 
-    found = list(find_records(Path(folder)))
-    records = [one for one in found if not isinstance(one, BertAccumError)]
-    if not found:
+    found, errors = [], []
+    for path in find_runs(Path(folder)):
+        try:
+            found.append(outline(read_record(path)))
+        except InputError as damage:
+            errors.append(damage)
+    if not found and not errors:
         sentences.note(_none_in(Path(folder)))
     elif as_json:
-        for record in records:
-            sentences.result_json(outline(record), indent=None)
+        for one in found:
+            sentences.result_json(one, indent=None)
     else:
-        run_tables.runs([outline(record) for record in records])
-    for error in found:
-        if isinstance(error, BertAccumError):
-            sentences.note(sentences.with_flags(f"not listed: {error}"))
+        run_tables.runs(found)
+    for error in errors:
+        sentences.note(sentences.with_flags(f"not listed: {error}"))
 
 
 def _none_in(folder: Path) -> str:

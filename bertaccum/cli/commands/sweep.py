@@ -88,6 +88,8 @@ def sweep(
         message = sentences.stopped(stopped[0], again=True)
         fail(message, 128 + stopped[0].signal, view)
     give(as_json, found, lambda _: swept(found, _best(named, found)))
+    if found["best"] is None:
+        fail("every run failed; repeat the sweep when the cause is removed", 1, view)
 
 
 def _best(named: dict[str, Any], found: dict[str, Any]) -> str:

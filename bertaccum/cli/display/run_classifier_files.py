@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertaccum.atomic import new_file
-from bertaccum.errors import ConfigError
+from bertaccum.files import check_writable
 from bertaccum.metrics import METRICS
 from data_prep.manifest import is_prepared, read_manifest
 
@@ -26,21 +26,9 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
     if named is None:
         yield None
         return
-    path = Path(named).absolute()
-    # Renaming a file onto /dev/stdout would replace the device.
-    if not named or (path.exists() and not path.is_file()) or path.is_relative_to("/dev"):
-        raise ConfigError(
-            f"--results {named} is not a regular file", "choose a file in an existing folder"
-        )
-    with ExitStack() as stack:
-        try:
-            # Write to the target of a symbolic link, so that the link remains.
-            file = stack.enter_context(new_file(path.resolve()))
-        except OSError as error:
-            raise ConfigError(
-                f"--results {named} cannot be written ({error.strerror})",
-                "choose a file in an existing, writable folder",
-            ) from None
+    check_writable(Path(named), "--results")
+    # Write to the target of a symbolic link, so that the link remains.
+    with new_file(Path(named).resolve()) as file:
         yield file
 
 
