@@ -79,8 +79,8 @@ def test_patience_survives_a_crash(config: Any) -> None:
             if isinstance(event, Updated) and event.update == 5:
                 break
     events.close()
-    # The fourth update's evaluation was not saved, so resuming repeats it.
-    scores = ScriptedScores(accuracy=ACCURACIES[3:])
+    # The checkpoint of the fourth update contains its evaluation.
+    scores = ScriptedScores(accuracy=ACCURACIES[4:])
     *_, last = under(scores, resume(Path(cut.out), {}, silent))
     assert (last.summary["updates"], last.summary["stopped_early"]) == (5, True)
     assert result(cut.out) == result(config("whole").out)
