@@ -85,7 +85,7 @@ def test_patience_survives_a_crash(config: Any) -> None:
     assert (last.summary["updates"], last.summary["stopped_early"]) == (5, True)
     assert result(cut.out) == result(config("whole").out)
     # With more patience the run continues, and its sixth evaluation is the best.
-    scores = ScriptedScores(accuracy=ACCURACIES[4:])
+    scores = ScriptedScores(accuracy=ACCURACIES[5:])
     *_, last = under(scores, resume(Path(cut.out), {"patience": 3}, silent))
     assert (last.summary["updates"], last.summary["best_update"]) == (6, 6)
 
