@@ -315,7 +315,7 @@ def _plan(
     if replicas > 1:
         # Each worker plans its replicas' shares for its own devices.
         share = largest_share(config.target_batch, replicas)
-        shared = dataclasses.replace(config, target_batch=share)
+        shared = dataclasses.replace(config, target_batch=share, micro_batch=AUTO)
         request = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
     if config.micro_batch != AUTO:
         given = (config.recompute, config.offload)

@@ -197,7 +197,7 @@ def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., Tr
         assert summary["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
 
 
-@pytest.mark.parametrize("micro_batch", [4, "auto"])
+@pytest.mark.parametrize("micro_batch", [8, "auto"])
 def test_replicas_remember_memory_limits_for_later_plans(
     config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch, micro_batch: Any
 ) -> None:
