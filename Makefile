@@ -67,7 +67,8 @@ PEERS := build/peers/environments
 
 bench-peers: $(INSTALLED) $(PEERS)/huggingface $(PEERS)/keras3
 	$(BIN)/python benchmarks/peers.py tokenizing
-	$(BIN)/python benchmarks/peers.py training
+	$(BIN)/python benchmarks/peers.py training --peers "Hugging Face" "Hugging Face, grouped" "Keras 3" \
+	  tf-models-official
 	$(BIN)/python benchmarks/peers.py prediction
 
 $(PEERS)/%: benchmarks/peers/%.txt

@@ -1,7 +1,7 @@
 """Measures the memory planner: its predictions, its choices, and runs under a memory limit.
 
     python benchmarks/memory.py limits --shared ../shared      # 55 minutes on 2 cores
-    python benchmarks/memory.py choice --shared ../shared      # 25 minutes
+    python benchmarks/memory.py choice --shared ../shared      # 5 minutes
     python benchmarks/memory.py prediction                     # 45 minutes
 
 `limits` trains on real reviews with the command line, at target batch 32 and under memory limits.

@@ -9,6 +9,8 @@ peers take turns of a few updates each, and ratios are medians over the rounds. 
 them take turns at tokenizing reviews. `prediction` lets them take turns at predicting reviews, from
 texts to probabilities, in batches of 32 of similar length; all run the same models, with random
 weights. Each part writes peers-<part>.json and prints a Markdown table.
+
+With 512 tokens, all peers together need more than 24 GB of memory; `--peers` chooses some of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,14 +107,16 @@ def started(command: list[str], log: Path) -> Iterator[Any]:
             yield process
         finally:
             assert process.stdin is not None
-            process.stdin.close()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
             process.wait()
 
 
 def turn(process: Any, updates: int) -> float:
     """Let a peer train for a number of updates, and return the seconds per update."""
-    process.stdin.write(json.dumps({"updates": updates}) + "\n")
-    process.stdin.flush()
+    with suppress(BrokenPipeError):
+        process.stdin.write(json.dumps({"updates": updates}) + "\n")
+        process.stdin.flush()
     answer = process.stdout.readline()
     if not answer:
         raise SystemExit("a peer has exited; see its log in the output folder")
