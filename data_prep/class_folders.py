@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,23 +34,25 @@ def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tupl
     """
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
+    texts = [] if by_folder else _class_files(folder, files)
+    if skipped := [path for path in files if path not in texts]:
+        names = ", ".join(path.name for path in skipped[:_NAMED])
+        more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
+        note(f"{folder}: skipped the files that are not those of a class ({names}{more})")
     if by_folder:
         for path in folders:
             if path not in by_folder:
                 note(f"{path}: skipped, because its texts have no class")
-        if files:
-            names = ", ".join(path.name for path in files[:_NAMED])
-            more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-            note(f"{folder}: skipped the files next to the class folders ({names}{more})")
         for path in by_folder:
             for text in _files(path):
                 whole = "".join(line for _, line in text_lines(text, encoding))
                 yield path.name, whole.rstrip("\r\n")
         return
-    for path in _class_files(folder, files):
+    for path in texts:
+        label = re.sub(r"(\.txt)?(\.(gz|zip))?$", "", path.name, flags=re.IGNORECASE)
         for _, line in text_lines(path, encoding):
             if line.strip():
-                yield path.name.split(".")[0], line.rstrip("\r\n")
+                yield label, line.rstrip("\r\n")
 
 
 def folder_digest(folder: Path) -> str:

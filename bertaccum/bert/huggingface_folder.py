@@ -44,9 +44,9 @@ _USUAL: dict[str, Any] = {
 CONFIG = "config.json"
 
 
-def _is_in(folder: Path, _: str) -> bool:
+def _is_in(folder: Path, prefix: str) -> bool:
     """Return whether a folder has files in Hugging Face's format and no Google checkpoint."""
-    if (folder / "bert_model.ckpt.index").is_file():
+    if (folder / f"{prefix}.index").is_file():
         return False
     return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, TORCH_WEIGHTS))
 

@@ -47,6 +47,11 @@ def test_folder_provides_dimensions_and_vocabulary(checkpoint: Path) -> None:
     # Weights in Hugging Face's format do not take precedence over Google's checkpoint.
     (checkpoint / "model.safetensors").touch()
     assert find(init_checkpoint=str(checkpoint)) == source
+    # A named prefix takes precedence over both.
+    (checkpoint / "model.ckpt-9.index").touch()
+    (checkpoint / "bert_model.ckpt.index").unlink()
+    named = find(init_checkpoint=str(checkpoint / "model.ckpt-9"))
+    assert named.checkpoint == checkpoint / "model.ckpt-9"
 
 
 def test_checkpoint_prefix_selects_its_folder(

@@ -42,8 +42,8 @@ def test_one_folder_per_class(imdb: Path) -> None:
     assert [row.label for row in found] == ["neg"] * 4 + ["pos"] * 4
     assert found[0].text == "A neg text.\ntrain 0"
     assert said == [
+        f"{imdb}/train: skipped the files that are not those of a class (urls_pos.txt)",
         f"{imdb}/train/unsup: skipped, because its texts have no class",
-        f"{imdb}/train: skipped the files next to the class folders (urls_pos.txt)",
     ]
     texts = list(read_texts(imdb / "train", Reading(label_column=None)))
     assert texts == [row.text for row in found]
@@ -69,6 +69,12 @@ def test_one_file_per_class(tmp_path: Path) -> None:
     (tmp_path / "neg.txt").write_text("bad\n\nworse\n")
     (tmp_path / "pos.txt.gz").write_bytes(gzip.compress(b"good\n"))
     assert rows(tmp_path) == [("neg", "bad"), ("neg", "worse"), ("pos", "good")]
+    (tmp_path / "3.5.TXT").write_text("fair\n")
+    (tmp_path / "neutral.text").write_text("no\n")
+    said: list[str] = []
+    assert next(read_rows(tmp_path, Reading(), said.append)).label == "3.5"
+    assert said == [f"{tmp_path}: skipped the files that are not those of a class (neutral.text)"]
+    (tmp_path / "3.5.TXT").unlink()
     (tmp_path / "neg.txt").write_bytes("mauvais thé".encode("latin-1"))
     assert rows(tmp_path, "latin-1")[0] == ("neg", "mauvais thé")
 
