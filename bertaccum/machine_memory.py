@@ -24,7 +24,7 @@ def available_bytes() -> int:
     try:
         limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         stat = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
+        # The kernel frees the contents of files that were not read lately.
+        return min(available, limit - used + int(stat["inactive_file"]))
+    except (OSError, ValueError, KeyError):
         return available
-    # The kernel frees the contents of files that were not read lately.
-    return min(available, limit - used + int(stat["inactive_file"]))

@@ -224,7 +224,9 @@ def test_runs_that_begin_in_the_same_second_have_two_folders(
     assert len(list(Path("runs").glob("*/config.yaml"))) == 2
 
 
-def test_rewinding_keeps_the_line_of_the_last_lack_of_memory(config: Make, tmp_path: Path) -> None:
+def test_rewinding_keeps_the_line_if_memory_ran_out_after_the_checkpoint(
+    config: Make, tmp_path: Path
+) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create(config("run"), {})
     lines: list[dict[str, Any]] = [
