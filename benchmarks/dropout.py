@@ -40,12 +40,7 @@ from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
 UPDATES, EXAMPLES, LENGTH = 10, 320, 64
-CUTS = {
-    "4 x 8": [8, 8, 8, 8],
-    "12 + 12 + 8": [12, 12, 8],
-    "32 x 1": [1] * 32,
-    "3 + 29": [3, 29],
-}
+CUTS = {"4 x 8": [8, 8, 8, 8], "12 + 12 + 8": [12, 12, 8], "32 x 1": [1] * 32, "3 + 29": [3, 29]}
 
 
 def drawn(layer: ExampleDropout, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor, float]:
@@ -114,12 +109,7 @@ def price(*_: Path) -> tuple[list[dict[str, Any]], str]:
         ratio = timed["of_examples"] / timed["keras"]
         results.append({"precision": precision, "ratio": ratio} | timed)
     rows = [
-        [
-            r["precision"],
-            f"{r['of_examples']:.3f}",
-            f"{r['keras']:.3f}",
-            f"{r['ratio']:.3f}",
-        ]
+        [r["precision"], f"{r['of_examples']:.3f}", f"{r['keras']:.3f}", f"{r['ratio']:.3f}"]
         for r in results
     ]
     heads = ["precision", "masks of examples, s", "masks of Keras, s", "ratio"]

@@ -100,11 +100,7 @@ def limit_row(r: dict[str, Any]) -> list[str]:
 
 # --- The chosen plan and all plans that fit -------------------------------------------
 
-CHOICES = [
-    ("bert-small", 128, "560MiB"),
-    ("bert-small", 128, "1GiB"),
-    ("bert-mini", 256, "300MiB"),
-]
+CHOICES = [("bert-small", 128, "560MiB"), ("bert-small", 128, "1GiB"), ("bert-mini", 256, "300MiB")]
 ROUNDS = 3
 
 

@@ -96,11 +96,7 @@ def started(command: list[str], log: Path) -> Iterator[Any]:
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process,
     ):
         try:

@@ -54,10 +54,7 @@ def regression(
 
 
 def multi_label(
-    dev_logits: np.ndarray,
-    dev_labels: np.ndarray,
-    test_logits: np.ndarray,
-    test_labels: np.ndarray,
+    dev_logits: np.ndarray, dev_labels: np.ndarray, test_logits: np.ndarray, test_labels: np.ndarray
 ) -> dict[str, float]:
     cuts = [cut_of(own, wanted) for own, wanted in zip(dev_logits.T, dev_labels.T, strict=True)]
     present = test_labels.any(axis=0)

@@ -161,10 +161,7 @@ def doctor() -> dict[str, Any]:
 
 @_takes(PlanConfig)
 def plan(
-    config: PlanConfig | None = None,
-    *,
-    progress: Progress = silent,
-    **options: Any,
+    config: PlanConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> PlanResult:
     """Find the fastest micro-batch size that fits in memory, as `bertaccum plan` does.
 
@@ -312,10 +309,7 @@ def sweep(
 
 @_takes(TrainConfig)
 def find_learning_rate(
-    config: TrainConfig | None = None,
-    *,
-    progress: Progress = silent,
-    **options: Any,
+    config: TrainConfig | None = None, *, progress: Progress = silent, **options: Any
 ) -> dict[str, Any]:
     """Suggest a learning rate after a short run, as `bertaccum train` does with `find_lr`.
 

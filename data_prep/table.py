@@ -132,11 +132,7 @@ def _note_writing(path: Path, reading: Reading, delimiter: str, quoted: bool, no
 
 
 def _picks(
-    first: list[str],
-    records: Callable[[], Records],
-    reading: Reading,
-    path: Path,
-    note: Note,
+    first: list[str], records: Callable[[], Records], reading: Reading, path: Path, note: Note
 ) -> tuple[Picks, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
     names = [name.strip() for name in first]

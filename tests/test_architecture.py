@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "bertaccum.bert": {"bertaccum.cache"},
     "bertaccum.data": {"bertaccum.bert", "bertaccum.cache", "bertaccum.tasks", "data_prep"},
     "bertaccum.planning": {
-        *("bertaccum.bert", "bertaccum.cache", "bertaccum.data", "bertaccum.tasks"),
+        *("bertaccum.bert", "bertaccum.cache", "bertaccum.data", "bertaccum.tasks")
     },
     "bertaccum.reporting": {"bertaccum.data"},
     "bertaccum.tasks": {"bertaccum.bert", "data_prep"},
@@ -56,7 +56,7 @@ MAY_IMPORT = {
         "data_prep",
     },
     "bertaccum.serving": {
-        *("bertaccum.inference", "bertaccum.reporting", "bertaccum.tasks", "data_prep"),
+        *("bertaccum.inference", "bertaccum.reporting", "bertaccum.tasks", "data_prep")
     },
     "bertaccum.inspection": {
         *("bertaccum.bert", "bertaccum.cache", "bertaccum.data", "bertaccum.tasks"),

@@ -352,10 +352,7 @@ def test_tensorboard_shows_the_values_of_the_logs(folder: Path, tensorboard: str
         "speed/examples_per_second", "train/gradient_norm", "train/learning_rate", "train/loss",
         "train/noise_scale",
     } | ({"memory/peak_bytes"} & set(tags[run]))  # fmt: skip
-    for tag, log, key in (
-        ("train/loss", "metrics", "loss"),
-        ("dev/accuracy", "eval", "accuracy"),
-    ):
+    for tag, log, key in (("train/loss", "metrics", "loss"), ("dev/accuracy", "eval", "accuracy")):
         points = ask(f"{tensorboard}/data/plugin/scalars/scalars?run={run}&tag={tag}")
         lines = (folder / f"runs/one/{log}.jsonl").read_text().splitlines()
         wanted = [(line["update"], line[key]) for line in map(json.loads, lines)]

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertaccum.accumulation.host_memory import (
-    Array,
-    HostArray,
-    Piece,
-    in_parts,
-    on_host,
-    pieces,
-)
+from bertaccum.accumulation.host_memory import Array, HostArray, Piece, in_parts, on_host, pieces
 
 
 def update_from_host(

@@ -78,10 +78,7 @@ class PooledMoments(_tf_compat.AutoTrackable):
 
 
 def count_values(
-    inputs: tf.Tensor,
-    axes: Sequence[int],
-    keep_dims: bool = False,
-    mask: tf.Tensor | None = None,
+    inputs: tf.Tensor, axes: Sequence[int], keep_dims: bool = False, mask: tf.Tensor | None = None
 ) -> tf.Tensor:
     """Return the number of values of each channel, float64; a scalar if there is no mask."""
     shape = tf.shape(inputs, tf.int64)

@@ -110,11 +110,7 @@ class SelfAttention(tf_keras.layers.Layer):
         self._output_dense = projection("attention_output", (hidden_size,), input_axes=2)
 
     def call(
-        self,
-        queries: tf.Tensor,
-        tokens: tf.Tensor,
-        mask: tf.Tensor,
-        training: bool | None = None,
+        self, queries: tf.Tensor, tokens: tf.Tensor, mask: tf.Tensor, training: bool | None = None
     ) -> tf.Tensor:
         """Return the attention of `queries` to `tokens`.
 

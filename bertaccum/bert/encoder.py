@@ -184,11 +184,7 @@ class _Embeddings:
             config.max_position_embeddings, initializer(), name="position_embedding"
         )(words)
         segments = layers.OnDeviceEmbedding(
-            config.type_vocab_size,
-            width,
-            initializer(),
-            use_one_hot=True,
-            name="type_embeddings",
+            config.type_vocab_size, width, initializer(), use_one_hot=True, name="type_embeddings"
         )(segment_ids)
         embeddings = tf_keras.layers.Add()([words, positions, segments])
         norm = LayerNorm(name="embeddings/layer_norm", epsilon=EPSILON, dtype=tf.float32)

@@ -57,10 +57,7 @@ def name_split(view: View, record: Record, split: str | None) -> str:
 
 
 def fail(
-    message: str,
-    code: int,
-    view: View | None = None,
-    leave: Callable[[int], NoReturn] = sys.exit,
+    message: str, code: int, view: View | None = None, leave: Callable[[int], NoReturn] = sys.exit
 ) -> NoReturn:
     """Write one line to stderr that says why the program stops, and end it with `leave(code)`."""
     line = " ".join(sentences.with_flags(message).split())

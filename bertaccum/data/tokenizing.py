@@ -40,11 +40,7 @@ _USUAL_WINDOWS = (2, 4, 8)
 
 
 def open_store(
-    tsv: Path,
-    task: Task,
-    tokenization: Tokenization,
-    progress: Progress,
-    digest: str | None = None,
+    tsv: Path, task: Task, tokenization: Tokenization, progress: Progress, digest: str | None = None
 ) -> TokenStore:
     """Return the token store of a TSV, creating it if it is not in the cache.
 

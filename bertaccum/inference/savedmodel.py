@@ -12,11 +12,7 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.config import TOKENS
 from bertaccum.inference.token_signature import function_of_tokens, write_description
 from bertaccum.inference.trained_model import TrainedModel
-from bertaccum.tasks.forward import (
-    deciding_passages,
-    logits_of_texts_and_passages,
-    reads_passages,
-)
+from bertaccum.tasks.forward import deciding_passages, logits_of_texts_and_passages, reads_passages
 from data_prep.columns import PAIR, TEXT
 
 # Folder in a SavedModel for additional files.

@@ -229,9 +229,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             complete = self._is_complete()
         state = [scope.get_current_value(v) for v in self.variables]
         return ops.cond(
-            complete,
-            lambda: self._updated(state, trained),
-            lambda: (list(trained), state),
+            complete, lambda: self._updated(state, trained), lambda: (list(trained), state)
         )
 
     def _updated(self, state: Sequence[Any], trained: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -44,9 +44,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     if memory is not None:
         memory = device_memory.memory_for_tensors(memory)
     report = make_report(
-        PlanRequest(config, read_inputs(source, task, tsvs, config), memory),
-        progress,
-        config.fresh,
+        PlanRequest(config, read_inputs(source, task, tsvs, config), memory), progress, config.fresh
     )
     write_text(Path(config.out).resolve(), json_text(report.values))
     if not tsvs:

@@ -27,10 +27,7 @@ from bertaccum.version import __version__
 
 
 def write_page(
-    record: Record,
-    evaluation: dict[str, Any] | None,
-    mistakes: list[dict[str, Any]],
-    path: Path,
+    record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]], path: Path
 ) -> None:
     """Write the report page of a run to a file.
 

@@ -9,12 +9,7 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.encoder import (
-    Initializer,
-    head_dropout,
-    random_initializer,
-    without_autograph,
-)
+from bertaccum.bert.encoder import Initializer, head_dropout, random_initializer, without_autograph
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.errors import InputError, reason
 from bertaccum.tasks.forward import HEAD_LAYER

@@ -81,11 +81,7 @@ def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
 
 
 def class_numbers(
-    tsv: Path,
-    table: pd.DataFrame,
-    labels: Labels,
-    parts: Callable[[str], list[str]],
-    by_name: bool,
+    tsv: Path, table: pd.DataFrame, labels: Labels, parts: Callable[[str], list[str]], by_name: bool
 ) -> list[list[int]]:
     """Return the class numbers of each row.
 
@@ -109,10 +105,7 @@ def class_numbers(
         for label in cell:
             if label not in numbers:
                 raise InputError(
-                    f"label {label!r} is unknown",
-                    f"use one of {listed}",
-                    path=tsv,
-                    row=int(row),
+                    f"label {label!r} is unknown", f"use one of {listed}", path=tsv, row=int(row)
                 )
     return [[numbers[label] for label in cell] for cell in cells]
 

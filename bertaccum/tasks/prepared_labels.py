@@ -57,8 +57,6 @@ def read_labels(folder: Path, task: str | None = None) -> Labels:
     if len(values) < 2:
         only = f"only one class ({values[0]})" if values else "no class"
         raise InputError(
-            f"has {only}, but a classifier needs at least two",
-            "check the label column",
-            path=train,
+            f"has {only}, but a classifier needs at least two", "check the label column", path=train
         )
     return Labels(values, values, PAIR in table, kind)

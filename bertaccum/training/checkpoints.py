@@ -114,11 +114,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        model: tf_keras.Model,
-        optimizer: AccumulatingOptimizer,
-        folder: RunPaths,
-        keep: int,
+        self, model: tf_keras.Model, optimizer: AccumulatingOptimizer, folder: RunPaths, keep: int
     ) -> None:
         self._folder, self._keep = folder.checkpoints, keep
         self._model, self._optimizer = model, optimizer
@@ -175,9 +171,7 @@ class Checkpoints:
                         _restore(part, path / _STATE, name)
         except tf.errors.ResourceExhaustedError:
             raise RunError(
-                "does not fit in memory",
-                "raise `memory_limit` or lower `micro_batch`",
-                path=path,
+                "does not fit in memory", "raise `memory_limit` or lower `micro_batch`", path=path
             ) from None
         except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
             raise _unusable(path, f"does not match this run's model ({reason(error)})") from None

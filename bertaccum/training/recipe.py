@@ -31,10 +31,7 @@ Schedule: TypeAlias = tf_keras.optimizers.schedules.LearningRateSchedule
 
 
 def make_optimizer(
-    config: TrainConfig,
-    updates: int,
-    accumulation_steps: int,
-    schedule: Schedule | None = None,
+    config: TrainConfig, updates: int, accumulation_steps: int, schedule: Schedule | None = None
 ) -> AccumulatingOptimizer:
     """Return an accumulating optimizer around the AdamW variant that `config` selects.
 

@@ -99,10 +99,7 @@ def train(
 
 
 def resume(
-    path: Path,
-    asked: dict[str, Any],
-    progress: Progress,
-    stopping: Stopping | None = None,
+    path: Path, asked: dict[str, Any], progress: Progress, stopping: Stopping | None = None
 ) -> Iterator[Event]:
     """Resume a run from its last checkpoint, and yield its events as `train` does.
 
@@ -273,8 +270,7 @@ def _prepare(
             model = build_model(config, inputs.source, inputs.labels.outputs, inputs.head)
     except tf.errors.ResourceExhaustedError:
         raise RunError(
-            "the model does not fit in memory",
-            "raise `memory_limit` or choose a smaller `model`",
+            "the model does not fit in memory", "raise `memory_limit` or choose a smaller `model`"
         ) from None
     setup = RunSetup(task, config, request, planned, model, *stores, session, schedule)
     return Run(setup, folder)

@@ -546,18 +546,12 @@ MISUSE = {
     "no number": (lambda: AccumulatingOptimizer("adam", 1.5), "an integer"),
     "reduction": (lambda: AccumulatingOptimizer("adam", reduction="median"), "choose one of"),
     "nonfinite": (lambda: AccumulatingOptimizer("adam", nonfinite="ignore"), "choose one of"),
-    "twice": (
-        lambda: AccumulatingOptimizer(AccumulatingOptimizer("adam")),
-        "already accumulates",
-    ),
+    "twice": (lambda: AccumulatingOptimizer(AccumulatingOptimizer("adam")), "already accumulates"),
     "twice with a scale": (
         lambda: AccumulatingOptimizer(fitting.LossScale(AccumulatingOptimizer("adam"))),
         "already accumulates",
     ),
-    "keras 3": (
-        lambda: AccumulatingOptimizer(keras.optimizers.Adam()),
-        "not a tf_keras optimizer",
-    ),
+    "keras 3": (lambda: AccumulatingOptimizer(keras.optimizers.Adam()), "not a tf_keras optimizer"),
 }
 
 

@@ -15,11 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import AccumulatingOptimizer
-from bertaccum.accumulation import (
-    AccumBatchNormalization,
-    AccumulatingModel,
-    accumulate_gradients,
-)
+from bertaccum.accumulation import AccumBatchNormalization, AccumulatingModel, accumulate_gradients
 
 layers, l2 = tf_keras.layers, tf_keras.regularizers.l2
 EXAMPLES = 28

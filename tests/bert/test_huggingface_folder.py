@@ -246,10 +246,7 @@ def cut_short(folder: Path) -> None:
 
 
 MISTAKES = {
-    "roberta": (
-        set_to("config.json", model_type="roberta"),
-        "a RoBERTa model, .*; use bert-base-",
-    ),
+    "roberta": (set_to("config.json", model_type="roberta"), "a RoBERTa model, .*; use bert-base-"),
     "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; use a"),
     "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; use a"),
     "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, expected"),
@@ -321,9 +318,7 @@ def from_transformers(
     script = Path(__file__).with_name("transformers_side.py")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     subprocess.run(
-        [transformers_python, script, work],
-        check=True,
-        env=environment | {"HF_HUB_OFFLINE": "1"},
+        [transformers_python, script, work], check=True, env=environment | {"HF_HUB_OFFLINE": "1"}
     )
     yield work
 

@@ -16,12 +16,7 @@ from official.nlp.modeling import models, networks
 
 from bertaccum.bert.activations import gelu
 from bertaccum.bert.dropout import draw_masks, dropout_masks
-from bertaccum.bert.encoder import (
-    build_encoder,
-    checkpoint_name,
-    random_initializer,
-    set_recompute,
-)
+from bertaccum.bert.encoder import build_encoder, checkpoint_name, random_initializer, set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.transformer_layer import TransformerLayer

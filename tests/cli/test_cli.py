@@ -185,10 +185,7 @@ TRAIN_MISTAKES = {
         ["--data", "half"],
         "half/dev.tsv: there is no such file; run `bertaccum prepare`",
     ),
-    "a file": (
-        ["--data", "half/train.tsv"],
-        "a file, not .* csv --train-file half/train.tsv",
-    ),
+    "a file": (["--data", "half/train.tsv"], "a file, not .* csv --train-file half/train.tsv"),
     "no checkpoint": (["--init-checkpoint", "absent"], "absent: there is no such checkpoint"),
     "no zip file": (["--init-checkpoint", "bert-smal.zip"], "zip: there is no such file .*; set"),
     "no network": (

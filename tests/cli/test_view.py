@@ -158,9 +158,7 @@ def test_evaluation_line_starts_with_the_best_metric(capsys: pytest.CaptureFixtu
     assert "dev Matthews correlation" in console.file.getvalue().splitlines()[-3]
 
 
-def test_summary_of_a_run_names_the_best_metric(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[str]) -> None:
     best = EVALUATED.record()
     summary = {
         "best_by": "macro_f1", "best_evaluation": best, "last_evaluation": best | {"macro_f1": 0.7},

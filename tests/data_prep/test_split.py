@@ -25,10 +25,7 @@ def different(rows: int) -> list[bytes]:
 
 
 def split(
-    labels: Sequence[int],
-    texts: Sequence[bytes] | None = None,
-    seed: int = 0,
-    **fractions: float,
+    labels: Sequence[int], texts: Sequence[bytes] | None = None, seed: int = 0, **fractions: float
 ) -> dict[str, list[int]]:
     return split_rows(texts or different(len(labels)), labels, fractions, seed)
 

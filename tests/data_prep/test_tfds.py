@@ -237,11 +237,7 @@ FEATURES = (
     ("name", "options", "message"),
     [
         ("no_such_data", {}, "`dataset` no_such_data is unknown to tensorflow-datasets .*; choose"),
-        (
-            "small_flags",
-            {},
-            rf"small_flags has no feature label; .*`label_column`: {FEATURES}",
-        ),
+        ("small_flags", {}, rf"small_flags has no feature label; .*`label_column`: {FEATURES}"),
         (
             "small_flags",
             {"label_column": "stars"},
@@ -252,11 +248,7 @@ FEATURES = (
             {"label_column": "votes"},
             rf"`label_column` votes is not a suitable feature of small_flags; .*: {FEATURES}",
         ),
-        (
-            "small_flags",
-            {"label_columns": "joy,author"},
-            "`label_columns` author is not a",
-        ),
+        ("small_flags", {"label_columns": "joy,author"}, "`label_columns` author is not a"),
         ("small_reviews", {"text_column": "id"}, "`text_column` id is not a suitable feature"),
         ("small_reviews", {"text_pair_column": "x"}, "`text_pair_column` x is not a suitable"),
         ("small_reviews", {"test_fraction": 0.1}, "which already has test rows; omit"),

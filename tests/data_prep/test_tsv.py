@@ -69,11 +69,7 @@ def test_row_is_the_line_number_of_the_file(tmp_path: Path) -> None:
     plain.write_bytes(b"\xef\xbb\xbflabel\ttext\r\n 1 \t  a \r\n0\tb\x0bc\r\n")
     cola.write_bytes(b"\xef\xbb\xbfid\t1\t*\ta\nid\t0\t\tb")
     table = read_tsv(plain)
-    assert table.to_dict("list") == {
-        "row": [2, 3],
-        "label": ["1", "0"],
-        "text": ["  a ", "b\x0bc"],
-    }
+    assert table.to_dict("list") == {"row": [2, 3], "label": ["1", "0"], "text": ["  a ", "b\x0bc"]}
     assert read_tsv(cola).to_dict("list") == {
         "row": [1, 2],
         "label": ["1", "0"],

@@ -19,9 +19,7 @@ from bertaccum.errors import LostWorkerError
 ADDRESSES = ("127.0.0.1:1", "127.0.0.1:2")
 
 
-def test_worker_that_keeps_others_waiting_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_that_keeps_others_waiting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ports: list[int] = []
 
     def exchange(_: Topology, port: int) -> list[int]:

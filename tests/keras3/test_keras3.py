@@ -15,11 +15,7 @@ import keras
 import numpy as np
 import pytest
 
-from bertaccum.keras3 import (
-    AccumBatchNormalization,
-    AccumulatingOptimizer,
-    accumulate_gradients,
-)
+from bertaccum.keras3 import AccumBatchNormalization, AccumulatingOptimizer, accumulate_gradients
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND = keras.config.backend()

@@ -18,11 +18,7 @@ from keras import layers, ops
 from test_keras3 import BACKEND, LOSS, assert_same, dense_data, dense_model
 from test_keras_scenarios import several
 
-from bertaccum.keras3 import (
-    AccumBatchNormalization,
-    AccumulatingOptimizer,
-    accumulate_gradients,
-)
+from bertaccum.keras3 import AccumBatchNormalization, AccumulatingOptimizer, accumulate_gradients
 
 pytestmark = pytest.mark.slow
 Options = dict[str, Any]

@@ -24,11 +24,7 @@ PRESETS = {
 }
 SPACE = SearchSpace(32, [1], [Saving("none")], (1, 128), [], 625 * MIB, 110 * MIB)
 SITUATION = Situation(
-    costs=COSTS,
-    space=SPACE,
-    usable_bytes=600 * MIB,
-    bytes_of=PARTS,
-    halved=False,
+    costs=COSTS, space=SPACE, usable_bytes=600 * MIB, bytes_of=PARTS, halved=False
 )
 
 

@@ -156,9 +156,7 @@ def test_reason_never_calls_a_slower_candidate_the_fastest(
     assert measured_plan._why(found[1], SearchResult(found), shared=False) == reason
 
 
-def test_moments_are_offloaded_from_a_gpu_that_is_not_present(
-    make: Callable[..., Any],
-) -> None:
+def test_moments_are_offloaded_from_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
     _, plain = make(device_memory="900MiB", offload="none")
     _, offloaded = make(device_memory="900MiB", offload="moments")
     assert plain["micro_batch"] is None

@@ -103,10 +103,7 @@ def send(connection: http.client.HTTPConnection, body: Any, **headers: str) -> N
 def running(classifier: Classifier, **options: Any) -> Iterator[Service]:
     """Yield a running service of a classifier, with options of `ServeConfig`."""
     service, config = Service(0), ServeConfig(port=0, **options)
-    with (
-        bound(config) as listener,
-        prepared(classifier, config, service.notes.append) as settings,
-    ):
+    with bound(config) as listener, prepared(classifier, config, service.notes.append) as settings:
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -72,10 +72,7 @@ def test_browser_draws_the_probabilities_of_a_text(browser: str, tmp_path: Path)
     with running(model) as service:
         dom, console = shown(browser, service, tmp_path, text=HOSTILE)
     assert console == ""
-    assert bars(dom) == [
-        ("&lt;good&gt;", "75%", "0.7500", True),
-        ("bad", "25%", "0.2500", False),
-    ]
+    assert bars(dom) == [("&lt;good&gt;", "75%", "0.7500", True), ("bad", "25%", "0.2500", False)]
     assert "<h2>&lt;good&gt;</h2><blockquote>&lt;img src=" in dom
     assert "<title>reviews - bertaccum</title>" in dom
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")

@@ -48,11 +48,7 @@ KINDS = Labels(["a", "b", "c"], ["Art", "Books", "Cats"])
         (FineTunedHead(3), KINDS, [0, 1, 2]),
         (FineTunedHead(3, ["cats ", "ART", "Books"]), KINDS, [1, 2, 0]),
         (FineTunedHead(3, ["c", "b", "a"], MULTI), TOPICS, "labels"),
-        (
-            FineTunedHead(3, ["Cats", "Books", "Art"], MULTI),
-            TOPICS,
-            [2, 1, 0],
-        ),
+        (FineTunedHead(3, ["Cats", "Books", "Art"], MULTI), TOPICS, [2, 1, 0]),
         (FineTunedHead(3, ["Cats", "Books", "Art"], MULTI), KINDS, "multi_"),
         (FineTunedHead(2), KINDS, "2 outputs"),
         (FineTunedHead(2, ["x", "y"]), KINDS, r"2 outputs \(x, y\), .* classification \(Art, "),

@@ -107,10 +107,7 @@ def test_random_kills_do_not_change_the_result(
     assert result(tmp_path / "killed") == result(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.slow
 def test_signal_in_a_long_window_saves_a_checkpoint(
     start: Start, tmp_path: Path, number: int, code: int

@@ -48,10 +48,7 @@ def build(dropout: float = 0.0, pool: str | None = "mean") -> tf_keras.Model:
 
 
 def train(
-    store: TokenStore,
-    model: tf_keras.Model,
-    micro_batch: int,
-    cut: Cut = cut_by_count,
+    store: TokenStore, model: tf_keras.Model, micro_batch: int, cut: Cut = cut_by_count
 ) -> np.ndarray:
     """Return the weights after some updates."""
     steps = -(-CONFIG.target_batch // micro_batch)

@@ -509,9 +509,7 @@ def test_time_between_checkpoints_is_that_of_a_monotonic_clock(
     """A reading is 700 seconds later by the monotonic clock, and an hour earlier by the other."""
     later, earlier = itertools.count(step=700), itertools.count(2_000_000_000, -3600)
     clocks = SimpleNamespace(
-        monotonic=lambda: next(later),
-        time=lambda: next(earlier),
-        perf_counter=time.perf_counter,
+        monotonic=lambda: next(later), time=lambda: next(earlier), perf_counter=time.perf_counter
     )
     monkeypatch.setattr(running, "time", clocks)
     run_config = config("run", save_every="10m", keep=UPDATES)
@@ -547,10 +545,7 @@ def test_latest_is_the_run_that_was_trained_last(
 
 @pytest.mark.parametrize(
     "places",
-    [
-        [(checkpoints, "write_text")],
-        [(atomic, "sync"), (atomic, "_put_folder")],
-    ],
+    [[(checkpoints, "write_text")], [(atomic, "sync"), (atomic, "_put_folder")]],
     ids=["while a file is written", "while files are flushed to disk"],
 )
 @pytest.mark.slow
@@ -592,9 +587,7 @@ def test_error_without_any_checkpoint_says_the_run_starts_over(
     assert result(str(run_config.out)) == whole
 
 
-def test_consecutive_nonfinite_updates_stop_training(
-    config: Make,
-) -> None:
+def test_consecutive_nonfinite_updates_stop_training(config: Make) -> None:
     def changed(logits: Any, tokens: Any, training: bool) -> Any:
         # The logits of the longest reviews, which come last in a window, become NaN.
         bad = tf.reduce_max(tokens.row_lengths()) >= 8

@@ -51,11 +51,7 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
     lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
     left_out = len(classes) - len(lowest) if is_limited() else 0
     rows = [
-        [
-            row["name"],
-            *(f"{row[key]:.4f}" for key in columns),
-            f"{row['examples']:,}",
-        ]
+        [row["name"], *(f"{row[key]:.4f}" for key in columns), f"{row['examples']:,}"]
         for row in (lowest if left_out else classes)
     ]
     head = ["label" if thresholds else "class", *columns, "examples"]
