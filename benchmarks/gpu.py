@@ -1,11 +1,13 @@
 """Measures memory and speed of a GPU in one run, and writes one JSON file.
 
-    python benchmarks/gpu.py --shared ../shared      # 8 minutes
+    python benchmarks/gpu.py --shared ../shared
 
-`prediction` compares the memory model of `bertaccum plan` with the GPU's allocator. `accumulation`,
-`matmul` and `padding` are those of benchmarks/speed.py; `padding` is skipped without the shared
-data. Writes gpu.json and prints Markdown tables. `--on-cpu` tests the benchmark itself on a machine
-without a GPU. benchmarks/offload.py measures offloading, on a GPU as well.
+`prediction` compares the memory model of `bertaccum plan` with the GPU's allocator; tracing makes
+it slow for BERT-Large. `updates` trains on real reviews in several ways that must give the same
+updates, and compares the checkpoints. `accumulation`, `matmul` and `padding` are those of
+benchmarks/speed.py and take two minutes on an H200. `updates` and `padding` are skipped without the
+shared data. Writes gpu.json and prints Markdown tables. `--on-cpu` tests the benchmark itself on a
+machine without a GPU. benchmarks/offload.py measures offloading, on a GPU as well.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +24,9 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import numpy as np
 from memory import errors_table, predicted
-from tools import Results
+from tools import Results, prepared_yelp, table, train_command
 
 from bertaccum.config import PRECISIONS
 from bertaccum.planning import device_memory
@@ -38,6 +43,62 @@ def prediction(arguments: argparse.Namespace, limit: int | None) -> tuple[Result
             for length in LENGTHS:
                 results += predicted(model, precision, length, limit)
     return results, errors_table(results)
+
+
+UPDATES, STOPPED = 30, 12
+_BY_8 = ["--micro-batch", "8"]
+# Options of each run; for those named "without TF32", TF32 is disabled, which only GPUs notice.
+TRAINED = {
+    "4 x 8": _BY_8,
+    "4 x 8, again": _BY_8,
+    "4 x 8, stopped and resumed": _BY_8,
+    "4 x 8, recomputed": [*_BY_8, "--recompute", "layer"],
+    "4 x 8, recomputed and offloaded": [*_BY_8, "--recompute", "layer", "--offload", "all"],
+    "1 x 32": ["--micro-batch", "32"],
+    "1 x 32, out of memory": ["--micro-batch", "32", "--memory-limit", "700MiB"],
+    "4 x 8 without TF32": _BY_8,
+    "1 x 32 without TF32": ["--micro-batch", "32"],
+}
+COMPARED = [
+    *(("4 x 8", other) for other in list(TRAINED)[1:6]),
+    ("1 x 32", "1 x 32, out of memory"),
+    ("4 x 8 without TF32", "1 x 32 without TF32"),
+]
+
+
+def updates(arguments: argparse.Namespace, _: int | None) -> tuple[Results, str]:
+    shared, out = arguments.shared.resolve(), arguments.out.resolve()
+    data, runs = prepared_yelp(shared, out), {}
+    for number, (name, options) in enumerate(TRAINED.items()):
+        print(f"updates: {name}", file=sys.stderr, flush=True)
+        runs[name] = out / f"updates-{number}"
+        shutil.rmtree(runs[name], ignore_errors=True)
+        command = train_command(shared, data, runs[name], "bert-small")
+        command += ["--precision", "float32", "--deterministic", "--eval-every", "1000", *options]
+        environment = os.environ | ({"NVIDIA_TF32_OVERRIDE": "0"} if "without" in name else {})
+        for at in (STOPPED, UPDATES) if "resumed" in name else (UPDATES,):
+            begun = [*command[:4], "--resume", str(runs[name])] if runs[name].exists() else command
+            last = ["--max-updates", str(at)]
+            subprocess.run(begun + last, check=True, env=environment, stdout=subprocess.DEVNULL)
+    results = [
+        {"one": one, "other": other, "difference": difference(runs[one], runs[other])}
+        for one, other in COMPARED
+    ]
+    rows = [[r["one"], r["other"], f"{r['difference']:.0e}"] for r in results]
+    return results, table(["run", "compared with", "largest difference"], rows)
+
+
+def difference(one: Path, other: Path) -> float:
+    """Return the largest difference of a number in the last checkpoints: weights, moments, sums."""
+    import tensorflow as tf
+
+    readers = [
+        tf.train.load_checkpoint(str(run / f"checkpoints/update-{UPDATES}/state"))
+        for run in (one, other)
+    ]
+    kinds = readers[0].get_variable_to_dtype_map()
+    tensors = [[r.get_tensor(k) for k in sorted(kinds) if kinds[k].is_floating] for r in readers]
+    return max(float(np.abs(a - b).max()) for a, b in zip(*tensors, strict=True) if a.size)
 
 
 def of_speed(name: str) -> Callable[..., tuple[Results, str]]:
@@ -57,6 +118,7 @@ def of_speed(name: str) -> Callable[..., tuple[Results, str]]:
 
 PARTS: dict[str, Callable[..., tuple[Results, str]]] = {
     "prediction": prediction,
+    "updates": updates,
     "accumulation": of_speed("accumulation"),
     "matmul": of_speed("matmul"),
     "padding": of_speed("padding"),
@@ -77,7 +139,7 @@ def main() -> None:
         sys.exit("no GPU was found; pass --on-cpu to run on the CPU")
     limit = parse_size("8GiB") if here == "CPU" else None
     if not arguments.shared.is_dir():
-        arguments.parts = [part for part in arguments.parts if part != "padding"]
+        arguments.parts = [part for part in arguments.parts if part not in ("padding", "updates")]
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ["BERTACCUM_CACHE"] = str(arguments.out.resolve() / "cache")
     results: dict[str, Any] = {"device": here}

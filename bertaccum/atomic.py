@@ -88,8 +88,12 @@ def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[
     def put(temporary: Path) -> None:
         if existing == "replace":
             _put_folder(temporary, path)
-        elif existing == "refuse" or not path.exists():
+            return
+        try:
             temporary.rename(path)
+        except OSError:
+            if existing == "refuse" or not path.exists():
+                raise
 
     return _folder_beside(path, put)
 

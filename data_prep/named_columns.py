@@ -31,8 +31,8 @@ def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
 
 
 def json_names(path: Path, encoding: str | None) -> list[str]:
-    """Return the keys of the first object, or an empty list for an empty file."""
-    return list(next((record for _, record in _objects(path, encoding)), {}))
+    """Return the keys of all objects."""
+    return list(dict.fromkeys(key for _, record in _objects(path, encoding) for key in record))
 
 
 def json_cells(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.settings import column_names
 from data_prep.rows import Row
@@ -167,6 +167,14 @@ def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
     if chosen.kind == SEVERAL:
         return lambda columns: [several(values) for values in columns[0].to_list()]
     if chosen.kind == FLAGS:
-        return lambda columns: [several(np.flatnonzero(row)) for row in zip(*columns, strict=True)]
+        return lambda columns: [several(np.flatnonzero(row)) for row in _flags(columns, chosen)]
     # A float32 number, converted to text, has no more digits than it needs.
     return lambda columns: [named(value) for value in columns[0]]
+
+
+def _flags(columns: list[Any], chosen: Chosen) -> Iterator[tuple[Any, ...]]:
+    for name, column in zip(chosen.labels, columns, strict=True):
+        for value in column[(column != 0) & (column != 1)]:
+            what = f"the feature {name!r} contains {value}, which is neither 0 nor 1"
+            raise InputError(what, "name other features with `label_columns`")
+    return zip(*columns, strict=True)

@@ -92,7 +92,9 @@ def _lines(
     if layout == "plain":
         yield "\t".join(columns).encode() + b"\n"
         yield from (
-            b"%s\n" % text if label is None else b"%s\t%s\n" % (label, text) for label, text in rows
+            # An empty line would be skipped when it is read.
+            b"%s\n" % (text or b" ") if label is None else b"%s\t%s\n" % (label, text)
+            for label, text in rows
         )
     elif split.startswith("test"):
         yield "\t".join(COLA_TEST_HEADER).encode() + b"\n"

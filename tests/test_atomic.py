@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from preparing import contents
 
-from bertaccum.atomic import new_files
+from bertaccum.atomic import new_files, new_folder
 from bertaccum.errors import RunError
 
 OLD = {"a": b"old", "b": b"old", "mark": b"old"}
@@ -82,3 +82,19 @@ def test_unwritable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(RunError, match="cannot be written"):
         publish(tmp_path / "file" / "out")
+
+
+def test_folder_that_another_process_finishes_first_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rename = tmp_path / "store", Path.rename
+
+    def late(written: Path, target: Path) -> Path:
+        folder.mkdir()
+        write(folder, OLD)
+        return rename(written, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    with new_folder(folder, existing="keep") as temporary:
+        write(temporary, NEW)
+    assert contents(folder) == OLD and list(tmp_path.iterdir()) == [folder]

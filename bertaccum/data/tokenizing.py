@@ -22,6 +22,7 @@ from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_text, sha256
 from bertaccum.progress import Note, Progress
+from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, label_column
 from bertaccum.tasks.task import Task
 from data_prep.columns import PAIR, TEXT, WEIGHT, Reading
@@ -54,6 +55,7 @@ def open_store(
     Raises:
       InputError: The TSV cannot be read, or has no labels or an unknown one.
     """
+    task = task_in(tsv, task)
     digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
     folder = cache_folder() / "tokens" / digest
     if not folder.is_dir():
@@ -102,6 +104,7 @@ def store_of_table(
     Raises:
       InputError: The table has no labels, or an unknown one.
     """
+    task = task_in(path, task)
     labels = task.labels
     store = store_of(_texts(path, table, labels.pairs), tokenizer)
     cells = set(label_column(path, table))

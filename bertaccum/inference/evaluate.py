@@ -107,7 +107,7 @@ def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Ta
     check_options(task, requested)
     decoding = task.decoding
     if config.calibrate is False:
-        decoding = dataclasses.replace(decoding, temperature=1.0)
+        decoding = decoding.uncalibrated()
     if config.thresholds == HALF:
         decoding = dataclasses.replace(decoding, thresholds=None)
     if config.calibrate or config.thresholds == FITTED:

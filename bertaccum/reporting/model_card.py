@@ -115,4 +115,6 @@ def _evaluations(evaluated: dict[str, dict[str, Any]]) -> tuple[list[dict[str, s
         rows.append({"evaluated on": file, "examples": f"{values['examples']:,}", **scores(values)})
         if warning := one_class(values):
             warnings.append(f"On {file}, {warning}.")
-    return rows, warnings
+    # A row may lack a metric that another one has.
+    heads = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name, "") for name in heads} for row in rows], warnings

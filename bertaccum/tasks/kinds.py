@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.multi_label import MultiLabel
 from bertaccum.tasks.regression import Regression
 from bertaccum.tasks.task import PLAIN, Decoding, Task
+from data_prep.manifest import MANIFEST, is_prepared, read_manifest
 
 _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
     CLASSIFICATION: Classification,
@@ -41,3 +44,29 @@ def check_options(task: Task, used: Iterable[str]) -> None:
         if name not in task.options:
             kind = task.labels.task
             raise ConfigError(f"`{name}` cannot be used with the task {kind}", f"omit `{name}`")
+
+
+def task_in(tsv: Path, task: Task) -> Task:
+    """Return a task that encodes the labels of a TSV.
+
+    A TSV that `prepare` wrote contains class numbers, which differ between data folders.
+
+    Args:
+      tsv: The TSV.
+      task: Task of a run.
+
+    Raises:
+      InputError: The TSV's folder was prepared with a class that the run does not have.
+    """
+    known = task.labels.names
+    manifest = read_manifest(tsv.parent) if is_prepared(tsv) else None
+    names = [str(name) for name in (manifest or {}).get("labels", [])]
+    if not known or not names:
+        return task
+    for name in names:
+        if name not in known:
+            remedy = f"prepare the file with the classes of the run: {', '.join(known)}"
+            raise InputError(f"the run has no class {name!r}", remedy, path=tsv.parent / MANIFEST)
+    # A class without a number cannot occur in the TSV.
+    numbers = [str(names.index(name)) if name in names else "-" for name in known]
+    return make_task(replace(task.labels, values=numbers))

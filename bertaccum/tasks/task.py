@@ -41,6 +41,13 @@ class Decoding:
         if not all(isinstance(number, float) for number in numbers) or not self.temperature > 0:
             raise ValueError("a temperature or threshold is not a valid number")
 
+    def uncalibrated(self) -> Decoding:
+        """Return the decoding with temperature 1 that predicts the same labels."""
+        from scipy.special import expit, logit
+
+        moved = [float(expit(self.temperature * logit(t))) for t in self.thresholds or []]
+        return Decoding(thresholds=moved or None)
+
 
 PLAIN = Decoding()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -17,8 +18,12 @@ import pytest
 from small import write_small_task
 
 import bertaccum
+from bertaccum.cli.display.run_classifier_files import write_results
 from bertaccum.cli.program import main
+from bertaccum.errors import ConfigError
+from bertaccum.inference.results import Prediction
 from bertaccum.training.events import Updated
+from data_prep.manifest import TOOL
 from data_prep.tsv import read_tsv
 
 OPTIONS = {"optimizer": "bert-adamw", "epochs": 4.0, "learning_rate": 1e-2}
@@ -129,6 +134,27 @@ def test_predict_writes_test_results(run: Any, folder: Path) -> None:
     rows = np.loadtxt("test_results.tsv", delimiter="\t")
     np.testing.assert_allclose(rows, [list(p.probabilities.values()) for p in wanted], atol=1e-6)
     assert [str(row.argmax()) for row in rows] == [p.label for p in wanted]
+
+
+def test_submission_has_the_words_of_the_test_set(tmp_path: Path) -> None:
+    """The classes of the run may have another order than those of the test set."""
+    manifest = {"tool": TOOL, "files": {"test.tsv": ""}, "options": {}, "counts": {}}
+    glue = {"submission": {"test": "MNLI-m.tsv"}, "labels": ["contra", "neu", "ent"]}
+    labels = ["contradiction", "neutral", "entailment"]
+    manifest |= {"source": "MNLI of GLUE", "labels": labels, "glue": glue}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    table, written = str(tmp_path / "test.tsv"), io.BytesIO()
+    chances = {"entailment": 0.1, "neutral": 0.2, "contradiction": 0.7}
+    found = [
+        Prediction("a", label="contradiction", probabilities=chances),
+        Prediction("b", label="entailment", probabilities=chances),
+    ]
+    assert write_results(written, found, table) == 2
+    assert written.getvalue() == b"index\tprediction\n0\tcontra\n1\tent\n"
+    unknown = [Prediction("c", label="2", probabilities={"1": 0.2, "2": 0.8})]
+    message = "GLUE does not know the run's class '2'; train with .*: contradiction, neutral, ent"
+    with pytest.raises(ConfigError, match=message):
+        write_results(io.BytesIO(), unknown, table)
 
 
 def test_failed_evaluation_keeps_the_earlier_results_file(run: Any, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -206,6 +207,34 @@ def test_unknown_label_among_names_is_an_error_that_lists_names(tmp_path: Path) 
         numbers(table, LABELS)
 
 
+def test_class_numbers_of_prepared_files_are_those_of_their_manifest(tmp_path: Path) -> None:
+    """Other data can number the same classes differently, or have more or fewer of them."""
+    stars = {"good": "3", "bad": "2", "food": "3", "good food": "3"}
+    lines = [f"{text},{label}\n" for text, label in stars.items()]
+    (tmp_path / "raw.csv").write_text("text,label\n" + "".join(lines))
+    out = str(tmp_path / "out")
+    config = PrepareConfig(source="csv", train_file=str(tmp_path / "raw.csv"), out=out)
+    prepare(config, silent, lambda _: [])
+    tsv = tmp_path / "out/train.tsv"
+    texts = read_tsv(tsv)["text"].tolist()
+    assert {stars[text] for text in texts} == {"2", "3"}
+
+    def both(labels: Labels) -> list[list[str]]:
+        """Return the names that the class numbers in both kinds of token stores stand for."""
+        store = open_store(tsv, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
+        found = [store.labels.tolist(), numbers(tsv, labels)]
+        return [[labels.names[number] for number in own] for own in found]
+
+    for names in (["2", "3"], ["3", "2"], ["1", "2", "3"], ["3", "1", "0", "2"]):
+        for values in (names, [str(number) for number in range(len(names))]):
+            assert both(Labels(values, names)) == [[stars[text] for text in texts]] * 2
+    message = r"manifest.json: the run has no class '3'; prepare the file with the .*: 1, 2$"
+    with pytest.raises(InputError, match=message):
+        both(Labels(["0", "1"], ["1", "2"]))
+    with pytest.raises(InputError, match=message):
+        numbers(tsv, Labels(["0", "1"], ["1", "2"]))
+
+
 def test_labels_that_look_like_scores_are_an_error_without_a_task(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "1\tgood", "4.5\tfood", "2\tbad")
     with pytest.raises(
@@ -227,6 +256,8 @@ def test_ambiguous_labels_are_names_with_a_note(tmp_path: Path) -> None:
     assert said == []
     assert numbers(write(tmp_path / "a.tsv", "1\tgood", "2\tbad"), STARS, said) == [0, 1]
     assert "could be class names or class numbers" in said.pop()
-    (tmp_path / MANIFEST).write_text(f'{{"tool": "{TOOL}", "files": {{"a.tsv": ""}}}}')
-    assert numbers(tmp_path / "a.tsv", STARS, said) == [1, 2]  # `bertaccum prepare` writes numbers.
+    written = {"tool": TOOL, "source": "", "labels": STARS.names, "options": {}}
+    (tmp_path / MANIFEST).write_text(json.dumps(written | {"files": {"test.tsv": ""}}))
+    table = (tmp_path / "a.tsv").rename(tmp_path / "test.tsv")
+    assert numbers(table, STARS, said) == [1, 2]  # `bertaccum prepare` writes numbers.
     assert said == []

@@ -223,6 +223,13 @@ def test_error_names_row_of_invalid_json(tmp_path: Path, line: str, row: int, me
     assert caught.value.row == row
 
 
+def test_key_that_the_first_object_lacks_is_not_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"label": 1, "text": "a"}\n{"label": 0, "text": "b", "text_pair": "c"}\n')
+    with pytest.raises(InputError, match="row 1: has no key 'text_pair'; add it or delete the row"):
+        all_commands(path)
+
+
 def test_json_lines_and_parquet_values_become_text(tmp_path: Path) -> None:
     path = tmp_path / "a.ndjson"
     path.write_text('{"label": 1, "text": "a\\ud800b"}\n\n{"text": "", "label": true, "x": []}\n')

@@ -14,7 +14,7 @@ import requests
 import tensorflow_datasets as tfds
 from preparing import ignore, run, words
 
-from bertaccum.errors import BertAccumError, ConfigError
+from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.prepare_config import PrepareConfig
 from data_prep.preparation import PrepareResult, prepare
 from data_prep.tsv import default_split, read_tsv
@@ -260,6 +260,13 @@ def test_unusable_data_sets_give_one_line(
     with pytest.raises(ConfigError, match=message) as caught:
         prepared(name, **options)
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_flags_are_0_or_1(prepared: Any, tmp_path: Path) -> None:
+    message = "the feature 'stars' contains [234], which is neither 0 nor 1; name other"
+    with pytest.raises(InputError, match=message):
+        prepared("small_flags", text_column="comment", label_columns="joy,stars")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,13 @@ def test_layouts_are_written_byte_for_byte(tmp_path: Path) -> None:
         assert digest == hashlib.sha256(data).hexdigest()
 
 
+def test_empty_texts_of_an_unlabelled_file_are_rows(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text(json.dumps({"tool": TOOL, "files": {"test.tsv": ""}}))
+    path = tmp_path / "test.tsv"
+    write_tsv(path, "test", [(None, b"good"), (None, b""), (None, b"bad")], "plain", ["text"])
+    assert [text.strip() for text in read_tsv(path)["text"]] == ["good", "", "bad"]
+
+
 def test_row_is_the_line_number_of_the_file(tmp_path: Path) -> None:
     plain, cola = tmp_path / "plain.tsv", tmp_path / "cola.tsv"
     plain.write_bytes(b"\xef\xbb\xbflabel\ttext\r\n 1 \t  a \r\n0\tb\x0bc\r\n")

@@ -256,8 +256,22 @@ def test_evaluation_saves_what_it_fits(several: Run) -> None:
     assert ModelFiles.read(several.folder.best).decoding == Decoding(
         fitted.temperature, fitted.thresholds
     )
-    api.evaluate(run=run, calibrate=False, keep=False)
-    assert ModelFiles.read(several.folder.best).decoding == Decoding(1.0, fitted.thresholds)
+    predicted = [one.labels for one in api.predict(TEXTS, run=run)]
+    assert len({len(labels or []) for labels in predicted}) > 1
+    uncalibrated = api.evaluate(run=run, calibrate=False, keep=False)
+    decoding = ModelFiles.read(several.folder.best).decoding
+    assert decoding.temperature == 1.0
+    assert decoding.thresholds not in (None, fitted.thresholds)
+    # The thresholds were fitted to calibrated probabilities; the predicted labels remain.
+    assert [one.labels for one in api.predict(TEXTS, run=run)] == predicted
+    assert uncalibrated.exact_match == fitted.exact_match
+
+
+def test_thresholds_move_with_the_probabilities() -> None:
+    moved = Decoding(4.0, [0.0, 0.2, 0.5, 1.0]).uncalibrated()
+    assert moved.temperature == 1.0
+    assert moved.thresholds == pytest.approx([0.0, 1 / (1 + 4**4), 0.5, 1.0])
+    assert Decoding(4.0).uncalibrated() == Decoding()
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,18 @@ def test_card_contains_the_evaluations(run: Path) -> None:
     assert {"type": "f1", "name": "macro-F1", "value": 0.5} in result["metrics"]
 
 
+def test_evaluations_with_other_metrics_keep_their_columns(run: Path) -> None:
+    write_json(run / "eval-dev.json", {"examples": 9, "loss": 0.5})
+    write_json(run / "eval-test.json", EVALUATION)
+    write_json(run / "eval-file-z.json", {"examples": 8, "loss": 0.25, "macro_f1": 0.125})
+    card = model_card(read_record(run))
+    lines = card.split("evaluated by `bertaccum eval`:")[1].split("## Data")[0].splitlines()
+    heads, _, *rows = ([cell.strip() for cell in ln.split("|")[1:-1]] for ln in lines if "|" in ln)
+    found = [dict(zip(heads, row, strict=True)) for row in rows]
+    assert [row["loss"] for row in found] == ["0.5000", "0.2500", f"{EVALUATION['loss']:.4f}"]
+    assert [row["macro-F1"] for row in found] == ["", "0.1250", "0.5000"]
+
+
 def test_special_characters_in_names_are_escaped(tmp_path: Path) -> None:
     name = "a: [b] | `c` <script>*d*"
     run = write_run(tmp_path / name, [0.5, None], accuracies={2: 0.5}, data=f"/x/{name}")

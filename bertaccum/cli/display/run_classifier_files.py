@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertaccum.atomic import new_file
+from bertaccum.errors import ConfigError
 from bertaccum.files import check_writable
 from bertaccum.metrics import METRICS
 from data_prep.manifest import is_prepared, read_manifest
@@ -58,19 +59,22 @@ def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None
     return count
 
 
-def _glue_labels(table: str | None) -> list[str] | None:
+def _glue_labels(table: str | None) -> dict[str, str] | None:
     """Return GLUE's labels if a table is a test set of GLUE that `prepare` wrote, else None.
 
     Args:
       table: Path of the table whose texts are predicted.
 
     Returns:
-      The label of each class in a submission; an empty list if the submission contains scores.
+      The label of each class in a submission, by name; empty if the submission contains scores.
     """
     if table is None or not is_prepared(Path(table)):
         return None
-    known = (read_manifest(Path(table).parent) or {}).get("glue")
-    return known["labels"] if known and Path(table).stem in known["submission"] else None
+    manifest = read_manifest(Path(table).parent) or {}
+    known = manifest.get("glue")
+    if not known or Path(table).stem not in known["submission"]:
+        return None
+    return dict(zip(manifest["labels"], known["labels"], strict=True))
 
 
 def _probabilities(one: Prediction) -> str:
@@ -79,11 +83,16 @@ def _probabilities(one: Prediction) -> str:
     return "\t".join(map(str, columns))
 
 
-def _answer(one: Prediction, labels: list[str]) -> str:
+def _answer(one: Prediction, labels: dict[str, str]) -> str:
     """Return a prediction in GLUE's words, given the result of `_glue_labels`."""
     if one.probabilities is None:
         return f"{one.score:.3f}"
-    return labels[list(one.probabilities).index(str(one.label))]
+    if one.label not in labels:
+        raise ConfigError(
+            f"GLUE does not know the run's class {str(one.label)!r}",
+            f"train with the classes of the test set: {', '.join(labels)}",
+        )
+    return labels[one.label]
 
 
 def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
