@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-from memory import errors_table, predicted
+from memory import MOST_BYTES, errors_table, predicted
 from tools import Results, prepared_yelp, table, train_command
 
 from bertaccum.config import PRECISIONS
@@ -41,7 +41,8 @@ def prediction(arguments: argparse.Namespace, limit: int | None) -> tuple[Result
     for model in arguments.models:
         for precision in arguments.precisions:
             for length in LENGTHS:
-                results += predicted(model, precision, length, limit)
+                most = MOST_BYTES if limit else 60 * 2**30
+                results += predicted(model, precision, length, limit, most)
     return results, errors_table(results)
 
 

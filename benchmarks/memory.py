@@ -209,7 +209,7 @@ def errors_table(results: list[dict[str, Any]]) -> str:
     """Return a Markdown table with the largest error of each model, precision and length."""
     rows = []
     for precision in PRECISIONS:
-        for preset in PRESETS:
+        for preset in dict.fromkeys(r["preset"] for r in results):
             own = [r for r in results if (r["preset"], r["precision"]) == (preset, precision)]
             cells = []
             for length in LENGTHS:
@@ -222,7 +222,11 @@ def errors_table(results: list[dict[str, Any]]) -> str:
 
 
 def predicted(
-    preset: str, precision: str, length: int, limit: int | None = parse_size("14GiB")
+    preset: str,
+    precision: str,
+    length: int,
+    limit: int | None = parse_size("14GiB"),
+    most_bytes: int = MOST_BYTES,
 ) -> list[dict[str, Any]]:
     """Return predicted and measured peaks, measured in a child process as the planner does.
 
@@ -231,6 +235,7 @@ def predicted(
       precision: Precision of the model.
       length: Tokens of each example.
       limit: Memory limit in bytes, or None for all memory of the GPU.
+      most_bytes: Largest peak to measure.
     """
     config = TrainConfig(precision=precision, max_seq_length=length)
     job = preset_job(preset, config, limit, steps=2)
@@ -254,7 +259,7 @@ def predicted(
             example_seconds = 0.0
             for size in HELD_OUT:
                 expected = cost.peak_bytes(size, length)
-                if expected > MOST_BYTES or size * example_seconds > MOST_SECONDS:
+                if expected > most_bytes or size * example_seconds > MOST_SECONDS:
                     continue
                 # Peaks vary by one or two percent with the interleaving of threads.
                 times = 3 if size * example_seconds < 5 else 1
