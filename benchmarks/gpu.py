@@ -24,9 +24,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np
 from memory import MOST_BYTES, errors_table, predicted
-from tools import Results, prepared_yelp, table, train_command
+from tools import Results, difference, prepared_yelp, say, table, train_command
 
 from bertaccum.config import PRECISIONS
 from bertaccum.planning import device_memory
@@ -38,10 +37,10 @@ LENGTHS = (128, 512)
 
 def prediction(arguments: argparse.Namespace, limit: int | None) -> tuple[Results, str]:
     results: Results = []
+    most = MOST_BYTES if limit else parse_size("60GiB")
     for model in arguments.models:
         for precision in arguments.precisions:
             for length in LENGTHS:
-                most = MOST_BYTES if limit else 60 * 2**30
                 results += predicted(model, precision, length, limit, most)
     return results, errors_table(results)
 
@@ -71,7 +70,7 @@ def updates(arguments: argparse.Namespace, _: int | None) -> tuple[Results, str]
     shared, out = arguments.shared.resolve(), arguments.out.resolve()
     data, runs = prepared_yelp(shared, out), {}
     for number, (name, options) in enumerate(TRAINED.items()):
-        print(f"updates: {name}", file=sys.stderr, flush=True)
+        say(f"updates: {name}")
         runs[name] = out / f"updates-{number}"
         shutil.rmtree(runs[name], ignore_errors=True)
         command = train_command(shared, data, runs[name], "bert-small")
@@ -87,19 +86,6 @@ def updates(arguments: argparse.Namespace, _: int | None) -> tuple[Results, str]
     ]
     rows = [[r["one"], r["other"], f"{r['difference']:.0e}"] for r in results]
     return results, table(["run", "compared with", "largest difference"], rows)
-
-
-def difference(one: Path, other: Path) -> float:
-    """Return the largest difference of a number in the last checkpoints: weights, moments, sums."""
-    import tensorflow as tf
-
-    readers = [
-        tf.train.load_checkpoint(str(run / f"checkpoints/update-{UPDATES}/state"))
-        for run in (one, other)
-    ]
-    kinds = readers[0].get_variable_to_dtype_map()
-    tensors = [[r.get_tensor(k) for k in sorted(kinds) if kinds[k].is_floating] for r in readers]
-    return max(float(np.abs(a - b).max()) for a, b in zip(*tensors, strict=True) if a.size)
 
 
 def of_speed(name: str) -> Callable[..., tuple[Results, str]]:

@@ -29,7 +29,16 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-from tools import Results, prepared_yelp, preset_job, run_part, say, table, train_command
+from tools import (
+    Results,
+    difference,
+    prepared_yelp,
+    preset_job,
+    run_part,
+    say,
+    table,
+    train_command,
+)
 
 from bertaccum.config import TrainConfig
 from bertaccum.offload_names import OFFLOAD
@@ -218,19 +227,6 @@ def runs(shared: Path, out: Path) -> tuple[Results, str]:
     ]
     heads = ["run", "limit", "peak", "peak without limit", "time", "time without limit"]
     return results, table([*heads, "largest weight difference"], rows)
-
-
-def difference(one: Path, other: Path) -> float:
-    """Return the largest difference of any weight or moment of two runs' last checkpoints."""
-    import tensorflow as tf
-
-    readers = [
-        tf.train.load_checkpoint(str(next((run / "checkpoints").glob("update-*")) / "state"))
-        for run in (one, other)
-    ]
-    names = readers[0].get_variable_to_shape_map()
-    tensors = ([reader.get_tensor(name) for reader in readers] for name in names)
-    return max(float(np.abs(a.astype(float) - b).max()) for a, b in tensors)
 
 
 if __name__ == "__main__":

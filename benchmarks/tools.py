@@ -29,6 +29,7 @@ from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
+from bertaccum.training.checkpoints import saved_states
 
 Results = list[dict[str, Any]]
 # Maps the folder of shared data and the output folder to results and their Markdown table.
@@ -104,6 +105,21 @@ def random_run(shared: Path, out: Path, preset: str) -> Path:
         command += ["--max-updates", "1", "--micro-batch", "8"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return run
+
+
+def difference(one: Path, other: Path) -> float:
+    """Return the largest difference of a number in two runs' last checkpoints.
+
+    The numbers are weights, moments and sums of gradients.
+    """
+    import tensorflow as tf
+
+    states = [saved_states(run / "checkpoints")[-1] / "state" for run in (one, other)]
+    readers = [tf.train.load_checkpoint(str(state)) for state in states]
+    kinds = readers[0].get_variable_to_dtype_map()
+    names = [name for name, kind in kinds.items() if kind.is_floating]
+    tensors = ([reader.get_tensor(name) for reader in readers] for name in names)
+    return max(float(np.abs(a - b).max()) for a, b in tensors if a.size)
 
 
 def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) -> dict[str, Any]:

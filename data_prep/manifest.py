@@ -57,6 +57,15 @@ def is_prepared(path: Path) -> bool:
     return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
 
 
+def manifest_of(path: Path) -> dict[str, Any] | None:
+    """Return the manifest that lists a file, or None if `prepare` did not write the file.
+
+    Raises:
+      InputError: The manifest is damaged.
+    """
+    return read_manifest(path.parent) if is_prepared(path) else None
+
+
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest that an earlier `prepare` wrote to an output folder.
 

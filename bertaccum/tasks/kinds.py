@@ -13,7 +13,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.multi_label import MultiLabel
 from bertaccum.tasks.regression import Regression
 from bertaccum.tasks.task import PLAIN, Decoding, Task
-from data_prep.manifest import MANIFEST, is_prepared, read_manifest
+from data_prep.manifest import MANIFEST, manifest_of
 
 _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
     CLASSIFICATION: Classification,
@@ -59,8 +59,7 @@ def task_in(tsv: Path, task: Task) -> Task:
       InputError: The TSV's folder was prepared with a class that the run does not have.
     """
     known = task.labels.names
-    manifest = read_manifest(tsv.parent) if is_prepared(tsv) else None
-    names = [str(name) for name in (manifest or {}).get("labels", [])]
+    names = [str(name) for name in (manifest_of(tsv) or {}).get("labels", [])]
     if not known or not names:
         return task
     for name in names:

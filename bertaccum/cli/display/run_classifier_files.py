@@ -11,7 +11,7 @@ from bertaccum.atomic import new_file
 from bertaccum.errors import ConfigError
 from bertaccum.files import check_writable
 from bertaccum.metrics import METRICS
-from data_prep.manifest import is_prepared, read_manifest
+from data_prep.manifest import manifest_of
 
 if TYPE_CHECKING:
     from bertaccum.inference.results import Prediction
@@ -68,9 +68,9 @@ def _glue_labels(table: str | None) -> dict[str, str] | None:
     Returns:
       The label of each class in a submission, by name; empty if the submission contains scores.
     """
-    if table is None or not is_prepared(Path(table)):
+    if table is None:
         return None
-    manifest = read_manifest(Path(table).parent) or {}
+    manifest = manifest_of(Path(table)) or {}
     known = manifest.get("glue")
     if not known or Path(table).stem not in known["submission"]:
         return None
