@@ -160,10 +160,7 @@ def alone(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "replicas", "offload"),
-    [
-        *((1, 1, "none"), (1, 2, "none"), (2, 1, "none"), (3, 2, "none")),
-        *((1, 2, "moments"), (1, 2, "all"), (2, 2, "all")),
-    ],
+    [(1, 2, "none"), (3, 2, "none"), (1, 2, "moments"), (1, 2, "all"), (2, 2, "all")],
 )
 def test_topology_and_micro_batch_do_not_change_the_weights(
     alone: Path, workers: int, replicas: int, offload: str
@@ -201,7 +198,7 @@ def test_lost_worker_is_named_and_the_same_command_resumes(folder: Path, start: 
 @pytest.mark.slow
 def test_random_kills_do_not_change_the_weights(folder: Path, start: Start) -> None:
     chance, kills = np.random.default_rng(0), 0
-    while kills < 4:
+    while kills < 3:
         process = start("random", collective_timeout="20s", **LONG)
         run = folder / "random"
         wait_for(process, run, updates_of(run) + int(chance.integers(0, 3)))
@@ -284,7 +281,7 @@ def test_worker_out_of_memory_shrinks_only_its_own_micro_batches(
     large = {"intermediate_size": 16_384, "num_hidden_layers": 2}
     write_small_model(wide, folder / "wide/vocab.txt", **large)
     options = {"data": "wide", "bert_config": "wide/bert_config.json", "target_batch": 256}
-    options |= {"micro_batch": 128, "cut": "count", "max_updates": 4}
+    options |= {"micro_batch": 128, "cut": "count", "max_updates": 2}
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(2)]
     processes = [
         start("short", before=told(addresses, worker), memory_limit=limit, **options)

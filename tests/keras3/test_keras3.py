@@ -421,6 +421,8 @@ def test_other_backend(backend: str, folder: str) -> None:
     devices = "--xla_force_host_platform_device_count=4"
     environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
     environment["XLA_FLAGS"] = devices
+    # Optimizing the code of small models takes longer than running them.
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
     command = [python, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull]
     command += ["--rootdir", ROOT / "tests/keras3", "-p", "no:cacheprovider"]
     names = ("keras3", "keras_scenarios", "threads")
