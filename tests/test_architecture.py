@@ -24,6 +24,7 @@ LOWEST = {
         "bertaccum.sizes",
         "bertaccum.stopping",
     ),
+    "bertaccum.machine_cores",
     "bertaccum.prepare_config",
     "bertaccum.offload_names",
     "bertaccum.task_names",

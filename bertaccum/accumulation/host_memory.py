@@ -25,6 +25,7 @@ import tensorflow as tf
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype
 from bertaccum.errors import RunError, reason
+from bertaccum.machine_cores import usable_cores
 from bertaccum.sizes import row_pieces
 
 HOST = "/CPU:0"
@@ -236,7 +237,7 @@ def in_parts(function: Callable[..., Any], *arrays: Array) -> list[Any]:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "host")
+    return ThreadPoolExecutor(usable_cores(), "host")
 
 
 def _zeros(shape: tf.TensorShape, dtype: tf.DType, folder: str | None) -> Array:
@@ -257,5 +258,9 @@ def _zeros(shape: tf.TensorShape, dtype: tf.DType, folder: str | None) -> Array:
 def _file(size: int, folder: str) -> mmap.mmap:
     with tempfile.TemporaryFile(dir=folder) as file:
         # Writing to a map of a file on a full disk would end the process without a message.
-        os.posix_fallocate(file.fileno(), 0, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:  # macOS
+            file.write(mmap.mmap(-1, size))
+            file.flush()
         return mmap.mmap(file.fileno(), size)

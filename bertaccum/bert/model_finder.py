@@ -39,12 +39,14 @@ class _Found:
       prefix: Prefix of the names of its files.
       form: Its format.
       name: Its name, which may tell how texts were cleaned; see `read_tokenizer`.
+      of_run: Whether it is the best checkpoint of a `bertaccum train` run.
     """
 
     folder: Path
     prefix: str
     form: CheckpointFormat
     name: str
+    of_run: bool = False
 
 
 def checkpoint_home(named: str) -> str:
@@ -137,7 +139,7 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
         return _Found(fetch_preset(named, progress), _PREFIX, GOOGLE, PRESETS[named].archive)
     path = Path(checkpoint_home(named))
     if is_run(path):
-        return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name)
+        return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name, of_run=True)
     if path.is_dir():
         return _in_folder(path, Path(named).name if _is_prefix(named) else _PREFIX, config)
     if path.is_file():
@@ -197,7 +199,7 @@ def _pretrained(source: ModelSource, found: _Found, config: StepConfig) -> Model
     """Return `source` with the weights of a checkpoint."""
     form, path = found.form, found.form.weights(found.folder, found.prefix)
     source = dataclasses.replace(source, checkpoint=path, format=form)
-    if source.of_run:
+    if found.of_run:
         return dataclasses.replace(source, labels=read_mapping(found.folder / "labels.json"))
     pooler = form.pooler is None or form.has_pooler(form.tensors(path))
     head = form.head(found.folder) if config.keep_head else None
@@ -250,7 +252,7 @@ def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
 
 def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
-    name = "" if found is None else OLDER_RUN if found.prefix == RUN_PREFIX else found.name
+    name = "" if found is None else OLDER_RUN if found.of_run else found.name
     vocabulary = read_tokenizer(path, name)
     if config.lower_case is None:
         return vocabulary

@@ -122,7 +122,7 @@ class ModelSource:
     @property
     def of_run(self) -> bool:
         """Whether the weights are the best checkpoint of a `bertaccum train` run."""
-        return self.checkpoint is not None and self.checkpoint.name == RUN_PREFIX
+        return self.labels is not None
 
     @property
     def telling_file(self) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
@@ -13,6 +12,7 @@ from typing import Any
 
 from bertaccum.errors import reason
 from bertaccum.inspection.finding import FAILED, OK, WARNING, Finding
+from bertaccum.machine_cores import usable_cores
 from bertaccum.sizes import format_size
 
 # BERT-Base has 110 million weights: 1.6 GiB with moments and accumulators, and 1.2 GiB for a
@@ -34,20 +34,13 @@ def check_processor() -> tuple[Finding, dict[str, Any]]:
     known = {
         "name": name[1] if name else platform.processor() or platform.machine(),
         "architecture": platform.machine(),
-        "cores": _usable_cores(),
+        "cores": usable_cores(),
     }
     detail = f"{known['name']}, {known['cores']} usable cores"
     if flags and "avx" not in flags[1].split():
         remedy = "TensorFlow's packages need AVX: use another machine or build TensorFlow"
         return Finding("processor", FAILED, f"{detail}, without AVX", remedy), known
     return Finding("processor", OK, detail), known
-
-
-def _usable_cores() -> int:
-    """Return the number of cores that this process may use; on Linux, taskset can reduce it."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def check_memory() -> tuple[Finding, dict[str, Any]]:

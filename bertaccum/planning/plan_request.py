@@ -7,7 +7,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from bertaccum.cache import cache_folder
 from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.files import json_text, read_mapping
+from bertaccum.machine_cores import usable_cores
 from bertaccum.planning import device_memory
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.settings import field_names, size_in_bytes
@@ -114,7 +114,7 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
         request.limit_bytes,
         request.memory_bytes is not None,
         [request.devices, request.shared],
-        [device_memory.device_name(), os.cpu_count()],
+        [device_memory.device_name(), usable_cores()],
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 

@@ -75,7 +75,9 @@ def test_whole_window_needs_no_accumulation(make: Callable[..., Any]) -> None:
     assert Simulated.started[1]["accumulation_steps"] == 1
 
 
-def test_same_request_is_measured_once(make: Callable[..., Any]) -> None:
+def test_same_request_is_measured_once(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, _ = make(memory_limit="2GiB")
     again, _ = make(memory_limit="2GiB")
     assert (first.cached, again.cached) == (False, True)
@@ -97,6 +99,8 @@ def test_same_request_is_measured_once(make: Callable[..., Any]) -> None:
     for other in others:
         report, _ = make(**({"memory_limit": "2GiB"} | other))
         assert not report.cached, other
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert not make(memory_limit="2GiB")[0].cached
 
 
 def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> None:

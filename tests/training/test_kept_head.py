@@ -168,7 +168,7 @@ def output_folder(shared: Path, tmp_path: Path) -> tuple[Path, np.ndarray]:
     folder.mkdir()
     names = list(tensors)
     tf.raw_ops.SaveV2(
-        prefix=str(folder / "model.ckpt-7"),
+        prefix=str(folder / "model.ckpt"),
         tensor_names=names,
         shape_and_slices=[""] * len(names),
         tensors=[tensors[name] for name in names],
@@ -181,17 +181,17 @@ def test_checkpoint_of_run_classifier_is_evaluated_unchanged(
 ) -> None:
     folder, kernel = output_folder
     release = shared / "pretrained/bert_tiny_reviews"
-    given = options(init_checkpoint="output/model.ckpt-7", vocab=str(release / "vocab.txt"))
+    given = options(init_checkpoint="output/model.ckpt", vocab=str(release / "vocab.txt"))
     with pytest.raises(InputError, match=r"output: has no bert_config.json; pass that of the"):
         api.train(**given)
     api.train(max_updates=0, bert_config=str(release / "bert_config.json"), **given)
     encoder = build_encoder(read_bert_config(release / "bert_config.json"))
-    load_encoder(encoder, GOOGLE, folder / "model.ckpt-7")
+    load_encoder(encoder, GOOGLE, folder / "model.ckpt")
     pooled = encoder(inputs_of(release))["pooled_output"].numpy()
     odds = np.exp(pooled @ kernel.T + [0.25, -0.5])
     found = [[*p.probabilities.values()] for p in api.predict(TEXTS, run="run")]
     np.testing.assert_allclose(found, odds / odds.sum(1, keepdims=True), atol=1e-5)
-    assert read_run_config(Path("run")).init_checkpoint == str(folder / "model.ckpt-7")
+    assert read_run_config(Path("run")).init_checkpoint == str(folder / "model.ckpt")
     with pytest.raises(InputError, match=r"output_weights is missing;.* omit `keep_head`"):
         api.train(**given | {"init_checkpoint": str(release), "out": "other", "max_updates": 0})
     assert not Path("other").exists()

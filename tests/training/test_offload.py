@@ -160,6 +160,21 @@ def test_offload_folder_contains_the_numbers_and_is_empty_afterwards(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_offloading_works_without_functions_of_linux(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS: no reserved files, and no set of usable cores."""
+    for name in ("posix_fallocate", "sched_getaffinity"):
+        monkeypatch.delattr(os, name)
+    host_memory._threads.cache_clear()
+    optimizer = make_optimizer(TrainConfig(offload="all", offload_folder=str(tmp_path)), 1, 2)
+    variable = tf.Variable(tf.ones([host_memory._PART + 1]))
+    optimizer.build([variable])
+    optimizer.accumulate([(tf.ones_like(variable), variable)], 1.0)
+    optimizer.apply()
+    assert 0.5 < float(variable[0]) == float(variable[-1]) < 1.0
+
+
 def test_full_disk_is_an_error_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
