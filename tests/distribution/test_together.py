@@ -198,7 +198,7 @@ def test_lost_worker_is_named_and_the_same_command_resumes(folder: Path, start: 
 @pytest.mark.slow
 def test_random_kills_do_not_change_the_weights(folder: Path, start: Start) -> None:
     chance, kills = np.random.default_rng(0), 0
-    while kills < 3:
+    while kills < 4:
         process = start("random", collective_timeout="20s", **LONG)
         run = folder / "random"
         wait_for(process, run, updates_of(run) + int(chance.integers(0, 3)))

@@ -89,7 +89,7 @@ def killed_until_through(
 
 @pytest.mark.parametrize(
     ("recompute", "offload", "updates", "kills"),
-    [("none", "none", 50, 8), *(("layer", offload, 24, 3) for offload in OFFLOAD)],
+    [("none", "none", 80, 12), *(("layer", offload, 24, 3) for offload in OFFLOAD)],
 )
 @pytest.mark.slow
 def test_random_kills_do_not_change_the_result(
