@@ -10,9 +10,9 @@ time, for presets, lengths, precisions and what is offloaded, and the error of t
 prediction for three examples at a time. Each value is the median of three updates. `price`
 compares the time of an update of BERT-Base (4 x 8, 128 tokens); the ways to offload take turns.
 `frozen` measures BERT-Base with 512 tokens, one example at a time, with frozen weights. `runs`
-trains on real reviews under a memory limit and without one, and compares the weights. `table` and
-`price` use the GPU if there is one; on a CPU, the allocator that TensorFlow uses on GPUs simulates
-its memory.
+trains on real reviews under a memory limit and without one, and compares the checkpoints. `table`
+and `price` use the GPU if there is one; on a CPU, the allocator that TensorFlow uses on GPUs
+simulates its memory.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def runs(shared: Path, out: Path) -> tuple[Results, str]:
         for r in results
     ]
     heads = ["run", "limit", "peak", "peak without limit", "time", "time without limit"]
-    return results, table([*heads, "largest weight difference"], rows)
+    return results, table([*heads, "largest difference"], rows)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def fit_cost(
       points: Measurements of examples of one or two lengths. A peak close to `update_bytes` is used
         only as an upper bound for the memory of the examples.
     """
-    above = [p for p in points if p.peak_bytes > _CLEARLY_ABOVE * update_bytes]
+    above = clear_peaks(update_bytes, points)
     if not above:
         # The update's peak is an upper bound for the memory of the examples.
         tokens = max((p.micro_batch * p.length for p in points), default=1)
@@ -81,6 +81,11 @@ def fit_cost(
     long, short = slope / longest, (other.peak_bytes - static) / other.micro_batch / other.length
     quadratic = max((long - short) / (longest - other.length), 0.0)
     return MemoryCost(update_bytes, static, long - quadratic * longest, quadratic)
+
+
+def clear_peaks(update_bytes: float, points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
+    """Return the points whose peak is clearly above the update's own peak in bytes."""
+    return [p for p in points if p.peak_bytes > _CLEARLY_ABOVE * update_bytes]
 
 
 def _line(points: list[MemoryPoint], least: float) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from bertaccum.planning.measurement_process import (
     Shape,
     StepMeasurer,
 )
-from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
+from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, clear_peaks, fit_cost
 
 # Share of the memory reserved for fragmentation, evaluation and checkpoints.
 MARGIN = 0.04
@@ -39,9 +39,10 @@ _OFFLOADING_COSTS = 1.03
 # of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
 # examples.
 _EXCHANGED = 2.5
-# Maximum time for one memory measurement, in seconds: 8 if it is needed, 2 if it only makes the fit
-# more accurate. A single peak is accurate to one or two percent.
-_MOST_SECONDS, _CHEAP_SECONDS = 8.0, 2.0
+# Maximum time for one memory measurement, in seconds: 32 if the fit has fewer than two peaks, 8 if
+# the measurement is needed, 2 if it only makes the fit more accurate. A single peak is accurate to
+# one or two percent.
+_FIRST_SECONDS, _MOST_SECONDS, _CHEAP_SECONDS = 32.0, 8.0, 2.0
 # A shorter update is measured three times.
 _REPEATED_SECONDS = 1.0
 # Length in tokens of an example so short that the peak is that of the update itself.
@@ -250,6 +251,8 @@ class _Search:
             # In large models, examples add little to the update's memory and take a long time, so
             # limit the time.
             seconds = _CHEAP_SECONDS if weight > 1.4 else _MOST_SECONDS
+            if len(clear_peaks(update_bytes, self.points)) < 2:
+                seconds = _FIRST_SECONDS
             if weight > 2 or size * self.example_seconds > seconds:
                 break
         if not self.points:

@@ -26,6 +26,7 @@ class Device:
     Args:
       memory: Memory of the device in bytes.
       static: Bytes that do not grow with the micro-batch.
+      copies: Bytes that only an update needs, such as half-precision copies of the weights.
       update: Peak of the optimizer step in bytes.
       example: Bytes of one token without recomputation.
       started: Seconds of each micro-step.
@@ -37,6 +38,7 @@ class Device:
 
     memory: float
     static: float = 400.0
+    copies: float = 0.0
     update: float = 460.0
     example: float = 0.3
     started: float = 0.02
@@ -49,6 +51,7 @@ class Device:
         share = 0.3 if saving.recompute == "layer" else 1.0
         moved = MOVED[saving.offload]
         static = self.static - moved if accumulate else self.static - 100.0 - moved
+        static += self.copies
         return max(self.update - moved, static + share * self.example * length * micro_batch)
 
     def seconds(self, micro_batches: Sequence[Sequence[Shape]], saving: Saving) -> float:
@@ -126,6 +129,16 @@ def test_rare_higher_peaks_do_not_change_the_prediction() -> None:
         size, saving = candidate.plan.micro_batch, candidate.plan.saving
         peak = device.peak(size, LONGEST, saving, candidate.plan.accumulates)
         assert candidate.predicted_peak_bytes == pytest.approx(peak, rel=1e-3)
+
+
+@pytest.mark.parametrize("update", [700.0, 760.0])
+def test_slow_examples_are_predicted_from_two_peaks(update: float) -> None:
+    # An example takes five seconds. Its peak is 750 bytes, which may be that of the update itself.
+    device = Device(memory=1e9, copies=200.0, update=update, example=1.2, token=0.04)
+    for candidate in search(device, task(1e6, savings=[Saving()])).candidates:
+        plan = candidate.plan
+        peak = device.peak(plan.micro_batch, LONGEST, plan.saving, plan.accumulates)
+        assert candidate.predicted_peak_bytes == pytest.approx(peak, rel=0.03)
 
 
 @pytest.mark.parametrize("seed", range(60))
