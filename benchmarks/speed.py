@@ -27,7 +27,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
-from tools import TASK, run_part, table, yelp_stores
+from tools import TASK, Results, run_part, table, yelp_stores
 
 from bertaccum.accumulation.gradient_tensors import values_of
 from bertaccum.bert.dropout import draw_masks, dropout_masks
@@ -60,15 +60,15 @@ PRECISIONS = {"float32": tf.float32, "mixed_bfloat16": tf.bfloat16}
 if ON_GPU:
     PRECISIONS["mixed_float16"] = tf.float16
 ENCODER = PRESET_CONFIGS["bert-small"]
-Timed = dict[str, float]
+Timed = dict[Any, float]
 
 
-def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> Timed:
+def interleaved(runs: Mapping[Any, Callable[..., Any]], repeats: int) -> Timed:
     """Return the median seconds of each run.
 
     The runs take turns, so that other load on the machine affects all of them.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: dict[Any, list[float]] = {name: [] for name in runs}
     for number in range(repeats + 1):
         for name, run in runs.items():
             start = time.perf_counter()
@@ -220,8 +220,8 @@ KINDS = {
 OTHER = "other element-wise operations"
 
 
-def profile(_: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
-    results = []
+def profile(_: Path, out: Path) -> tuple[Results, str]:
+    results: Results = []
     for precision in PRECISIONS:
         _, _, update = build(precision)
         window = full_window(128)
