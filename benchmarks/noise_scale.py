@@ -34,6 +34,8 @@ from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.progress import silent
 from bertaccum.reporting.batch_advice import noise_scale
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
 from bertaccum.training.recipe import make_optimizer
@@ -55,8 +57,9 @@ def brute(shared: Path, out: Path) -> tuple[Results, str]:
     source = find_model(config, silent)
     assert source.vocabulary is not None
     tokenization = Tokenization(source.vocabulary, LENGTH)
-    train = prepared_yelp(shared, out) / "train.tsv"
-    store = first_rows(open_store(train, TASK, tokenization, silent), EXAMPLES)
+    data = prepared_yelp(shared, out)
+    task = make_task(read_labels(data))
+    store = first_rows(open_store(data / "train.tsv", task, tokenization, silent), EXAMPLES)
     model = build_model(config, source, outputs=2)
     results: Results = []
     for updates in (0, 100):
