@@ -48,3 +48,60 @@ def warn_of_batch_normalization(names: Sequence[str], instead: str) -> None:
             f" {instead}, freeze these layers, or use group or layer normalization",
             stacklevel=4,
         )
+
+
+def skipped_hook(optimizer: Any, hook: str) -> TypeError:
+    """Return the error for an inner optimizer whose own method accumulation could not call."""
+    return TypeError(
+        f"{type(optimizer).__name__} has its own {hook}, which accumulation would skip; change the"
+        " window's mean gradient in apply_gradients instead, which is called once per update"
+    )
+
+
+def applied_twice(optimizer: Any) -> ValueError:
+    """Return the error for an optimizer that a train_step calls more than once."""
+    return ValueError(
+        f"optimizer {optimizer.name!r} is applied twice in one train_step, but each micro-step"
+        " needs exactly one call; apply the gradients of all variables in one call, or give each"
+        " part of the model its own optimizer"
+    )
+
+
+def none_accumulates(model_class: type) -> ValueError:
+    """Return the error for a train_step in which no optimizer accumulates."""
+    return ValueError(
+        f"no optimizer in the train_step of {model_class.__name__} accumulates; wrap each optimizer"
+        " that it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
+    )
+
+
+def warn_of_unknown_divisor(loss_name: str) -> None:
+    """Warn about a loss that returns one number for a batch."""
+    warnings.warn(
+        f"loss {loss_name!r} returns one number for the whole batch, which accumulation treats as"
+        " the mean over the examples. If the loss has another divisor, return one value per"
+        " example or pass `loss_weight` to accumulate_gradients",
+        stacklevel=2,
+    )
+
+
+def warn_of_changing_state(names: Sequence[str]) -> None:
+    """Warn about layers whose forward pass changes weights, which then change per micro-step."""
+    if names:
+        warnings.warn(
+            f"accumulation cannot be exact with layers that change their own state in the forward"
+            f" pass ({', '.join(names)}), because they change it once per micro-batch instead of"
+            " once per update",
+            stacklevel=4,
+        )
+
+
+def warn_of_new_weights(optimizer: Any, earlier: Any) -> None:
+    """Warn about an optimizer whose gradients depend on weights that an earlier one has updated."""
+    warnings.warn(
+        f"the gradients of optimizer {optimizer.name!r} depend on weights that optimizer"
+        f" {earlier.name!r} has already updated in the same train_step. In the last micro-batch of"
+        " a window these weights are new, in the others they are old; compute all gradients first,"
+        " then apply them",
+        stacklevel=2,
+    )
