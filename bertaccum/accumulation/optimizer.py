@@ -114,7 +114,6 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
         self.observer = None
-        self._calls = traced_step.Calls()
         self._loss_is_sum = False
         self._sums_on_host = False
         self._host_folder: str | None = None
@@ -470,19 +469,16 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """
         pairs = list(grads_and_vars)
         micro_batch.check_function()
-        if not self._at_once:
-            self._calls.check(self, [v for g, v in pairs if g is not None])
-        aggregate = kwargs.get("experimental_aggregate_gradients", True)
-        if not skip_gradients_aggregation and aggregate:
-            pairs = self.aggregate_gradients(pairs)
-        elif not self._wrapped:
-            raise ValueError(
-                "AccumulatingOptimizer itself reduces gradients over replicas, once per update;"
-                " pass each replica's own gradients, without `skip_gradients_aggregation`"
-            )
-        gradients = self._in_order(pairs)
-        with traced_step.update(self, gradients, self._trained.variables):
-            self._micro_step(gradients)
+        with traced_step.update(self, pairs):
+            aggregate = kwargs.get("experimental_aggregate_gradients", True)
+            if not skip_gradients_aggregation and aggregate:
+                pairs = self.aggregate_gradients(pairs)
+            elif not self._wrapped:
+                raise ValueError(
+                    "AccumulatingOptimizer itself reduces gradients over replicas, once per update;"
+                    " pass each replica's own gradients, without `skip_gradients_aggregation`"
+                )
+            self._micro_step(self._in_order(pairs))
         return self.iterations
 
     def _micro_step(self, gradients: list[Gradient]) -> None:

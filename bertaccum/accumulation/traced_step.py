@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 import tf_keras
@@ -32,7 +31,7 @@ class Update:
 
     Attributes:
       optimizer: The optimizer.
-      variables: The variables that it trains.
+      variables: The variables that had a gradient.
       operations: Positions of the call's operations in the graph; empty in eager mode.
     """
 
@@ -41,60 +40,49 @@ class Update:
     operations: range
 
 
-class Calls:
-    """The calls of an optimizer so far, in each graph and replica."""
-
-    def __init__(self) -> None:
-        self._trained: WeakKeyDictionary[Any, dict[int, set[int]]] = WeakKeyDictionary()
-
-    def check(self, optimizer: Any, variables: Sequence[tf.Variable]) -> None:
-        """Raise ValueError if this call and an earlier one belong to the same micro-step.
-
-        That is certain in the step of an `AccumulatingModel`, and in the train function of `fit`,
-        which runs one micro-step. In another function, calls with the same variables are several
-        micro-steps, as in an unrolled loop.
-
-        Args:
-          optimizer: The optimizer.
-          variables: The variables that have a gradient in this call.
-        """
-        micro, graph = micro_batch.present(), _graph()
-        twice = micro is not None and any(u.optimizer is optimizer for u in micro.updates)
-        if micro is None and graph is not None:
-            # Each replica is traced in a separate thread.
-            own = self._trained.setdefault(graph, {}).setdefault(threading.get_ident(), set())
-            new = {id(variable) for variable in variables}
-            in_step = _tf_compat.is_in_train_function(graph)
-            twice = bool(own) and (in_step or own.isdisjoint(new))
-            own |= new
-        if twice:
-            raise window_arguments.applied_twice(optimizer)
-
-
 @contextlib.contextmanager
-def update(
-    optimizer: Any, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
-) -> Iterator[None]:
+def update(optimizer: Any, pairs: Sequence[tuple[Gradient, tf.Variable]]) -> Iterator[None]:
     """Note what an optimizer does in this context as its update of the current micro-batch.
 
     Args:
       optimizer: The optimizer.
-      gradients: A gradient or None for each variable.
-      variables: The variables that it trains.
+      pairs: The (gradient, variable) pairs that it was called with.
 
     Warns:
       UserWarning: If the gradients depend on weights that another optimizer has updated.
+
+    Raises:
+      ValueError: If the optimizer was already applied in the same micro-step. That is certain in
+        the step of an `AccumulatingModel`, and in the train function of `fit`, which runs one
+        micro-step. In another function, calls with the same variables are several micro-steps, as
+        in an unrolled loop.
     """
-    micro = micro_batch.present()
-    if micro is None:
-        yield
-        return
+    gradients = [g for g, _ in pairs if g is not None]
+    variables = [v for g, v in pairs if g is not None]
+    updates = _updates()
+    in_step = micro_batch.present() is not None or _tf_compat.is_in_train_function(_graph())
+    for earlier in updates if optimizer.accumulation_steps != 1 else []:
+        if earlier.optimizer is not optimizer:
+            if in_step and _depends_on(gradients, earlier.variables, earlier.operations.stop):
+                window_arguments.warn_of_new_weights(optimizer, earlier.optimizer)
+        elif in_step or {*map(id, earlier.variables)}.isdisjoint(map(id, variables)):
+            raise window_arguments.applied_twice(optimizer)
     start = operations_so_far()
-    for earlier in micro.updates if optimizer.accumulation_steps != 1 else []:
-        if _depends_on(gradients, earlier.variables, earlier.operations.stop):
-            window_arguments.warn_of_new_weights(optimizer, earlier.optimizer)
     yield
-    micro.updates.append(Update(optimizer, variables, range(start, operations_so_far())))
+    updates.append(Update(optimizer, variables, range(start, operations_so_far())))
+
+
+def _updates() -> list[Update]:
+    """Return the updates so far of the current micro-batch or, outside of one, in this graph."""
+    micro, graph = micro_batch.present(), _graph()
+    if micro is not None:
+        return micro.updates
+    if graph is None:
+        return []
+    # Each replica is traced in a separate thread. An attribute lives as long as the graph.
+    if not hasattr(graph, "_accumulating_updates"):
+        graph._accumulating_updates = {}
+    return graph._accumulating_updates.setdefault(threading.get_ident(), [])
 
 
 def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable[Update]) -> None:
