@@ -88,10 +88,11 @@ def warn_of_unknown_divisor(loss_name: str) -> None:
 def warn_of_changing_state(names: Sequence[str]) -> None:
     """Warn about weights that a train_step changes in the forward pass or by itself."""
     if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(
-            f"accumulation cannot be exact with weights that change in the forward pass or by the"
-            f" train_step itself ({', '.join(names)}), because they change in each micro-batch"
-            " instead of once per update",
+            "accumulation cannot be exact with weights that change in the forward pass or by the"
+            f" train_step itself ({', '.join(names[:3])}{more}), because they change in each"
+            " micro-batch instead of once per update",
             stacklevel=4,
         )
 

@@ -118,8 +118,8 @@ def correction(loss: Any) -> Any:
     return 0.0 if micro is None else micro.corrections.get(loss, 0.0)
 
 
-def is_sum(loss: Any) -> bool:
-    """Return whether a loss has one value per example, whose gradient is that of their sum.
+def has_values(loss: Any) -> bool:
+    """Return whether a loss has one value per example; its gradient is that of their sum.
 
     Keras adds the values of `add_loss` to the total loss without taking their mean.
     """
@@ -134,20 +134,21 @@ def weigh(
     If the loss is a sum already, the weights of a window add up to 1.
 
     Args:
-      first: Whether this is the first micro-step of the window, a bool scalar.
-      loss_is_sum: Whether the optimizer has seen that the loss is a sum.
       gradients: The gradients that Keras computed. Their loss is this replica's share of the mean
         over all replicas.
+      first: Whether this is the first micro-step of the window, a bool scalar.
+      loss_is_sum: Whether the optimizer has seen that the loss is a sum.
 
     Returns:
       The summed gradients and their weight, a float64 scalar. Outside of the step of an
       `AccumulatingModel`, all micro-batches are assumed to have the same size.
     """
     micro = _PRESENT.get()
-    if micro is None or loss_is_sum or micro.loss_is_sum:
-        one = tf.cast(first, tf.float64) if loss_is_sum or micro else tf.ones([], tf.float64)
-        return gradients, one / replicas_in_sync()
-    return _summed(gradients, micro.size)
+    is_sum = loss_is_sum or (micro is not None and micro.loss_is_sum)
+    if micro is not None and not is_sum:
+        return _summed(gradients, micro.size)
+    weight = tf.cast(first, tf.float64) if is_sum else tf.ones([], tf.float64)
+    return gradients, weight / replicas_in_sync()
 
 
 def weigh_parts(

@@ -138,7 +138,7 @@ class AccumulatingModel(_Mixin):
             present.weight_given = True
         loss = super().compute_loss(x, y, y_pred, sample_weight)
         if present is not None:
-            present.loss_is_sum = micro_batch.is_sum(loss)
+            present.loss_is_sum = micro_batch.has_values(loss)
         return loss
 
     def _measured_losses(self) -> list[MeasuredLoss]:

@@ -417,7 +417,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         `accumulation_steps` times its share of the window's gradients, and could overflow float16
         in windows that do not overflow as one large batch.
         """
-        self._loss_is_sum = micro_batch.is_sum(loss)
+        self._loss_is_sum = micro_batch.has_values(loss)
         scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
         parts = self._power_of_two() if scaled else 1.0
 
