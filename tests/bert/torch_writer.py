@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-KINDS = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage"}
+KINDS = {
+    "float64": "DoubleStorage",
+    "float32": "FloatStorage",
+    "float16": "HalfStorage",
+    "int64": "LongStorage",
+}
 
 
 class _Storage:

@@ -18,6 +18,7 @@ from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -68,6 +69,21 @@ def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInp
     source = find_model(config, silent)
     tsvs = [Path(config.data) / name for name in ("train.tsv", "dev.tsv")]
     return source, read_inputs(source, make_task(labels), tsvs, config)
+
+
+def test_weights_of_a_run_that_are_not_finite_are_refused(begun: Begun) -> None:
+    begun.model.weights[-1].assign([0.0, np.nan])
+    files = ModelFiles.read(begun.path / "best")
+    evaluated = Evaluated(3, True, {"accuracy": 0.5, "loss": 0.6})
+    save_best(begun.model, files, evaluated, RunFolder(begun.path))
+    config = config_of(begun)
+    source, inputs = run_inputs(config, LABELS)
+    for load in (
+        lambda: build_model(config, source, 2, inputs.head),
+        lambda: load_trained(begun.path),
+    ):
+        with pytest.raises(InputError, match=r"model.ckpt: .*/bias contains a number that is N"):
+            load()
 
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])
