@@ -72,7 +72,7 @@ def _checked(path: Path, name: str, value: Any, default: Any) -> Any:
         return value
     whole = isinstance(default, int)
     number = type(value) is int or (type(value) is float and not whole)
-    if not number or not value > 0 or (whole and value > 10_000_000):
+    if not number or not 0 < value <= 10_000_000:
         kind = "whole number" if whole else "number"
         raise InputError(f"{name} is {value!r}, not a positive {kind}", path=path)
     return value

@@ -28,7 +28,7 @@ from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.files import finite, json_text, read_text, sha256
+from bertaccum.files import finite, json_text, read_json, sha256
 from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
@@ -265,9 +265,9 @@ def state_of(folder: Path, update: int) -> Path:
 def _best_of(path: Path) -> str | None:
     """Return the name of the best checkpoint at the time `path` was saved; None if unknown."""
     try:
-        best = json.loads(read_text(path / _POSITION))["position"]["best"]
+        best = read_json(path / _POSITION)["position"]["best"]
         return best and state_of(path.parent, best["update"]).name
-    except (InputError, ValueError, TypeError, KeyError, RecursionError):
+    except (InputError, TypeError, KeyError):
         return None
 
 
@@ -285,16 +285,18 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
       InputError: The checkpoint is damaged, or belongs to another run.
     """
     try:
-        values = json.loads(read_text(path / _POSITION))
+        values = read_json(path / _POSITION)
         digest = values.pop("digest")
         if digest != _digest(values):
             raise ValueError(f"{_POSITION} does not match its digest")
         for name, expected in values["files"].items():
+            if Path(name).name != name:
+                raise ValueError(f"{name} is not the name of a file in it")
             if sha256(path / name) != expected:
                 raise ValueError(f"{name} does not match its digest")
         saved = dict(values["position"])
         position = Position.of(saved)
-    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _unusable(path, f"is damaged ({error})") from None
     if position.run != run:
         raise _unusable(path, "is a checkpoint of another run")
@@ -329,6 +331,6 @@ def save_best(
 def best_evaluation(folder: RunPaths) -> Evaluated | None:
     """Return the evaluation of the model in `best/`; None if the folder is missing or damaged."""
     try:
-        return Evaluated.of(json.loads(read_text(folder.best / EVALUATION)))
-    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Evaluated.of(read_json(folder.best / EVALUATION))
+    except (InputError, ValueError, TypeError, KeyError, AttributeError):
         return None

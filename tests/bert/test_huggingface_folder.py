@@ -250,6 +250,7 @@ MISTAKES = {
     "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; use a"),
     "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; use a"),
     "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, expected"),
+    "large epsilon": (set_to("config.json", layer_norm_eps=10**400), "layer_norm_eps is 1000"),
     "positions": (
         set_to("config.json", position_embedding_type="relative_key"),
         "config.json: position_embedding_type is 'relative_key', expected 'absolute'",
