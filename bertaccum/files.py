@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertaccum.errors import ConfigError, InputError, reason
+from bertaccum.sizes import format_size
 
 # Bytes in the largest text that is read at once, such as a vocabulary of a million entries.
 _LARGEST = 1 << 25
@@ -143,6 +144,25 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def most_unpacked_bytes(packed_bytes: int) -> int:
+    """Return the size above which the contents of an archive cannot be weights or texts.
+
+    Args:
+      packed_bytes: Size of the archive in bytes. Texts unpack to about three times their size.
+    """
+    return 50 * packed_bytes + 2**26
+
+
+def check_unpacked(path: Path, size_bytes: int) -> None:
+    """Raise InputError if the contents of an archive are far larger than the archive."""
+    if size_bytes > most_unpacked_bytes(path.stat().st_size):
+        raise InputError(
+            f"would unpack to {format_size(size_bytes)}, more than 50 times its size",
+            "use another archive",
+            path=path,
+        )
 
 
 def sha256(path: Path) -> str:

@@ -247,6 +247,22 @@ def test_duplicate_parquet_column_names_are_refused(tmp_path: Path) -> None:
         all_commands(tmp_path / "a.parquet", Reading("2", "1"))
 
 
+def test_table_far_larger_than_its_compressed_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_prep.text_files.most_unpacked_bytes", lambda packed: 50 * packed)
+    table = b"label,text\n" + b"1,%s\n" % (b"a" * 10_000) * 100
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(table))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.csv", table)
+    for name in ("a.csv.gz", "a.zip"):
+        with pytest.raises(InputError, match=rf"{name}: unpacks to more than 50 times its size; "):
+            list(read_rows(tmp_path / name, Reading()))
+    monkeypatch.undo()
+    for name in ("a.csv.gz", "a.zip"):
+        assert len(list(read_rows(tmp_path / name, Reading()))) == 100
+
+
 def test_large_gzip_file_is_not_unpacked_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
