@@ -211,6 +211,10 @@ def test_table_from_a_pipe_is_refused(tmp_path: Path) -> None:
         ('{"label": 1}', 2, "has no key 'text'"),
         ('{"label": null, "text": "a"}', 2, "has no label"),
         ('{"label": 1, "text": ["a"]}', 2, "'text' is a list, not text"),
+        ('{"label": 1e999, "text": "a"}', 2, "'label' is inf, not a finite number; correct it or"),
+        ('{"label": NaN, "text": "a"}', 2, "'label' is nan, not a finite number"),
+        ('{"label": -Infinity, "text": "a"}', 2, "'label' is -inf, not a finite number"),
+        ('{"label": 1, "text": 1e999}', 2, "'text' is inf, not a finite number"),
         ("[1]", 2, "is not a JSON object"),
         ("{", 2, "is not valid JSON"),
     ],
@@ -238,6 +242,21 @@ def test_json_lines_and_parquet_values_become_text(tmp_path: Path) -> None:
     table = pd.DataFrame({"label": [1, 2], "text": pd.Categorical(["a", "b"])})
     table.to_parquet(tmp_path / "a.parquet")
     assert all_commands(tmp_path / "a.parquet") == [("1", "a"), ("2", "b")]
+
+
+@pytest.mark.parametrize("column", ["label", "weight"])
+def test_numbers_of_json_lines_and_parquet_must_be_finite(tmp_path: Path, column: str) -> None:
+    table = pd.DataFrame({"label": [1.0, 2.0], "text": ["a", "b"], "weight": [1.0, 2.0]})
+    table.loc[1, column] = float("inf")
+    pq.write_table(pa.Table.from_pandas(table), tmp_path / "a.parquet")
+    table.to_json(tmp_path / "null.jsonl", orient="records", lines=True)
+    rows = [json.dumps(row) for row in table.to_dict("records")]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    for name in ("a.parquet", "a.jsonl"):
+        with pytest.raises(InputError, match=f"{name}, row 2: the value of '{column}' is inf, not"):
+            list(read_rows(tmp_path / name, Reading(weight_column="weight")))
+    with pytest.raises(InputError, match=r"row 2: (has no label|the weight '')"):
+        list(read_rows(tmp_path / "null.jsonl", Reading(weight_column="weight")))
 
 
 def test_duplicate_parquet_column_names_are_refused(tmp_path: Path) -> None:
