@@ -82,9 +82,12 @@ class Position:
         """Return the position contained in the values that `read_saved` returns.
 
         Raises:
-          TypeError, KeyError, AttributeError: The values do not describe a position.
+          ValueError, TypeError, KeyError, AttributeError: The values do not describe a position.
         """
         own = {key: value for key, value in saved.items() if key not in CUT}
+        for name in ("update", "examples", "shrinkings", "nonfinite_in_a_row"):
+            if type(count := own.get(name, 0)) is not int or count < 0:
+                raise ValueError(f"{name} is {count!r}, not a number of at least 0")
         evaluations = {key: own[key] and Evaluated.of(own[key]) for key in ("best", "last")}
         return Position(**own | evaluations)
 

@@ -187,6 +187,7 @@ def test_contradictory_options_are_refused(checkpoint: Path, tmp_path: Path) -> 
         ({"initializer_range": 1e300}, r"initializer_range is 1e\+300, not a positive number"),
         ('{"initializer_range": 1e999}', r"not valid JSON \(1e999 is not a finite number\)"),
         ({"hidden_size": 1_000_000}, "describes a model of .* parameters"),
+        ({"num_hidden_layers": 1000}, "describes a model of 1,000 layers, more than any BERT"),
     ],
 )
 def test_error_names_the_invalid_key(

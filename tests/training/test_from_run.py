@@ -111,7 +111,15 @@ def test_other_classes_load_the_encoder_only(begun: Begun, labels: Labels) -> No
     assert np.abs(model.weights[-2]).max() < 0.1 < np.abs(begun.model.weights[-2]).max()
 
 
-@pytest.mark.parametrize("text", ["{}", '{"values": ["0"], "names": [], "colour": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"values": ["0"], "names": [], "colour": 1}',
+        '{"values": [], "names": [], "task": "regression", "mean": "3"}',
+        '{"values": [], "names": [], "task": "regression", "std": 0}',
+    ],
+)
 def test_error_names_damaged_labels(begun: Begun, text: str) -> None:
     (begun.path / "best/labels.json").write_text(text)
     with pytest.raises(InputError, match=r"first\.v2: labels.json is damaged \("):

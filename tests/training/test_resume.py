@@ -36,7 +36,7 @@ from bertaccum.settings import save_interval
 from bertaccum.stopping import Stopping
 from bertaccum.training import checkpoints
 from bertaccum.training import run as running
-from bertaccum.training.checkpoints import read_saved, saved_states
+from bertaccum.training.checkpoints import Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.resume import resolved_config
 from bertaccum.training.run_folder import RunFolder
@@ -357,6 +357,13 @@ def test_damaged_checkpoint_error_names_the_previous_one(config: Make) -> None:
     shutil.rmtree(first, ignore_errors=True)
     with pytest.raises(InputError, match=r"update-2: .*; remove it to start the run over"):
         list(resume(run, {}, silent))
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, -3, True, None, [3]])
+@pytest.mark.parametrize("name", ["update", "examples", "shrinkings", "nonfinite_in_a_row"])
+def test_counts_of_a_position_are_whole_numbers(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is .*, not a number of at least 0"):
+        Position.of({"run": "mark", "best": None, "last": None, name: value})
 
 
 @pytest.mark.parametrize(
