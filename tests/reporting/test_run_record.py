@@ -129,6 +129,34 @@ def test_run_whose_configuration_stands_for_a_billion_numbers_is_not_listed(
     assert line.startswith("not listed:") and "the alias *k0 stands for a list" in line
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": 1e999}'),
+        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": NaN}'),
+        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": 1e300}'),
+        ("metrics.jsonl", f'{{"update": 1{"0" * 400}, "loss": 1, "seconds": 1}}'),
+        ("eval.jsonl", '{"update": 1, "best": true, "accuracy": "x"}'),
+        ("eval.jsonl", '{"update": 1, "best": true, "accuracy": [1]}'),
+        ("plan.json", '{"micro_batch": {"a": 1}}'),
+        ("plan.json", '{"updates": "x"}'),
+    ],
+)
+def test_run_with_numbers_of_another_type_is_not_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    bad = write_run(tmp_path / "bad", [0.7], finished=False)
+    (bad / name).write_text(text + "\n")
+    write_run(tmp_path / "good", [0.5])
+    for command, where in (("runs", tmp_path), ("show", bad)):
+        with pytest.raises(SystemExit) as end:
+            main([command, str(where)])
+        said = capsys.readouterr()
+        (line,) = said.err.splitlines()
+        assert "bad: the files of this run are damaged" in line
+        assert (end.value.code or 0, "good" in said.out) == ((0, True), (2, False))[where == bad]
+
+
 def test_log_with_an_endless_line_ends_before_it(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", [0.7])
     with (run / "metrics.jsonl").open("a") as file:
