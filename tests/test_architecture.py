@@ -26,6 +26,7 @@ LOWEST = {
     ),
     "bertaccum.machine_cores",
     "bertaccum.prepare_config",
+    "bertaccum.printable",
     "bertaccum.offload_names",
     "bertaccum.task_names",
     "bertaccum.version",

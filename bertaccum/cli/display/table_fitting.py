@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertaccum.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -46,7 +48,7 @@ def is_limited() -> bool:
 
 def say(line: str, wrap: bool = True) -> None:
     """Print a line, which wraps between words unless `wrap` is false, as for a path."""
-    _stdout().print(line, soft_wrap=not wrap)
+    _stdout().print(printable(line), soft_wrap=not wrap)
 
 
 def say_written(paths: Sequence[str]) -> None:
@@ -84,7 +86,7 @@ def fitted(
       least: The columns to leave out first, in this order; the others follow from the right.
       boxed: Whether to draw a box if there is room for it.
     """
-    columns = list(zip(head, *rows, strict=True))
+    columns = _columns(head, rows)
     others = [i for i in reversed(range(1, len(head))) if head[i] not in least]
     first_out = [head.index(name) for name in least if name in head] + others
     for count in range(len(first_out) + 1):
@@ -113,7 +115,7 @@ def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
 def show_whole(head: Row, rows: Sequence[Row]) -> bool:
     """Print a table if all its columns fit, and return whether they do."""
     console = _stdout()
-    table = layout(list(zip(head, *rows, strict=True)), console.width)
+    table = layout(_columns(head, rows), console.width)
     if table is not None:
         console.print(table)
     return table is not None
@@ -161,6 +163,11 @@ def without_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     if len(paths) < 2 or not shared or str(shared[0]) in (".", "/"):
         return "", list(paths)
     return f"{shared[0]}/", [str(Path(path).relative_to(shared[0])) for path in paths]
+
+
+def _columns(head: Row, rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of a table, with cells that are safe to print."""
+    return [[printable(cell) for cell in column] for column in zip(head, *rows, strict=True)]
 
 
 def _table(columns: Sequence[Column], widths: Sequence[int], boxed: bool) -> Table:
