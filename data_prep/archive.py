@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import ConfigError, InputError, RunError, reason
 from bertaccum.files import sha256
 
 DATASET = "yelp_polarity_reviews"
@@ -77,6 +77,7 @@ def rewrite(archive: Path, target: Path) -> None:
 
     Raises:
       InputError: The file is not a Yelp Polarity archive, or one of its lines is not a review.
+      RunError: The target cannot be written.
     """
     try:
         with tarfile.open(archive) as source, tarfile.open(target, "w") as copy:
@@ -84,6 +85,12 @@ def rewrite(archive: Path, target: Path) -> None:
                 lines = _checked_lines(_open_member(source, name, archive), f"{archive}:{name}")
                 _add_member(copy, name, lines, target.parent)
     except (tarfile.TarError, EOFError, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # Not a damaged archive.
+            raise RunError(
+                f"cannot be unpacked into {target.parent} ({reason(error)})",
+                "free space there, or set TMPDIR to another folder",
+                path=archive,
+            ) from None
         raise InputError(
             f"cannot be unpacked ({error})", "download it again", path=archive
         ) from error

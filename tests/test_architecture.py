@@ -29,6 +29,7 @@ LOWEST = {
     "bertaccum.printable",
     "bertaccum.offload_names",
     "bertaccum.task_names",
+    "bertaccum.temporary_paths",
     "bertaccum.version",
     "bertaccum.window_arguments",
 }

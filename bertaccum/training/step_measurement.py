@@ -38,6 +38,7 @@ from bertaccum.planning import device_memory
 from bertaccum.planning.measurement_process import MeasurementRequest, Shape
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
+from bertaccum.temporary_paths import scratch_folder
 from bertaccum.training.checkpoints import write_state
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, offload
@@ -172,8 +173,9 @@ class MeasuredModel:
 
     def _between_updates(self, micro_batch: Sequence[Shape]) -> None:
         make_predict(self.model, Topology())(self._window([micro_batch]))
-        with tempfile.TemporaryDirectory() as folder:
-            write_state(self.model, self.optimizer, Path(folder) / "state")
+        # The operating system may kill this process, because memory runs out.
+        with scratch_folder(Path(tempfile.gettempdir(), "bertaccum-state")) as folder:
+            write_state(self.model, self.optimizer, folder / "state")
 
     def _window(self, micro_batches: Sequence[Sequence[Shape]]) -> Window:
         shapes = [shape for micro_batch in micro_batches for shape in micro_batch]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -61,9 +63,20 @@ def note(text: str, stream: TextIO | None = None) -> None:
     print(f"{printable(text, _TAB)}\n", end="", file=stream or sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def naming_stdout() -> Iterator[None]:
+    """Name stdout in an error of writing to it, because stdout may be a file on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = "standard output"
+        raise
+
+
 def result(text: str) -> None:
     """Write a line of results to stdout."""
-    print(printable(text, _TAB), flush=True)
+    with naming_stdout():
+        print(printable(text, _TAB), flush=True)
 
 
 def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
@@ -73,7 +86,8 @@ def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
       values: The result.
       indent: The indentation in spaces; None prints one line.
     """
-    print(printable_json(json_text(values, indent).rstrip()), flush=True)
+    with naming_stdout():
+        print(printable_json(json_text(values, indent).rstrip()), flush=True)
 
 
 def prediction(found: Prediction, as_json: bool) -> None:
