@@ -102,6 +102,7 @@ WRITING = {
     "predict good --run run --results p.tsv": (0, "p.tsv: File too large; check permissions"),
     "eval --run run --split dev": (0, "run/eval-dev.json: File too large; check permissions"),
     "eval --run run --split dev --results e.txt": (0, "e.txt: File too large; check permissions"),
+    "compare run run --out data": (0, "data/compare.png: File too large; check permissions"),
     "export --run run --out x --format huggingface": (6000, "x: cannot be written ("),
     "export --run run --out x --format tflite": (0, "x: cannot be written (File too large); free"),
     "export --run run --out x": (3000, "x: cannot be written ("),
