@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+
+def most_connections() -> int:
+    """Return 512, or half of the number of files that this process may open if that is less."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 512 if files == resource.RLIM_INFINITY else min(512, files // 2)
+
+
 # Only requests that have arrived completely can hold all connections.
-MOST_CONNECTIONS = 512
+MOST_CONNECTIONS = most_connections()
 
 
 class LimitedConnection(H11Protocol):

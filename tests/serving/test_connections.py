@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from contextlib import ExitStack, closing
+from unittest import mock
 
 import pytest
 from local_service import LONG, Model, Service, running, send
@@ -99,6 +100,12 @@ def test_request_for_another_host_is_refused_on_every_path() -> None:
         assert status("reviews.example:80", "POST", "/predict")[0] == 200
         # There is no redirect, whose address would come from the header Host.
         assert status("localhost", "POST", "/predict/")[0] == 404
+
+
+@pytest.mark.parametrize(("files", "most"), [(1024, 512), (256, 128), (65_536, 512), (-1, 512)])
+def test_connections_leave_half_of_the_files_free(files: int, most: int) -> None:
+    with mock.patch("resource.getrlimit", return_value=(files, files)):
+        assert limited_connection.most_connections() == most
 
 
 def test_half_sent_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
