@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_text, sha256
+from bertaccum.files import read_json, sha256
 from bertaccum.planning.device_memory import device_name
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.training.run_folder import RunFolder
@@ -170,7 +169,7 @@ def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) 
 
 def _read_inputs(folder: RunFolder, names: list[str]) -> dict[str, Any]:
     try:
-        values = json.loads(read_text(folder.inputs))
+        values = read_json(folder.inputs)
         return {name: values[name] for name in names}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (InputError, TypeError, KeyError) as error:
         raise InputError(f"is damaged ({error})", "start a new run", path=folder.inputs) from None
