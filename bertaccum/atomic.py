@@ -1,14 +1,12 @@
 """Atomic writing of files and folders: they appear complete or not at all, even after a crash.
 
 A file or folder is written under a temporary name next to the final one, and is renamed when it is
-complete. This module imports only the standard library.
+complete. If the process is killed, the next writer of the same file or folder removes what is left.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,18 +15,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bertaccum.errors import RunError, reason
+from bertaccum.temporary_paths import temporary_path
 
 # While `new_files` replaces files, it adds this suffix to the name of the marker. If a folder
 # contains the renamed marker but not the marker itself, the replacement was interrupted.
 REPLACED_SUFFIX = ".replaced"
-
-
-def beside(path: Path) -> Path:
-    """Return an unused temporary name next to `path`.
-
-    A file with this name gets the user's usual permissions, unlike a file that `tempfile` creates.
-    """
-    return path.with_name(f".{path.name}-{secrets.token_hex(6)}")
 
 
 def sync(path: Path) -> None:
@@ -59,17 +50,14 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write to, and rename it to `path` when it is complete.
 
     Raises:
-      OSError: The file cannot be created or renamed.
+      OSError: The file cannot be created, written or renamed. The error names `path`.
     """
-    temporary = beside(path)
-    try:
-        with temporary.open("xb") as file:
+    with temporary_path(path, lambda temporary: temporary.open("xb").close()) as temporary:
+        with temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[Path]:
@@ -82,7 +70,7 @@ def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[
         folder.
 
     Raises:
-      OSError: The folder cannot be created or renamed.
+      OSError: The folder cannot be created, written or renamed. The error names `path`.
     """
 
     def put(temporary: Path) -> None:
@@ -101,16 +89,12 @@ def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[
 @contextmanager
 def _folder_beside(path: Path, put: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a temporary folder next to `path`, and call `put` with it when it is complete."""
-    temporary = beside(path)
-    try:
-        temporary.mkdir()
+    with temporary_path(path, Path.mkdir) as temporary:
         yield temporary
         for part in [*temporary.rglob("*"), temporary]:
             sync(part)
         put(temporary)
         sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _put_folder(written: Path, path: Path) -> None:
@@ -149,17 +133,6 @@ def settle(path: Path) -> None:
     if not path.exists() and old.exists():
         old.rename(path)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files and folders, named by `beside`, that a killed process has left."""
-    for path in folder.glob(".*-*"):
-        if not re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _old(path: Path) -> Path:

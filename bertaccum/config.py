@@ -21,6 +21,7 @@ from bertaccum.settings import (
     Options,
     delimiter_setting,
     encoding_setting,
+    host_names,
     label_columns_setting,
     label_separator_setting,
     memory_limit_setting,
@@ -586,6 +587,14 @@ class ServeConfig(ShowConfig):
         "Address to listen on. The default accepts connections from this machine only; 0.0.0.0"
         " accepts connections from the network.",
     )
+    allowed_host: str | None = setting(
+        None,
+        "Further names under which clients reach the service, separated by commas, such as"
+        " reviews.example.org. Requests for unknown names are refused, which protects the service"
+        " from pages of other sites. Always known are localhost, loopback addresses and `host`, and"
+        " every IP address if `host` is not a loopback address.",
+        check=host_names,
+    )
     port: int = setting(8000, "Port to listen on. 0: any free port.", minimum=0, maximum=65535)
     batch: int = _batch_setting()
     batch_tokens: int = setting(
@@ -613,7 +622,8 @@ class ServeConfig(ShowConfig):
     )
     timeout_seconds: float = setting(
         30.0,
-        "Maximum time in seconds for a request to arrive, and the same again for its answer.",
+        "Maximum time in seconds for a connection to wait for a request, and the same again for"
+        " its body and for its answer.",
         minimum=0,
         maximum=86_400,
         exclusive=True,

@@ -41,8 +41,9 @@ class BertAccumError(Exception):
         where = ""
         if self.path is not None:
             where = f"{self.path}: " if self.row is None else f"{self.path}, row {self.row}: "
-        line = f"{where}{self.message}" + (f"; {self.hint}" if self.hint else "")
-        return " ".join(line.split())
+        line = self.message + (f"; {self.hint}" if self.hint else "")
+        # The path stays exact; the command line escapes line breaks in it.
+        return where + " ".join(line.split())
 
 
 class ConfigError(BertAccumError):

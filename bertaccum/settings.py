@@ -250,6 +250,21 @@ def column_names(value: str | None) -> tuple[str, ...]:
     return names
 
 
+def host_names(value: str | None) -> tuple[str, ...]:
+    """Return the names that `allowed_host` contains, in lower case.
+
+    Raises:
+      ConfigError: A name is empty or contains more than a host name.
+    """
+    names = () if value is None else tuple(name.strip().lower() for name in value.split(","))
+    if not all(re.fullmatch(r"[\w.-]+|[0-9a-f:.]+", name) for name in names):
+        raise ConfigError(
+            f"`allowed_host` {value!r} is not a host name",
+            "write names without http:// and port, separated by commas, as in a.example,b.example",
+        )
+    return names
+
+
 def check_label_separator(value: str) -> None:
     """Raise ConfigError if a label separator is empty or contains a line break."""
     if not value or set(value) & set("\r\n\0"):

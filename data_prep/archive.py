@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import ConfigError, InputError, RunError, reason
 from bertaccum.files import check_unpacked, sha256
 from data_prep.text_files import LONGEST
 
@@ -80,6 +80,7 @@ def rewrite(archive: Path, target: Path) -> None:
     Raises:
       InputError: The file is not a Yelp Polarity archive, its contents are far larger than it, or
         one of its lines is not a review.
+      RunError: The target cannot be written.
     """
     try:
         with _Archive.open(archive) as source, tarfile.open(target, "w") as copy:
@@ -91,6 +92,12 @@ def rewrite(archive: Path, target: Path) -> None:
                 lines = _checked_lines(file, f"{archive}:{name}")
                 _add_member(copy, name, lines, target.parent)
     except (tarfile.TarError, EOFError, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # Not a damaged archive.
+            raise RunError(
+                f"cannot be unpacked into {target.parent} ({reason(error)})",
+                "free space there, or set TMPDIR to another folder",
+                path=archive,
+            ) from None
         raise InputError(
             f"cannot be unpacked ({error})", "download it again", path=archive
         ) from error

@@ -13,6 +13,7 @@ from unittest import mock
 from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress
+from bertaccum.temporary_paths import scratch_folder
 from data_prep.archive import DATASET, Download, checked_sha256, recorded_download, rewrite
 from data_prep.rows import Part, Source
 from data_prep.tfds_builds import adapted, data_folder, explained
@@ -66,11 +67,11 @@ def yelp_source(config: PrepareConfig, progress: Progress, _: Note) -> Iterator[
     if config.archive is None:
         yield _source(_built(progress, None, {}), verified=True)
         return
-    with tempfile.TemporaryDirectory(prefix="bertaccum-") as folder:
+    with scratch_folder(Path(tempfile.gettempdir(), "bertaccum-archive")) as folder:
         archive = Path(config.archive).resolve()
         verified = sha256(archive) == recorded.sha256
         use = _use_verified if verified else _use_unverified
-        yield _source(use(archive, Path(folder), recorded, progress), verified)
+        yield _source(use(archive, folder, recorded, progress), verified)
 
 
 def _use_verified(archive: Path, folder: Path, recorded: Download, progress: Progress) -> Any:

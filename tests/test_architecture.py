@@ -26,8 +26,10 @@ LOWEST = {
     ),
     "bertaccum.machine_cores",
     "bertaccum.prepare_config",
+    "bertaccum.printable",
     "bertaccum.offload_names",
     "bertaccum.task_names",
+    "bertaccum.temporary_paths",
     "bertaccum.version",
     "bertaccum.window_arguments",
 }

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from full_disk import full_disk
 from preparing import contents
 
-from bertaccum.atomic import new_files, new_folder
+from bertaccum.atomic import new_file, new_files, new_folder, write_bytes
 from bertaccum.errors import RunError
+from bertaccum.temporary_paths import scratch_folder
 
 OLD = {"a": b"old", "b": b"old", "mark": b"old"}
 NEW = {"a": b"new", "c": b"new", "mark": b"new"}
@@ -98,3 +105,52 @@ def test_folder_that_another_process_finishes_first_is_kept(
     with new_folder(folder, existing="keep") as temporary:
         write(temporary, NEW)
     assert contents(folder) == OLD and list(tmp_path.iterdir()) == [folder]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from typing import Any
+from bertaccum import atomic, temporary_paths
+where = temporary_paths if sys.argv[1] == "scratch_folder" else atomic
+with getattr(where, sys.argv[1])(Path("out")) as half:
+    if sys.argv[1] != "new_file":
+        (half / "part").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", [new_file, new_folder, scratch_folder])
+def test_next_writer_removes_what_a_killed_process_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = [sys.executable, "-c", KILLED, kind.__name__]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(code, env=environment).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".out-")
+    others = {".out-0123456789", ".other-0123456789ab", "out-0123456789ab"}
+    for name in others:
+        (tmp_path / name).write_bytes(b"mine")
+    with kind(Path("out")), kind(Path("out")):
+        # The first of the two is still being written.
+        assert len(list(tmp_path.glob(".out-????????????"))) == 2 and not left.exists()
+    done = {"out"} if kind is not scratch_folder else set()
+    assert {path.name for path in tmp_path.iterdir()} == others | done
+
+
+def test_error_on_a_full_disk_names_the_final_file(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    with full_disk(), pytest.raises(OSError, match="File too large") as failed:
+        write_bytes(file, b"new")
+    assert failed.value.filename == str(file)
+    too_large = pytest.raises(OSError, match="File too large")
+    with full_disk(), too_large as failed, new_folder(folder) as temporary:
+        write_bytes(temporary / "part", b"new")
+    assert failed.value.filename == str(folder)
+    # An error of reading another file keeps the name of that file.
+    with pytest.raises(FileNotFoundError) as missing, new_folder(folder):
+        (tmp_path / "other").read_bytes()
+    assert missing.value.filename == str(tmp_path / "other")
+    assert list(tmp_path.iterdir()) == []

@@ -8,11 +8,13 @@ import os
 import pickle
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small import write_small_model
+from full_disk import full_disk
+from small import write_small_model, write_small_task
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
@@ -92,6 +94,43 @@ def test_run_resumes_after_a_full_disk(run: Run, tmp_path: Path) -> None:
         assert code == 0
         lines = (disk / "run/metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["update"] for line in lines] == list(range(1, 41))
+
+
+# Commands that write files, the room for each file in bytes, and the message.
+WRITING = {
+    "report --run run --split dev --out page.html": (0, "page.html: File too large; check perm"),
+    "predict good --run run --results p.tsv": (0, "p.tsv: File too large; check permissions"),
+    "eval --run run --split dev": (0, "run/eval-dev.json: File too large; check permissions"),
+    "eval --run run --split dev --results e.txt": (0, "e.txt: File too large; check permissions"),
+    "compare run run --out data": (0, "data/compare.png: File too large; check permissions"),
+    "export --run run --out x --format huggingface": (6000, "x: cannot be written ("),
+    "export --run run --out x --format tflite": (0, "x: cannot be written (File too large); free"),
+    "export --run run --out x": (3000, "x: cannot be written ("),
+    "train --resume run --max-updates 2": (0, "run/.lock: cannot be written ("),
+}
+
+
+def test_error_on_a_full_disk_names_the_file(run: Run, tmp_path: Path) -> None:
+    model = write_small_task(tmp_path / "data", train=8, dev=4)
+    options = ["--data", "data", "--bert-config", model, "--init-checkpoint", "none"]
+    options += ["--vocab", "data/vocab.txt", "--max-seq-length", 8, "--target-batch", 4]
+    assert run("train", *options, "--micro-batch", 4, "--max-updates", 1, "--out", "run")[0] == 0
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for command, (room, message) in WRITING.items():
+        with full_disk(room):
+            code, line = run(*command.split())
+        assert code == 1 and "File too large" in line, (command, line)
+        assert message in line and line.startswith("error: "), (command, line)
+        assert sorted(path.name for path in tmp_path.iterdir()) == before, command
+
+
+def test_error_on_a_full_disk_names_standard_output(tmp_path: Path) -> None:
+    for command in ("models", "models --json", "--version"):
+        program = [sys.executable, "-m", "bertaccum", *command.split()]
+        with (tmp_path / "out").open("w") as out, full_disk():
+            done = subprocess.run(program, stdout=out, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: standard output: File too large; check permissions")
 
 
 AS_PEOPLE_WRITE = [

@@ -26,7 +26,7 @@ import requests
 from bertaccum.atomic import new_folder
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
 from bertaccum.cache import cache_folder
-from bertaccum.errors import InputError, reason
+from bertaccum.errors import InputError, RunError, reason
 from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Progress
 
@@ -43,6 +43,7 @@ _DAMAGED = (
     OSError,
 )
 _CHUNK_BYTES = 1 << 16
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TIMEOUT_SECONDS = 30
 
 
@@ -161,6 +162,13 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
     try:
         _fetch(url, part, progress)
     except (OSError, requests.RequestException) as error:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            raise RunError(
+                f"cannot be written ({reason(error)})",
+                "free disk space and try again (which resumes the download), or set BERTACCUM_CACHE"
+                " to another folder",
+                path=part,
+            ) from None
         raise InputError(
             f"cannot download {url} ({_cause(url, error)})",
             "check the network and try again (which resumes the download), download the file"

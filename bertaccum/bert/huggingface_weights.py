@@ -11,6 +11,7 @@ import tf_keras
 from bertaccum.bert.huggingface_folder import CONFIG, HEAD, tensor_key
 from bertaccum.bert.pretrained_weights import is_kernel, original_shape, weight_name
 from bertaccum.bert.tensor_files import PREFIX, WEIGHTS, safetensors
+from bertaccum.errors import reason
 
 
 def save_huggingface(
@@ -23,6 +24,9 @@ def save_huggingface(
       folder: Folder to write to.
       factor: Factor by which the logits of the written model are multiplied.
       offset: Number that is then added to them.
+
+    Raises:
+      OSError: The weights cannot be written.
     """
     tensors = {}
     for weight in model.weights:
@@ -37,6 +41,9 @@ def save_huggingface(
         tensors[key] = np.ascontiguousarray(flat.T if is_kernel(weight) else flat)
     path = folder / WEIGHTS
     # transformers requires this metadata: names and shapes follow PyTorch's conventions.
-    safetensors().numpy.save_file(tensors, path, metadata={"format": "pt"})
+    try:
+        safetensors().numpy.save_file(tensors, path, metadata={"format": "pt"})
+    except safetensors().SafetensorError as error:
+        raise OSError(reason(error)) from None
     # safetensors makes the file readable by its owner only, unlike the other files.
     shutil.copymode(folder / CONFIG, path)

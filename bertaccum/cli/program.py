@@ -98,7 +98,7 @@ def cli(ctx: click.Context) -> None:
     usage, configuration or input; 130 stopped by SIGINT (Ctrl-C); 143 stopped by SIGTERM.
     """
     if ctx.invoked_subcommand is None:
-        sentences.result(ctx.get_help())
+        click.echo(ctx.get_help())
 
 
 for _command in (
@@ -138,8 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("BERTACCUM_TRACEBACK"):
             raise
+        said = " ".join(str(error).split())
         message = (
-            f"unexpected {type(error).__name__}: {error}; set BERTACCUM_TRACEBACK=1"
+            f"unexpected {type(error).__name__}: {said}; set BERTACCUM_TRACEBACK=1"
             " to see the traceback, and report this error with the output of `bertaccum doctor`"
         )
         code = 1

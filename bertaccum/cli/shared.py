@@ -60,7 +60,7 @@ def fail(
     message: str, code: int, view: View | None = None, leave: Callable[[int], NoReturn] = sys.exit
 ) -> NoReturn:
     """Write one line to stderr that says why the program stops, and end it with `leave(code)`."""
-    line = " ".join(sentences.with_flags(message).split())
+    line = sentences.with_flags(message)
     with contextlib.suppress(OSError):  # stderr may be closed.
         sentences.note(f"error: {line}") if view is None else view.error(line, code)
     leave(code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from bertaccum.atomic import beside
 from bertaccum.bert.tensor_files import safetensors
 from bertaccum.config import (
     HUGGINGFACE,
@@ -23,6 +22,7 @@ from bertaccum.config import (
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
+from bertaccum.temporary_paths import beside
 from data_prep.tsv import default_split
 
 

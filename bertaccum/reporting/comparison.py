@@ -141,13 +141,13 @@ def _write_figures(
 ) -> tuple[list[str], str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        from bertaccum.reporting.figures import comparison
-
-        figures, missing = comparison(names, several, span)
-        for name, contents in figures.items():
-            write_bytes(folder / name, contents)
     except OSError as error:
         raise ConfigError(
             f"`out` {folder} cannot be written ({reason(error)})", "choose another folder"
         ) from None
+    from bertaccum.reporting.figures import comparison
+
+    figures, missing = comparison(names, several, span)
+    for name, contents in figures.items():
+        write_bytes(folder / name, contents)
     return [str(folder / name) for name in figures], missing

@@ -1,7 +1,7 @@
 """Rendering of the templates of HTML pages and model cards with Jinja.
 
-In HTML, inserted values are escaped automatically. In Markdown, the filter `text` escapes special
-characters.
+Control characters in inserted values become visible escapes. In HTML, inserted values are escaped
+automatically. In Markdown, the filter `text` escapes special characters.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import re
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
+
+from bertaccum.printable import printable
 
 
 def render(template: str, **values: Any) -> str:
@@ -31,6 +34,12 @@ def _as_code(value: str) -> str:
     return " ".join(value.replace("`", "'").split())
 
 
+def _shown(value: Any) -> Any:
+    """Return a value of a template as it is written: a text has no control characters."""
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return printable(value, "\n\t") if is_text else value
+
+
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("bertaccum.reporting"),
     autoescape=lambda name: name is not None and name.endswith((".html.j2", ".css")),
@@ -38,5 +47,6 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
+    finalize=_shown,
 )
 _ENVIRONMENT.filters |= {"text": as_text, "code": _as_code}

@@ -6,6 +6,8 @@ import contextlib
 import math
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -13,6 +15,7 @@ from bertaccum.config import ServeConfig
 from bertaccum.errors import ConfigError, reason
 from bertaccum.inference.results import TextAndPair
 from bertaccum.progress import Note
+from bertaccum.serving.limited_connection import MOST_CONNECTIONS, LimitedConnection
 from bertaccum.serving.request_batching import Batcher, BatchLimits
 from bertaccum.serving.service import Classifier, make_service
 from bertaccum.serving.service_metrics import ServiceMetrics
@@ -88,10 +91,14 @@ def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterato
         return min(len(text[0]) + len(text[1] or "") + _ADDED_TOKENS, classifier.longest_text)
 
     limits = BatchLimits(config.batch_tokens, config.batch_delay_ms / 1000, config.max_queue)
+    connection: Any = partial(LimitedConnection, config.timeout_seconds)
     with Batcher(classifier, tokens, limits, metrics.batch) as batcher:
         metrics.watch_queue(lambda: batcher.queued)
         yield uvicorn.Config(
             make_service(classifier, batcher, config, metrics, note),
+            http=connection,
+            # Reached only if all connections have complete requests. The new one gets status 503.
+            limit_concurrency=MOST_CONNECTIONS + 1,
             lifespan="off",
             ws="none",
             log_config=None,

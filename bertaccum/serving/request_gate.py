@@ -10,9 +10,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bertaccum.config import ServeConfig
 from bertaccum.errors import reason
 from bertaccum.progress import Note
-from bertaccum.serving.request_body import TOO_LARGE
+from bertaccum.serving.allowed_hosts import is_allowed
+from bertaccum.serving.request_body import MALFORMED, TOO_LARGE
 from bertaccum.serving.service_metrics import ServiceMetrics
 
 PATHS = frozenset({"/", "/predict", "/healthz", "/metrics", "/docs", "/openapi.json"})
@@ -32,16 +34,22 @@ class RequestGate:
 
     Args:
       app: The other application.
+      config: The options of the service.
       most_bytes: Maximum size of a request's body.
-      seconds: Maximum time for a body to arrive.
       metrics: Counts the requests.
       note: Called with a sentence about each unexpected error.
     """
 
     def __init__(
-        self, app: ASGIApp, most_bytes: int, seconds: float, metrics: ServiceMetrics, note: Note
+        self,
+        app: ASGIApp,
+        config: ServeConfig,
+        most_bytes: int,
+        metrics: ServiceMetrics,
+        note: Note,
     ) -> None:
-        self._app, self._most, self._seconds = app, most_bytes, seconds
+        self._app, self._config, self._most = app, config, most_bytes
+        self._seconds = config.timeout_seconds
         self._metrics, self._note = metrics, note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,9 +81,14 @@ class RequestGate:
         """Read the body of a request.
 
         Raises:
-          HTTPException: The body is too large, too late, or not JSON.
+          HTTPException: The request is for another host, or its body is too large, too late, or
+            not JSON.
           ClientDisconnect: The client closes the connection before its request is complete.
         """
+        host = request.headers.get("host")
+        if not is_allowed(host, self._config):
+            message = f"the service does not answer to the host {host}; allowed_host can add names"
+            raise HTTPException(MALFORMED, message)
         try:
             return await asyncio.wait_for(self._body(request), self._seconds)
         except asyncio.TimeoutError:

@@ -87,7 +87,13 @@ def make_service(
     """
     texts = "pairs of texts" if classifier.labels.pairs else "texts"
     description = f"Predictions for {texts} by the best model of the run {classifier.run}."
-    app = FastAPI(title="bertaccum", description=description, version=__version__, redoc_url=None)
+    app = FastAPI(
+        title="bertaccum",
+        description=description,
+        version=__version__,
+        redoc_url=None,
+        redirect_slashes=False,  # The address in a redirect would come from the client.
+    )
     app.add_exception_handler(Exception, _failed)
     _add_prediction(app, classifier.labels.pairs, batcher, config)
 
@@ -107,7 +113,7 @@ def make_service(
 
     most_bytes = size_in_bytes("max_body", config.max_body)
     assert most_bytes is not None
-    return RequestGate(app, most_bytes, config.timeout_seconds, metrics, note)
+    return RequestGate(app, config, most_bytes, metrics, note)
 
 
 def _health(classifier: Classifier) -> Health:
@@ -128,7 +134,7 @@ def _add_prediction(
     most = config.max_texts
     body = {"required": True, "content": {"application/json": {"schema": schema(pairs, most)}}}
     reasons = {
-        400: "The body is not JSON in UTF-8.",
+        400: "The body is not JSON in UTF-8, or the header Host has a name that is not allowed.",
         408: "The request did not arrive in time.",
         413: "The request is too large or has too many texts.",
         415: "The content type is not application/json.",

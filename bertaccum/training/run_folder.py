@@ -18,12 +18,13 @@ from typing import IO, Any
 
 import yaml
 
-from bertaccum.atomic import beside, new_folder, remove_unfinished, settle, sync, write_text
+from bertaccum.atomic import new_folder, settle, sync, write_text
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.files import json_text, read_mapping
 from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
+from bertaccum.temporary_paths import beside, remove_unfinished
 
 # Number of times to retry a lock, and the seconds between the attempts.
 _LOOKS, _LOOK_SECONDS = 3, 0.1
@@ -104,6 +105,7 @@ class RunFolder(RunPaths):
 
         Raises:
           InputError: Another process is training in the folder.
+          RunError: The lock file cannot be written.
         """
         with self.lock.open("a+") as file:
             try:
@@ -115,9 +117,11 @@ class RunFolder(RunPaths):
                     "wait for it to finish, or stop it",
                     path=self.path,
                 ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            try:
+                file.truncate(0)
+                os.write(file.fileno(), str(os.getpid()).encode())
+            except OSError as error:
+                raise _unwritable(self.lock, error) from None
             _point_latest_to(self.path)
             yield
 
@@ -168,11 +172,7 @@ class RunFolder(RunPaths):
             with path.open("a", encoding="utf-8") as file:
                 file.write(json_text(record, indent=None))
         except OSError as error:
-            raise RunError(
-                f"cannot be written ({error.strerror})",
-                "free disk space or fix the permissions, then run again with `resume`",
-                path=path,
-            ) from None
+            raise _unwritable(path, error) from None
 
 
 class Bystander(RunFolder):
@@ -209,6 +209,14 @@ def _lock(file: IO[str]) -> None:
             return
         time.sleep(_LOOK_SECONDS)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(
+        f"cannot be written ({error.strerror})",
+        "free disk space or fix the permissions, then run again with `resume`",
+        path=path,
+    )
 
 
 def _unused_name() -> Path:

@@ -7,6 +7,7 @@ continues.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import math
@@ -20,7 +21,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
+from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
@@ -32,12 +35,13 @@ from bertaccum.config import TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import BertAccumError
+from bertaccum.errors import BertAccumError, RunError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
 from bertaccum.planning.measurement_process import MeasurementRequest, Shape
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
+from bertaccum.temporary_paths import scratch_folder
 from bertaccum.training.checkpoints import write_state
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, offload
@@ -172,8 +176,7 @@ class MeasuredModel:
 
     def _between_updates(self, micro_batch: Sequence[Shape]) -> None:
         make_predict(self.model, Topology())(self._window([micro_batch]))
-        with tempfile.TemporaryDirectory() as folder:
-            write_state(self.model, self.optimizer, Path(folder) / "state")
+        write_scratch_state(self.model, self.optimizer)
 
     def _window(self, micro_batches: Sequence[Sequence[Shape]]) -> Window:
         shapes = [shape for micro_batch in micro_batches for shape in micro_batch]
@@ -188,6 +191,26 @@ class MeasuredModel:
             labels=np.zeros([len(shapes), *own], self.task.label_dtype),
             cuts=np.cumsum([0, *map(len, micro_batches)], dtype=np.int32),
         )
+
+
+def write_scratch_state(model: tf_keras.Model, optimizer: AccumulatingOptimizer) -> None:
+    """Write a checkpoint that is deleted at once.
+
+    Raises:
+      RunError: The disk is full, for which TensorFlow uses the same error as for lack of memory.
+    """
+    # The operating system may kill this process, because memory runs out.
+    with scratch_folder(Path(tempfile.gettempdir(), "bertaccum-state")) as folder:
+        try:
+            write_state(model, optimizer, folder / "state")
+        except tf.errors.ResourceExhaustedError as error:
+            if os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            raise RunError(
+                f"cannot be written ({os.strerror(errno.ENOSPC)})",
+                "free space there, or set TMPDIR to another folder",
+                path=folder.parent,
+            ) from None
 
 
 def _tokens(micro_batch: Sequence[Shape]) -> int:

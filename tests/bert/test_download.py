@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 
 from bertaccum.bert.download import MEMBERS, checkpoint_url, fetch_preset, unpack
 from bertaccum.bert.presets import PRESETS
 from bertaccum.cache import cache_folder
-from bertaccum.errors import InputError
+from bertaccum.errors import InputError, RunError
 
 ZIP = "uncased_L-2_H-128_A-2.zip"
 
@@ -130,6 +131,15 @@ def test_interrupted_download_resumes_where_it_stopped(server: Server, tmp_path:
     folder = fetch_preset("bert-tiny", ignore)
     assert server.ranges == [None, f"bytes={1 << 16}-"]
     assert (folder / "vocab.txt").read_text() == "vocab.txt" * 1000
+
+
+def test_full_disk_is_not_a_network_error(server: Server, tmp_path: Path) -> None:
+    server.contents = make_zip(tmp_path / "made.zip")
+    message = r"checkpoints/.*\.zip\.part: cannot be written \(File too large\); free disk space"
+    with full_disk(1 << 16), pytest.raises(RunError, match=message):
+        fetch_preset("bert-tiny", ignore)
+    fetch_preset("bert-tiny", ignore)
+    assert server.ranges == [None, f"bytes={1 << 16}-"]
 
 
 def test_download_with_wrong_digest_is_refused(server: Server, tmp_path: Path) -> None:

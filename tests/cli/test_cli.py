@@ -586,3 +586,12 @@ def test_models_lists_every_preset(run, tmp_path: Path, monkeypatch: pytest.Monk
     assert large["url"].endswith("/2018_10_18/uncased_L-24_H-1024_A-16.zip")
     table = run("models").out
     assert all(name in table for name in PRESETS)
+
+
+def test_error_escapes_control_characters_of_a_file_name(run, data: Path) -> None:
+    run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, "--out", "r", *QUICK)
+    for name in ("no\x1b]0;x\x07\u202e\n.tsv", "no/two  spaces\x9b"):
+        outcome = run("eval", "--run", "r", "--file", name)
+        assert outcome.code == 2 and outcome.err.replace("\n", "").isprintable()
+        shown = name.encode("unicode_escape").decode()
+        assert outcome.err.splitlines()[-1].startswith(f"error: {shown}: there is no such file; ")

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 from small import write_small_task
 
 import bertaccum
@@ -167,6 +168,14 @@ def test_failed_evaluation_keeps_the_earlier_results_file(run: Any, folder: Path
         in err
     )
     assert [p.read_text() for p in folder.glob("*earlier*")] == ["earlier results\n"]
+
+
+def test_scores_are_shown_if_the_results_file_cannot_be_written(run: Any, folder: Path) -> None:
+    with full_disk():
+        code, out, err = run("eval", "--split", "dev", "--results", "full.txt", "--json")
+    assert (code, json.loads(out)["examples"]) == (1, 5)
+    assert err.splitlines()[-1].startswith(f"error: {folder}/full.txt: File too large; check perm")
+    assert not list(folder.glob("*full.txt*"))
 
 
 def test_results_follow_links_and_refuse_paths_that_are_not_files(run: Any, folder: Path) -> None:

@@ -70,7 +70,7 @@ def served(run: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], st
 def stop_during_a_request(run: Path, number: signal.Signals) -> tuple[bytes, str, int]:
     """Send a signal while a request arrives; return the answer, stderr and the exit code."""
     body = json.dumps({"texts": ["the food was good"]}).encode()
-    head = "POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
     with served(run) as (process, host, port):
         with socket.create_connection((host, port), LONG) as connection:
@@ -106,7 +106,7 @@ def test_ctrl_c_stops_the_service_after_requests_in_progress(run: Path) -> None:
 
 @pytest.mark.slow
 def test_second_ctrl_c_does_not_wait_for_requests(run: Path) -> None:
-    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
     with (
         served(run, "--timeout-seconds", "600") as (process, host, port),
         socket.create_connection((host, port), LONG) as connection,

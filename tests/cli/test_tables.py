@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from bertaccum.cli.display import comparison_tables, run_tables, tables
-from bertaccum.cli.display.table_fitting import fitted, layout, without_common_folder
+from bertaccum.cli.display import comparison_tables, run_tables, sentences, tables
+from bertaccum.cli.display.table_fitting import fitted, layout, say_written, without_common_folder
 from bertaccum.cli.display.terminal_view import Live
+from bertaccum.inference.results import Prediction
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.training.events import Started, Updated
 from data_prep.preparation import PrepareResult
@@ -442,3 +444,39 @@ def test_display_of_a_run_fits_and_its_numbers_are_not_split(width: int) -> None
     for number in ("123456/234567", "100123/123456", "12.3456"):
         assert number in screen
     assert "2.34e-05" in screen or width == 40
+
+
+# A colour, a title as one C1 character, a change of direction, and a line break.
+HOSTILE = "a\x1b[31m\x9d0;b\u202ec\u2066d\ne"
+ESCAPED = r"a\x1b[31m\x9d0;b\u202ec\u2066d\ne"
+
+
+def test_control_characters_in_names_are_shown_as_escapes(
+    show: Show, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = outline(0) | {"run": HOSTILE, "model": HOSTILE}
+    assert show(PIPE, run_tables.runs, [run])[3].count(ESCAPED) == 2
+    assert f"{ESCAPED}: written" in show(PIPE, say_written, [HOSTILE])
+    console = Console(file=io.StringIO(), width=120)
+    live = Live(console)
+    live(HOSTILE, 1, 2)
+    live.note(HOSTILE)
+    console.print(live._render())
+    assert console.file.getvalue().count(ESCAPED) == 2
+    sentences.note(HOSTILE, sys.stdout)
+    sentences.result(HOSTILE)
+    assert capsys.readouterr().out == f"{ESCAPED}\n" * 2
+
+
+def test_columns_of_a_prediction_are_escaped_and_json_is_exact(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    label = HOSTILE + "\t"
+    found = Prediction(HOSTILE, label=label, probabilities={label: 0.75})
+    sentences.prediction(found, as_json=False)
+    text = ESCAPED.replace(r"\n", " ")
+    assert capsys.readouterr().out == f"{ESCAPED}\\t\t0.7500\t{text}\n"
+    sentences.prediction(found, as_json=True)
+    line = capsys.readouterr().out
+    assert json.loads(line) == {"text": HOSTILE, "label": label, "probabilities": {label: 0.75}}
+    assert line.isascii() and line.count("\n") == 1

@@ -7,9 +7,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 from preparing import YELP_FOLDER, run, write_archive, yelp_lines
 
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import ConfigError, InputError, RunError
 from data_prep.archive import recorded_download, rewrite
 
 
@@ -106,3 +107,9 @@ def test_other_and_damaged_archives_are_refused(tmp_path: Path) -> None:
     (tmp_path / "page.tgz").write_text("<html>Not found</html>")
     with pytest.raises(InputError, match="cannot be unpacked"):
         rewrite(tmp_path / "page.tgz", tmp_path / "copy")
+
+
+def test_full_disk_is_not_a_damaged_archive(archive: Path, tmp_path: Path) -> None:
+    message = rf"mine.tgz: cannot be unpacked into {tmp_path} \(File too large\); free space there"
+    with full_disk(), pytest.raises(RunError, match=message):
+        rewrite(archive, tmp_path / "copy")

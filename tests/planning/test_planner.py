@@ -251,7 +251,11 @@ def test_text_costs_the_memory_of_all_its_windows() -> None:
 
 
 @pytest.mark.slow
-def test_killed_measurement_process_restarts() -> None:
+def test_killed_measurement_process_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / ".bertaccum-state-0123456789ab").mkdir()  # By a process that was killed earlier.
     with MeasurementProcess(silent, {}) as worker:
         built = worker.build(job())
         assert built["largest"] == [1, 64] and built["windows"] == [[[1, 64]] * 8]
@@ -271,6 +275,7 @@ def test_killed_measurement_process_restarts() -> None:
         os.kill(worker._process.pid, signal.SIGKILL)
         assert worker.run(MeasurementRequest([[one] * 2], "none")) is None
         assert worker.run(MeasurementRequest([[one] * 2], "none")).seconds > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_error_of_the_measurement_process_is_raised(tmp_path: Path) -> None:

@@ -139,6 +139,15 @@ def test_special_characters_in_names_are_escaped(tmp_path: Path) -> None:
             assert line.replace("\\|", "").count("|") in (3, 6, 8), line
 
 
+def test_control_characters_in_names_are_visible(run: Path) -> None:
+    names = {"values": ["0"], "names": ["\x1b]0;title\x07 \x9b31m \u202ered"]}
+    write_json(run / "best/labels.json", names)
+    card = model_card(read_record(run), usage="first\n\x1b[31msecond")
+    assert r"Its classes: \x1b\]0;title\x07 \x9b31m \u202ered." in card
+    assert "first\n\\x1b[31msecond" in card
+    assert card.replace("\n", "").isprintable()
+
+
 def test_usage_can_be_replaced_and_unfinished_runs_get_no_card(run: Path) -> None:
     card = model_card(read_record(run), usage="Load it so.")
     assert card.endswith("## Use\n\nLoad it so.\n")

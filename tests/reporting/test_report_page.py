@@ -153,6 +153,13 @@ def test_page_without_mistakes_and_with_long_texts(run: Path) -> None:
     assert page(record, EVALUATION, long).count("word") == 120
 
 
+def test_control_characters_on_the_page_are_visible(run: Path) -> None:
+    mistakes = [MISTAKES[0] | {"text": "a\x1b[31m \u202eb", "label": "\x9b"}]
+    found = page(read_record(run), EVALUATION, mistakes)
+    assert r'<td class="text">a\x1b[31m \u202eb</td><td>\x9b</td>' in found
+    assert "<svg" in found and found.replace("\n", "").isprintable()
+
+
 def test_report_command_needs_no_best_checkpoint(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,7 +120,7 @@ def test_large_requests_are_refused_and_the_reason_is_sent() -> None:
             answer = connection.getresponse()
             assert (answer.status, json.loads(answer.read())) == refused
         # A client that announces too much gets the answer before it sends anything.
-        head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
         with socket.create_connection(("127.0.0.1", service.port), LONG) as connection:
             connection.sendall(head)
             assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
@@ -204,7 +204,7 @@ def test_slow_model_is_504_and_its_texts_are_dropped() -> None:
 
 
 def test_slow_request_is_408() -> None:
-    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
     with running(Model(), timeout_seconds=0.1) as service:
         with socket.create_connection(("127.0.0.1", service.port), LONG) as connection:
             connection.sendall(head)
@@ -275,7 +275,7 @@ def test_malformed_requests_never_break_the_service(pairs: bool) -> None:
 
 def test_malformed_http_never_breaks_the_service(caplog: pytest.LogCaptureFixture) -> None:
     rng = random.Random(6)
-    valid = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    valid = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     valid += b"Content-Length: 16\r\n\r\n" + b'{"texts": ["a"]}'
     with running(Model(), timeout_seconds=0.2) as service:
         for _ in range(60):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
+from bertaccum.errors import RunError
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.progress import silent
+from bertaccum.training import step_measurement
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
@@ -142,3 +145,20 @@ def test_restoring_does_not_fragment_memory(tmp_path: Path) -> None:
     assert int(before) > 60
     assert int(copied) < 2**20
     assert still_in_one_piece == "True"
+
+
+def test_full_disk_is_not_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow raises the same error for both. The planner would reject the candidate."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def written(message: str) -> None:
+        error = tf.errors.ResourceExhaustedError(None, None, message)
+        with mock.patch.object(step_measurement, "write_state", side_effect=error):
+            step_measurement.write_scratch_state(mock.Mock(), mock.Mock())
+
+    with pytest.raises(
+        RunError, match=rf"^{tmp_path}: cannot be written \(No space left on device"
+    ):
+        written(f"{tmp_path}/state.data; No space left on device")
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        written("OOM when allocating tensor")

@@ -34,17 +34,23 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
       bertaccum eval --file mine.csv --text-column body --label-column stars --json
       bertaccum eval --split dev --results eval_results.txt
     """
-    from bertaccum.cli.display.run_classifier_files import results_file, write_evaluation
+    from bertaccum.cli.display.run_classifier_files import (
+        check_results,
+        results_file,
+        write_evaluation,
+    )
 
-    with view, results_file(results) as file:
+    check_results(results)
+    with view:
         record = name_run(view, values["run"])
         if values["file"] is None:
             values["split"] = name_split(view, record, values["split"])
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
-        if file is not None:
-            write_evaluation(file, result.record())
-    # Show the result first, because writing to the run folder may fail.
+    # Show the result first, because writing a file may fail.
     from bertaccum.inference.evaluate import write_evaluation as keep
 
     give(as_json, result.record(), evaluation)
+    with results_file(results) as file:
+        if file is not None:
+            write_evaluation(file, result.record())
     keep(EvalConfig(**values), result)

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from bertaccum.inference.results import Prediction
 
 
+def check_results(named: str | None) -> None:
+    """Raise ConfigError if the file of `--results`, if any, cannot be written."""
+    if named is not None:
+        check_writable(Path(named), "--results")
+
+
 @contextmanager
 def results_file(named: str | None) -> Iterator[BinaryIO | None]:
     """Yield a file to write to, or None if `named` is None; the file appears only when complete.
@@ -27,7 +33,7 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
     if named is None:
         yield None
         return
-    check_writable(Path(named), "--results")
+    check_results(named)
     # Write to the target of a symbolic link, so that the link remains.
     with new_file(Path(named).resolve()) as file:
         yield file

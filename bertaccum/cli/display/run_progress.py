@@ -99,7 +99,8 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
     if track is not None:
         track.see(event)
     if isinstance(event, Started):
-        note(sentences.started(event))
+        for line in sentences.started(event).splitlines():
+            note(line)
     elif isinstance(event, OutOfMemory):
         note(sentences.out_of_memory(event))
     elif isinstance(event, Evaluated):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,9 +16,11 @@ from bertaccum import metrics
 from bertaccum.files import json_text
 from bertaccum.inference.results import ExportResult, Prediction
 from bertaccum.offload_names import LADDER
+from bertaccum.printable import printable, printable_json
 from bertaccum.sizes import format_size
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped, Updated
 
+_TAB = "\t"  # A line may have columns.
 # Shown before the first update.
 TRACING = "tracing the training step, which takes a while but happens only once"
 
@@ -56,12 +60,23 @@ def from_here(path: Path) -> Path:
 def note(text: str, stream: TextIO | None = None) -> None:
     """Write a line to stderr, or to `stream` if given."""
     # A single write keeps lines of different threads apart.
-    print(f"{text}\n", end="", file=stream or sys.stderr, flush=True)
+    print(f"{printable(text, _TAB)}\n", end="", file=stream or sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def naming_stdout() -> Iterator[None]:
+    """Name stdout in an error of writing to it, because stdout may be a file on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def result(text: str) -> None:
     """Write a line of results to stdout."""
-    print(text, flush=True)
+    with naming_stdout():
+        print(printable(text, _TAB), flush=True)
 
 
 def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
@@ -71,7 +86,8 @@ def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
       values: The result.
       indent: The indentation in spaces; None prints one line.
     """
-    result(json_text(values, indent).rstrip())
+    with naming_stdout():
+        print(printable_json(json_text(values, indent).rstrip()), flush=True)
 
 
 def prediction(found: Prediction, as_json: bool) -> None:
@@ -80,8 +96,8 @@ def prediction(found: Prediction, as_json: bool) -> None:
         result_json(found.record(), indent=None)
     else:
         texts = [found.text] if found.text_pair is None else [found.text, found.text_pair]
-        on_a_line = "\t".join(" ".join(text.split()) for text in texts)
-        result("\t".join([*_predicted(found), on_a_line]))
+        columns = [*_predicted(found), *(" ".join(text.split()) for text in texts)]
+        result(_TAB.join(map(printable, columns)))
 
 
 def _predicted(found: Prediction) -> list[str]:
@@ -98,19 +114,21 @@ def _predicted(found: Prediction) -> list[str]:
 
 def started(event: Started) -> str:
     """Return the lines that describe a run before its first update."""
-    resumed = f"resuming after update {event.done:,}\n" if event.done else ""
+    resumed = f"resuming after update {event.done:,}" if event.done else ""
     if event.over:
-        resumed = f"already finished at update {event.done:,}; to train further, {event.over}\n"
+        resumed = f"already finished at update {event.done:,}; to train further, {event.over}"
     cut = event.truncation if event.truncation and event.truncation.longer else None
-    reason = f"plan: {event.why}\n" if event.why else ""
-    truncated = f"{cut}\n{cut.advice()}\n" if cut else ""
-    doubt = f"warning: {event.doubt}\n" if event.doubt else ""
-    return with_flags(
-        f"{event.model}: {event.parameters:,} parameters, {_weights(event)}\n"
-        f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev\n"
-        f"{doubt}{truncated}{event.plan}; {event.updates:,} updates\n"
-        f"{reason}{resumed}run folder: {event.folder}"
-    )
+    lines = [
+        f"{event.model}: {event.parameters:,} parameters, {_weights(event)}",
+        f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev",
+        f"warning: {event.doubt}" if event.doubt else "",
+        *([f"{cut}", cut.advice()] if cut else []),
+        f"{event.plan}; {event.updates:,} updates",
+        f"plan: {event.why}" if event.why else "",
+        resumed,
+        f"run folder: {event.folder}",
+    ]
+    return "\n".join(printable(with_flags(line)) for line in lines if line)
 
 
 def _weights(event: Started) -> str:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertaccum.cli.display.sentences import naming_stdout
+from bertaccum.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -46,7 +49,8 @@ def is_limited() -> bool:
 
 def say(line: str, wrap: bool = True) -> None:
     """Print a line, which wraps between words unless `wrap` is false, as for a path."""
-    _stdout().print(line, soft_wrap=not wrap)
+    with naming_stdout():
+        _stdout().print(printable(line), soft_wrap=not wrap)
 
 
 def say_written(paths: Sequence[str]) -> None:
@@ -84,7 +88,7 @@ def fitted(
       least: The columns to leave out first, in this order; the others follow from the right.
       boxed: Whether to draw a box if there is room for it.
     """
-    columns = list(zip(head, *rows, strict=True))
+    columns = _columns(head, rows)
     others = [i for i in reversed(range(1, len(head))) if head[i] not in least]
     first_out = [head.index(name) for name in least if name in head] + others
     for count in range(len(first_out) + 1):
@@ -105,7 +109,7 @@ def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
     """
     console = _stdout()
     table, left_out = fitted(head, rows, console.width, least)
-    console.print(table)
+    _print(console, table)
     if named := [name for name in left_out if name]:
         say(f"no room for: {', '.join(named)}; --json has all columns")
 
@@ -113,9 +117,9 @@ def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
 def show_whole(head: Row, rows: Sequence[Row]) -> bool:
     """Print a table if all its columns fit, and return whether they do."""
     console = _stdout()
-    table = layout(list(zip(head, *rows, strict=True)), console.width)
+    table = layout(_columns(head, rows), console.width)
     if table is not None:
-        console.print(table)
+        _print(console, table)
     return table is not None
 
 
@@ -132,7 +136,7 @@ def show_side_by_side(head: Row, rows: Sequence[Row]) -> None:
     console = _stdout()
     while len(head) > 1:
         table, left_out = fitted(head, rows, console.width)
-        console.print(table)
+        _print(console, table)
         # If not even one column fits beside the first one, go on with the column after it.
         done = max(len(head) - len(left_out), 2)
         head, rows = [head[0], *head[done:]], [[row[0], *row[done:]] for row in rows]
@@ -161,6 +165,16 @@ def without_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     if len(paths) < 2 or not shared or str(shared[0]) in (".", "/"):
         return "", list(paths)
     return f"{shared[0]}/", [str(Path(path).relative_to(shared[0])) for path in paths]
+
+
+def _print(console: Console, table: Table) -> None:
+    with naming_stdout():
+        console.print(table)
+
+
+def _columns(head: Row, rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of a table, with cells that are safe to print."""
+    return [[printable(cell) for cell in column] for column in zip(head, *rows, strict=True)]
 
 
 def _table(columns: Sequence[Column], widths: Sequence[int], boxed: bool) -> Table:

@@ -23,6 +23,7 @@ from bertaccum.cli.display.run_progress import Track, follow
 from bertaccum.cli.display.table_fitting import fitted
 from bertaccum.cli.display.view import View
 from bertaccum.metrics import LABELS, shown
+from bertaccum.printable import printable
 from bertaccum.sizes import known_size
 from bertaccum.training.events import Event
 
@@ -78,7 +79,7 @@ class Live(View):
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
+            self._tasks[what] = self._bars.add_task(printable(what), total=total)
         task = self._tasks[what]
         if done < self._bars.tasks[self._bars.task_ids.index(task)].completed:
             self._bars.reset(task)  # The phase has started again, as evaluation does.
@@ -87,7 +88,7 @@ class Live(View):
         self._bars.update(task, completed=done, total=total, visible=visible)
 
     def note(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)

@@ -1,0 +1,103 @@
+"""Temporary files and folders: those of a killed process are removed by a later one.
+
+This module imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+
+def beside(path: Path) -> Path:
+    """Return an unused temporary name next to `path`.
+
+    A file with this name gets the user's usual permissions, unlike a file that `tempfile` creates.
+    """
+    return path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+
+
+@contextmanager
+def temporary_path(path: Path, create: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield a temporary file or folder next to `path`, and delete what is left of it at the end.
+
+    While this process lives, it holds a lock on it.
+
+    Args:
+      path: The final path, which replaces the temporary one in errors.
+      create: Creates the file or folder.
+    """
+    _remove_abandoned(path)
+    temporary, lock = beside(path), None
+    try:
+        while lock is None:
+            temporary = beside(path)
+            create(temporary)
+            lock = _locked(temporary)
+        yield temporary
+    except OSError as error:
+        # An error in writing names no file.
+        own = error.filename is None or str(error.filename).startswith(str(temporary))
+        if own and error.errno is not None:
+            error.filename = str(path)
+        raise
+    finally:
+        _remove(temporary)
+        if lock is not None:
+            os.close(lock)
+
+
+def scratch_folder(path: Path) -> AbstractContextManager[Path]:
+    """Return a context with a new folder next to `path`, which is deleted at the end."""
+    return temporary_path(path, lambda temporary: temporary.mkdir(0o700))
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files and folders, named by `beside`, that a killed process has left."""
+    for path in folder.glob(".*-*"):
+        if re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
+            _remove(path)
+
+
+def _locked(temporary: Path) -> int | None:
+    """Lock a new file or folder, and return the descriptor that holds the lock.
+
+    Returns None if another process has removed it, because it was not locked yet.
+    """
+    try:
+        lock = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):  # A network file system may have no such locks.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    if temporary.exists():
+        return lock
+    os.close(lock)
+    return None
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove temporary files and folders of `path` that killed processes have left."""
+    name = re.compile(rf"\.{re.escape(path.name)}-[0-9a-f]{{12}}")
+    with contextlib.suppress(OSError):
+        for left in [other for other in path.parent.iterdir() if name.fullmatch(other.name)]:
+            lock = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(left)
+            os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
