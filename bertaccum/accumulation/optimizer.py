@@ -469,7 +469,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """
         pairs = list(grads_and_vars)
         micro_batch.check_function()
-        with traced_step.update(self, pairs):
+        micro = micro_batch.present()
+        with traced_step.update(self, pairs, micro.updates if micro else None):
             aggregate = kwargs.get("experimental_aggregate_gradients", True)
             if not skip_gradients_aggregation and aggregate:
                 pairs = self.aggregate_gradients(pairs)

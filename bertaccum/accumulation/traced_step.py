@@ -17,7 +17,6 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat, window_arguments
-from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS
 from bertaccum.accumulation.gradient_tensors import Gradient, values_of
 from bertaccum.accumulation.replicas import here
@@ -41,12 +40,16 @@ class Update:
 
 
 @contextlib.contextmanager
-def update(optimizer: Any, pairs: Sequence[tuple[Gradient, tf.Variable]]) -> Iterator[None]:
-    """Note what an optimizer does in this context as its update of the current micro-batch.
+def update(
+    optimizer: Any, pairs: Sequence[tuple[Gradient, tf.Variable]], so_far: list[Update] | None
+) -> Iterator[None]:
+    """Note what an optimizer does in this context as an update.
 
     Args:
       optimizer: The optimizer.
       pairs: The (gradient, variable) pairs that it was called with.
+      so_far: The updates of the current micro-batch, to which this one is added; None outside of
+        the step of an `AccumulatingModel`.
 
     Warns:
       UserWarning: If the gradients depend on weights that another optimizer has updated.
@@ -59,8 +62,8 @@ def update(optimizer: Any, pairs: Sequence[tuple[Gradient, tf.Variable]]) -> Ite
     """
     gradients = [g for g, _ in pairs if g is not None]
     variables = [v for g, v in pairs if g is not None]
-    updates = _updates()
-    in_step = micro_batch.present() is not None or _tf_compat.is_in_train_function(_graph())
+    updates = _updates_in_graph() if so_far is None else so_far
+    in_step = so_far is not None or _tf_compat.is_in_train_function(_graph())
     for earlier in updates if optimizer.accumulation_steps != 1 else []:
         if earlier.optimizer is not optimizer:
             if in_step and _depends_on(gradients, earlier.variables, earlier.operations.stop):
@@ -72,11 +75,9 @@ def update(optimizer: Any, pairs: Sequence[tuple[Gradient, tf.Variable]]) -> Ite
     updates.append(Update(optimizer, variables, range(start, operations_so_far())))
 
 
-def _updates() -> list[Update]:
-    """Return the updates so far of the current micro-batch or, outside of one, in this graph."""
-    micro, graph = micro_batch.present(), _graph()
-    if micro is not None:
-        return micro.updates
+def _updates_in_graph() -> list[Update]:
+    """Return the updates so far in the graph that is being traced, on this replica."""
+    graph = _graph()
     if graph is None:
         return []
     # Each replica is traced in a separate thread. An attribute lives as long as the graph.
