@@ -16,9 +16,10 @@ from keras import ops
 
 from bertaccum.keras3 import _keras_compat, step_weight
 from bertaccum.keras3 import tensorflow_replicas as replicas
-from bertaccum.window_arguments import whole_steps
+from bertaccum.window_arguments import applied_twice, skipped_hook, whole_steps
 
 _JAX = keras.config.backend() == "jax"
+_OWN_ATTRIBUTES = ("name", "built", "inner_optimizer", "accumulation_steps")
 
 
 @keras.saving.register_keras_serializable(package="bertaccum")
@@ -26,7 +27,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     """A Keras 3 optimizer that calls an inner optimizer once per window of micro-steps.
 
     The inner optimizer receives one gradient per update. Its clipping, weight decay, schedule,
-    moving averages and `iterations` therefore count updates, not micro-steps.
+    moving averages and `iterations` therefore count updates, not micro-steps. All other public
+    attributes and methods are those of the inner optimizer, such as `clipnorm` and `momentum`.
 
     Args:
       optimizer: The inner optimizer, its name or its config. If it is a `LossScaleOptimizer`,
@@ -37,9 +39,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
       name: Name of this optimizer.
 
     Raises:
-      TypeError: If an argument has a wrong type.
+      TypeError: If an argument has a wrong type, or accumulation could not call one of the
+        optimizer's own methods.
       ValueError: If `optimizer` already accumulates, or `accumulation_steps` is less than 1.
     """
+
+    built: bool
 
     def __init__(
         self,
@@ -49,8 +54,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         # Like Keras' own wrapper, LossScaleOptimizer, which has no learning rate of its own either.
         super().__init__(learning_rate=0.0, name=name or "accumulating")
-        self.inner_optimizer = _checked_inner(keras.optimizers.get(optimizer))
         self.accumulation_steps = checked_steps(accumulation_steps)
+        self._settings_changed = False
+        # From here on, other public attributes are those of the inner optimizer.
+        self.inner_optimizer = _checked_inner(keras.optimizers.get(optimizer))
 
     # --- State ----------------------------------------------------------------------
 
@@ -74,7 +81,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             self.inner_optimizer.build(variables)
         _keras_compat.stop_reducing(self.inner_optimizer)
         _keras_compat.show_moving_averages(self.inner_optimizer)
-        super().build(variables)
+        _keras_compat.set_trained(self, variables)
+        self.built = True
 
     def _new_sum(self, variable: keras.Variable) -> keras.Variable:
         dtype = keras.backend.standardize_dtype(variable.dtype)
@@ -120,18 +128,17 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Accumulate gradients, and update the variables if the window is complete."""
         variables = list(trainable_variables or _keras_compat.trained(self))
         self.build(variables)
-        current = step_weight.current()
-        weight = 1.0 if current is None else current.value
+        current = self._current()
         _keras_compat.check_known(self, variables)
         pairs = [(v, g) for v, g in zip(variables, grads, strict=True) if g is not None]
         gradients = {_keras_compat.position(self, v): gradient for v, gradient in pairs}
         if _JAX:
             state, trained = self._values()
-            self._assign(*self._next_state(state, gradients, trained, weight))
+            self._assign(*self._next_state(state, gradients, trained, current))
             return
         with replicas.after(gradients.values()):
             self._with_gradient.update(gradients)
-            self._accumulate(gradients, weight)
+            self._accumulate(gradients, current)
             self._saved_with_gradient.assign(
                 [int(i in self._with_gradient) for i in range(len(self._sums))]
             )
@@ -142,17 +149,41 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
-    def _accumulate(self, gradients: dict[int, Any], weight: Any) -> None:
+    def _current(self) -> step_weight.StepWeight:
+        """Return the current micro-step, or one with weight 1 outside of an accumulating model.
+
+        Raises:
+          ValueError: If this optimizer has been called before in the same micro-step.
+        """
+        current = step_weight.current() or step_weight.StepWeight(1.0)
+        if any(one is self for one in current.optimizers):
+            raise applied_twice(self)
+        current.optimizers.append(self)
+        return current
+
+    def starts_window(self, state: Sequence[Any] | None = None) -> Any:
+        """Return whether the next micro-step is the first one of a window, a scalar.
+
+        Args:
+          state: The values of `variables`, if they differ from the current ones.
+        """
+        if state is None:
+            return self._step == 0
+        return state[[id(v) for v in self.variables].index(id(self._step))] == 0
+
+    def _accumulate(self, gradients: dict[int, Any], current: step_weight.StepWeight) -> None:
         """Add a micro-step's gradients, by the position of each variable, and its weight."""
-        dtypes = sorted({total.dtype for total in self._sums})
-        factors = {d: _at_least(weight, d) * ops.cast(self._parts(), d) for d in dtypes}
+        dtypes = sorted({total.dtype for total in self._sums} | {self._weight.dtype})
+        first = self.starts_window()
+        shares = {d: current.shares(first, d) for d in dtypes}
+        factors = {d: shares[d][0] * ops.cast(self._parts(), d) for d in dtypes}
         for position, gradient in gradients.items():
             total = self._sums[position]
             if self._is_overwritten(position):
                 total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
             else:
                 replicas.add(total, gradient, factors[total.dtype])
-        self._weight.assign_add(_at_least(weight, self._weight.dtype))
+        self._weight.assign_add(shares[self._weight.dtype][1])
         self._step.assign_add(1)
 
     def _is_overwritten(self, position: int) -> bool:
@@ -177,7 +208,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         # Keras divides the loss of each replica by the number of replicas.
         sums_of = dict(zip(with_gradient, sums, strict=True))
         means = self._means(sums_of, weight / replicas.count())
-        self.inner_optimizer.apply([means.get(i) for i in range(len(trained))], trained)
+        # Not `apply`, because the inner optimizer may have its own `apply_gradients`.
+        self.inner_optimizer.apply_gradients([(means.get(i), v) for i, v in enumerate(trained)])
         self._reset()
 
     def _means(self, sums: dict[int, Any], weight: Any) -> dict[int, Any]:
@@ -203,11 +235,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """
         gradients = {i: gradient for i, gradient in enumerate(grads) if gradient is not None}
         trained = list(trainable_variables)
+        current = self._current()
         if step_weight.current() is None:
-            return self._next_state(optimizer_variables, gradients, trained, 1.0)
+            return self._next_state(optimizer_variables, gradients, trained, current)
         *trained, unit = trained
-        weight = gradients.pop(len(trained))
-        new, state = self._next_state(optimizer_variables, gradients, trained, weight)
+        current.value = gradients.pop(len(trained))
+        new, state = self._next_state(optimizer_variables, gradients, trained, current)
         return [*new, unit], state
 
     def _values(self) -> tuple[list[Any], list[Any]]:
@@ -221,10 +254,14 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             variable.assign(value)
 
     def _next_state(
-        self, state: Sequence[Any], gradients: dict[int, Any], trained: Sequence[Any], weight: Any
+        self,
+        state: Sequence[Any],
+        gradients: dict[int, Any],
+        trained: Sequence[Any],
+        current: step_weight.StepWeight,
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
-            self._accumulate(gradients, weight)
+            self._accumulate(gradients, current)
             self._saved_with_gradient.assign(ops.ones(self._saved_with_gradient.shape, "int32"))
             complete = self._is_complete()
         state = [scope.get_current_value(v) for v in self.variables]
@@ -277,6 +314,52 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     # --- Values of the inner optimizer ---------------------------------------------
 
+    def _is_own(self, name: str) -> bool:
+        """Return whether a public attribute is one of this class, not of the inner optimizer."""
+        classes = type(self).__mro__
+        own = classes[: classes.index(keras.optimizers.Optimizer)]
+        # Keras' constructor sets attributes before there is an inner optimizer.
+        return (
+            name in _OWN_ATTRIBUTES
+            or "inner_optimizer" not in vars(self)
+            or any(name in vars(one) for one in own)
+        )
+
+    def _owner(self, name: str) -> Any:
+        """Return the inner optimizer that has an attribute; a `LossScaleOptimizer` comes last."""
+        inner = self.inner_optimizer
+        scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer)
+        owners = [inner.inner_optimizer, inner] if scaled else [inner]
+        for owner in owners:
+            if hasattr(owner, name):
+                return owner
+        raise AttributeError(
+            f"neither {type(self).__name__} nor {type(owners[0]).__name__} has an attribute"
+            f" {name!r}"
+        )
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_") or self._is_own(name):
+            return super().__getattribute__(name)
+        return getattr(self._owner(name), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or self._is_own(name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._owner(name), name, value)
+            self._note_change()
+
+    def _note_change(self) -> None:
+        """Remember that functions which were compiled before contain an old setting."""
+        self._settings_changed = True
+        self.__dict__.pop("_flushed", None)
+
+    def settings_changed(self) -> bool:
+        """Return whether a setting has changed since the last call of this method."""
+        changed, self._settings_changed = self._settings_changed, False
+        return changed
+
     @property
     def iterations(self) -> Any:
         """Number of updates."""
@@ -290,13 +373,19 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     @learning_rate.setter
     def learning_rate(self, learning_rate: Any) -> None:
         self.inner_optimizer.learning_rate = learning_rate
-        self.__dict__.pop("_flushed", None)  # A schedule is part of the compiled function.
+        if callable(learning_rate):
+            self._note_change()
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """Overwrite variables with their moving averages, if the inner optimizer has them."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     # --- Saving ---------------------------------------------------------------------
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the values of all `variables`, in their order."""
+        for variable, value in zip(self.variables, weights, strict=True):
+            variable.assign(value)
 
     def save_own_variables(self, store: Any) -> None:
         """Save the window; Keras saves the inner optimizer separately."""
@@ -328,14 +417,6 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         return cls(**{key: revive(value, custom_objects) for key, value in config.items()})
 
 
-def _at_least(weight: Any, dtype: Any) -> Any:
-    """Return the weight, or instead of zero a number that is too small to change a sum.
-
-    If all positions of a window are masked, the mean is then the gradient of the regularizers.
-    """
-    return ops.maximum(ops.cast(weight, dtype), 1e-20)
-
-
 def checked_steps(steps: Any) -> Any:
     """Return the number of micro-steps as an int, or the function that computes it.
 
@@ -354,4 +435,6 @@ def _checked_inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Op
                 "this optimizer already accumulates; wrap its inner optimizer, without"
                 " `gradient_accumulation_steps`"
             )
+        if (hook := _keras_compat.skipped_hook(one)) is not None:
+            raise skipped_hook(one, hook)
     return optimizer

@@ -1,0 +1,280 @@
+"""`bertaccum.keras3` trains with the very loss that the user gave, weighted by its divisor."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from test_keras3 import BACKEND
+
+from bertaccum.keras3 import accumulate_gradients
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(24, 5))
+CLASSES = RNG.integers(0, 3, (24, 4))
+SOFT = np.eye(3)[CLASSES]  # [examples, positions, classes]
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Iterator[None]:
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx("float32")
+
+
+def model(units: int = 12, shape: tuple[int, ...] = (4, 3)) -> keras.Model:
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    dense = layers.Dense(units, "sigmoid", kernel_regularizer="l2")
+    return keras.Sequential([keras.Input((5,)), dense, layers.Reshape(shape)])
+
+
+def trained(
+    steps: int,
+    loss: Any,
+    y: Any,
+    make: Callable[[], keras.Model] = model,
+    epochs: int = 2,
+    accumulating: dict[str, Any] | None = None,
+    **compiling: Any,
+) -> keras.Model:
+    """Train a model on windows of 12 examples; with steps 0, without accumulation."""
+    made = make()
+    if steps:
+        accumulate_gradients(made, steps, **accumulating or {})
+    # Tracing takes longer than the few steps.
+    eager = BACKEND != "jax"
+    made.compile(keras.optimizers.SGD(0.5), loss, run_eagerly=eager, **compiling)
+    size = 12 // max(steps, 1)
+    for begin in range(0, 24 * epochs, size):
+        rows = slice(begin % 24, begin % 24 + size)
+        made.train_on_batch(X[rows], keras.tree.map_structure(lambda part, r=rows: part[r], y))
+    return made
+
+
+def difference(one: keras.Model, other: keras.Model) -> float:
+    pairs = zip(one.get_weights(), other.get_weights(), strict=True)
+    return float(max(abs(a - b).max() for a, b in pairs))
+
+
+def assert_exact(loss: Callable[[], Any], y: Any, steps: tuple[int, ...] = (1, 4)) -> None:
+    whole = trained(0, loss(), y)
+    assert difference(whole, model()) > 1e-6
+    for number in steps:
+        assert difference(trained(number, loss(), y), whole) < 1e-10
+
+
+# Values of arguments that differ from their defaults, and the classes that have the argument.
+CHANGED: dict[str, Any] = {
+    "from_logits": True,
+    "label_smoothing": 0.2,
+    "axis": 1,
+    "apply_class_balancing": True,
+    "alpha": 0.4,
+    "beta": 0.7,
+    "gamma": 1.5,
+    "ignore_class": 1,
+    "delta": 0.1,
+    "margin": 0.3,
+    "q": 0.4,
+    "remove_diagonal": False,
+    "reduction": "mean",
+    "name": "named",
+    "dtype": "float32",
+}
+BUILT_IN = {
+    name: one
+    for name, one in vars(keras.losses).items()
+    if inspect.isclass(one) and issubclass(one, keras.losses.Loss) and one is not keras.losses.Loss
+}
+
+
+# Arguments of all losses, tested with one of them.
+COMMON = ("reduction", "name", "dtype")
+FEW = ("Huber-delta", "Tversky-alpha", "BinaryCrossentropy-from_logits", "Circle-gamma")
+
+
+def arguments() -> list[Any]:
+    pairs = [
+        (name, argument)
+        for name, one in BUILT_IN.items()
+        for argument in inspect.signature(one).parameters
+        if argument not in COMMON or name == "Poisson"
+    ]
+    pairs += [(name, "reduction") for name in BUILT_IN if name not in dict(pairs)]
+    return [
+        pytest.param(*pair, id=name, marks=() if name in FEW else pytest.mark.slow)
+        for pair in pairs
+        if (name := "-".join(pair)) != "SparseCategoricalCrossentropy-axis"  # Only -1 is possible.
+    ]
+
+
+def targets(name: str) -> Any:
+    if name in ("Circle", "CTC"):
+        return CLASSES[:, 0] if name == "Circle" else CLASSES[:, :2]
+    if name.startswith(("Sparse", "CategoricalGeneralized")):
+        return CLASSES if name.startswith("Sparse") else CLASSES[:, 0]
+    return SOFT + 1 if name == "MeanAbsolutePercentageError" else SOFT
+
+
+@pytest.mark.parametrize(("name", "argument"), arguments())
+def test_every_argument_of_every_loss(name: str, argument: str) -> None:
+    """keras-team/keras#3611: a copy of `Huber(delta=0.1)` had the default delta."""
+    options = {argument: CHANGED[argument]}
+    if name in ("Dice", "Tversky"):
+        options = {"axis": (1, 2)} | options
+    y = targets(name)
+    # Circle compares the examples of a batch, so only a window of one micro-batch can be equal.
+    steps = (1,) if name == "Circle" else (1, 4)
+    # TensorFlow computes CTC in float32.
+    close = 1e-6 if "float32" in options.values() or name == "CTC" else 1e-10
+    whole = trained(0, BUILT_IN[name](**options), y, _shaped(name))
+    for number in steps:
+        found = trained(number, BUILT_IN[name](**options), y, _shaped(name))
+        assert difference(found, whole) < close
+
+
+def _shaped(name: str) -> Callable[[], keras.Model]:
+    flat = name in ("Circle", "CategoricalGeneralizedCrossEntropy")
+    return functools.partial(model, 12, (12,)) if flat else model
+
+
+def mean_squared_error(y: Any, y_pred: Any) -> Any:
+    """Not Keras' function of this name."""
+    return 3 * ops.mean(ops.abs(y - y_pred) ** 3, axis=(1, 2))
+
+
+def power(y: Any, y_pred: Any, exponent: float) -> Any:
+    return ops.mean(ops.abs(y - y_pred) ** exponent, axis=(1, 2))
+
+
+def closure(exponent: float) -> Callable[[Any, Any], Any]:
+    def loss(y: Any, y_pred: Any) -> Any:
+        return power(y, y_pred, exponent)
+
+    return loss
+
+
+class Holder:
+    factor = 2.5
+
+    def loss(self, y: Any, y_pred: Any) -> Any:
+        return power(y, y_pred, self.factor)
+
+
+class Own(keras.losses.Loss):
+    """A loss without `get_config`, so that it cannot be rebuilt."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__()
+        self.exponent = exponent
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return power(y_true, y_pred, self.exponent)
+
+
+class OwnCall(Own):
+    """A loss with its own `__call__`."""
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return 2 * super().__call__(y_true, y_pred, sample_weight)
+
+
+@keras.saving.register_keras_serializable("losses")
+class Annealed(keras.losses.Loss):
+    """A registered loss with a variable that is not an argument."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.factor = keras.Variable(1.0)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self.factor * power(y_true, y_pred, 2.0)
+
+
+USER_LOSSES: dict[str, Callable[[], Any]] = {
+    "named as in Keras": lambda: mean_squared_error,
+    "closure": lambda: closure(3.0),
+    "partial": lambda: functools.partial(power, exponent=3.0),
+    "method": lambda: Holder().loss,
+    "lambda": lambda: lambda y, y_pred: power(y, y_pred, 1.5),
+    "class": lambda: Own(3.0),
+    "class with __call__": lambda: OwnCall(3.0),
+    "registered": Annealed,
+    "name": lambda: "mse",
+}
+
+
+@pytest.mark.parametrize("kind", USER_LOSSES)
+def test_losses_of_users(kind: str) -> None:
+    """keras-team/keras#5916, keras-team/keras#3457."""
+    assert_exact(USER_LOSSES[kind], SOFT)
+
+
+def anneal(loss: Any) -> None:
+    if isinstance(loss, Annealed):
+        loss.factor.assign(loss.factor * 0.5)
+    else:
+        loss.exponent += 0.5
+
+
+@pytest.mark.parametrize("make", [Annealed, lambda: Own(2.0)])
+def test_annealed_loss(make: Callable[[], Any]) -> None:
+    """keras-team/keras#13826: a callback changes a variable or an attribute of the loss."""
+    found = []
+    for steps in (0, 1, 4):
+        loss = make()
+        made = model() if steps == 0 else accumulate_gradients(model(), steps)
+        # A compiled step contains attributes, but reads variables (on JAX, it contains both).
+        made.compile(keras.optimizers.SGD(0.5), loss, run_eagerly=isinstance(loss, Own))
+        callback = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_, one=loss: anneal(one))
+        options: dict[str, Any] = {"epochs": 3, "shuffle": False, "verbose": 0}
+        made.fit(X, SOFT, batch_size=12 // max(steps, 1), callbacks=[callback], **options)
+        found.append(made)
+        assert "call" not in vars(loss)
+    assert difference(found[1], found[0]) < 1e-10
+    assert difference(found[2], found[0]) < 1e-10
+
+
+def test_two_outputs_with_one_loss_object() -> None:
+    def two() -> keras.Model:
+        inner = model()
+        inputs = inner.inputs[0]
+        return keras.Model(inputs, [inner.outputs[0], keras.layers.Dense(2)(inputs)])
+
+    y = [SOFT, X[:, :2]]
+    huber = keras.losses.Huber(0.1)
+    whole = trained(0, [huber, huber], y, two)
+    assert difference(trained(4, [huber, huber], y, two), whole) < 1e-10
+
+
+def test_number_of_values_differs() -> None:
+    """A loss over the positions of one class only divides by their number."""
+
+    def filtered(y: Any, y_pred: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.boolean_mask(ops.mean((y - y_pred) ** 2, -1), y[..., 0] > 0)
+
+    if BACKEND != "tensorflow":
+        return
+    whole = trained(0, filtered, SOFT)
+    assert difference(trained(4, filtered, SOFT), whole) < 1e-10
+
+
+def test_saved_model_has_the_loss(tmp_path: Path) -> None:
+    made = trained(4, keras.losses.CategoricalCrossentropy(label_smoothing=0.2), SOFT)
+    config = made.get_compile_config()
+    assert config["loss"]["config"]["label_smoothing"] == 0.2
+    made.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one in (made, loaded):
+        one.fit(X, SOFT, batch_size=3, shuffle=False, verbose=0)
+    assert difference(made, loaded) < 1e-12
