@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from keras import ops
 from test_keras3 import BACKEND
 
-from bertaccum.keras3 import accumulate_gradients
+from bertaccum.keras3 import _keras_compat, accumulate_gradients
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 5))
@@ -278,3 +279,197 @@ def test_saved_model_has_the_loss(tmp_path: Path) -> None:
     for one in (made, loaded):
         one.fit(X, SOFT, batch_size=3, shuffle=False, verbose=0)
     assert difference(made, loaded) < 1e-12
+
+
+class Summed(keras.layers.Layer):
+    """A layer that adds one loss per example, which Keras sums, as Keras' captcha example does."""
+
+    def call(self, inputs: Any) -> Any:
+        self.add_loss(ops.mean(inputs**2, axis=(1, 2)))
+        return inputs
+
+
+def summed() -> keras.Model:
+    inner = model()
+    return keras.Model(inner.inputs, Summed()(inner.outputs[0]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_added_loss_per_example_is_a_sum(compiled: bool) -> None:
+    """keras-team/keras-io#1843; the model also has a regularizer, which counts once per update."""
+    found = []
+    for steps in (0, 4):
+        made = accumulate_gradients(summed(), steps) if steps else summed()
+        made.compile(keras.optimizers.Adam(0.01), None, run_eagerly=not compiled)
+        size = 12 // max(steps, 1)
+        # The last window is a partial one, of 8 examples in micro-batches of 3, 3 and 2.
+        made.fit(X[:20], batch_size=size, epochs=2, shuffle=False, verbose=0)
+        found.append(made)
+    assert difference(*found) < 1e-10
+    losses = [one.history.history["loss"] for one in found]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+def test_sum_beside_a_mean_is_refused() -> None:
+    class Mixed(Summed):
+        def call(self, inputs: Any) -> Any:
+            self.add_loss(ops.mean(inputs))
+            return super().call(inputs)
+
+    def mixed() -> keras.Model:
+        inner = model()
+        return keras.Model(inner.inputs, Mixed()(inner.outputs[0]))
+
+    for make, loss in ((summed, "mse"), (mixed, None)):
+        with pytest.raises(ValueError, match="one value per example to add_loss"):
+            trained(4, loss, SOFT, make)
+        # A window of one micro-batch needs no divisor.
+        assert difference(trained(1, loss, SOFT, make), trained(0, loss, SOFT, make)) < 1e-10
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras' recurrent layers are slow on PyTorch")
+def test_logged_loss_of_a_masked_model() -> None:
+    """It is that of the large batches, also with a partial window and validation."""
+    x = RNG.normal(size=(44, 4, 5))
+    x[np.arange(4) >= RNG.integers(1, 5, 44)[:, None]] = 0
+    y = RNG.integers(0, 3, (44, 4))
+
+    def masked() -> keras.Model:
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        dense = layers.Dense(3, "softmax", kernel_regularizer="l2")
+        return keras.Sequential([keras.Input((4, 5)), layers.Masking(), dense])
+
+    logs = []
+    for steps in (0, 4):
+        made = accumulate_gradients(masked(), steps) if steps else masked()
+        made.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+        options: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
+        size = 16 // max(steps, 1)
+        validation = {"validation_data": (x[:9], y[:9]), "validation_batch_size": 4}
+        logs.append(made.fit(x, y, batch_size=size, **options, **validation).history)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(logs[1][name], logs[0][name], rtol=1e-6)
+
+
+def test_clone_of_a_sequential_model_accumulates() -> None:
+    made = trained(4, "mse", SOFT, accumulating={"on_partial": "carry"})
+    clone = keras.models.clone_model(made)
+    assert clone.optimizer.accumulation_steps == 4
+    assert type(clone).__name__ == "AccumulatingModel" and isinstance(clone, keras.Sequential)
+    assert clone.get_config()["on_partial"] == "carry"
+    assert type(keras.models.clone_model(model())) is keras.Sequential
+
+
+def positives(y: Any, y_pred: Any) -> Any:
+    """The sum of the errors, divided by the number of positive targets."""
+    return ops.sum((y - y_pred) ** 2) / ops.sum(y[..., 0])
+
+
+def number_of_positives(y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    return ops.sum(y[..., 0])
+
+
+def test_loss_weight_is_the_divisor(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="loss 'positives' returns one number for the whole batch"):
+        unknown = trained(4, positives, SOFT)
+    whole = trained(0, positives, SOFT)
+    assert difference(unknown, whole) > 1e-3
+    scope = keras.saving.custom_object_scope
+    named = {one.__name__: one for one in (positives, number_of_positives)}
+    with warnings.catch_warnings(), scope(named):
+        warnings.simplefilter("error", UserWarning)
+        options = {"loss_weight": number_of_positives}
+        made = trained(4, positives, SOFT, accumulating=options)
+        assert difference(made, whole) < 1e-10
+        made.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert loaded.get_config()["loss_weight"] == made.get_config()["loss_weight"]
+
+
+@pytest.mark.parametrize("name", ["Dice", "Tversky"])
+def test_losses_of_a_whole_batch_warn(name: str) -> None:
+    with pytest.warns(UserWarning, match="returns one number for the whole batch"):
+        trained(4, BUILT_IN[name](), SOFT)
+
+
+def test_loss_weight_without_compute_loss_is_refused() -> None:
+    class OwnStep(keras.Sequential):
+        def train_step(self, *args: Any) -> Any:
+            if BACKEND == "jax":
+                trained, others, own, metrics = args[0]
+                ones = [ops.ones_like(v) for v in trained]
+                trained, own = self.optimizer.stateless_apply(own, ones, trained)
+                return {}, (trained, others, own, metrics)
+            variables = self.trainable_variables
+            self.optimizer.apply([ops.ones_like(v) for v in variables], variables)
+            return {}
+
+    def own() -> keras.Model:
+        made = OwnStep(model().layers)
+        made.build((None, 5))
+        return made
+
+    with pytest.raises(ValueError, match="OwnStep does not call compute_loss"):
+        trained(4, "mse", SOFT, own, accumulating={"loss_weight": number_of_positives})
+
+
+class Counting(keras.layers.Layer):
+    def build(self, input_shape: Any) -> None:
+        self.seen = self.add_weight(name="seen", shape=(), trainable=False)
+
+    def call(self, inputs: Any) -> Any:
+        self.seen.assign(self.seen + 1)
+        return inputs
+
+
+class Constant(keras.layers.Layer):
+    def build(self, input_shape: Any) -> None:
+        self.table = self.add_weight(name="table", shape=(3,), trainable=False)
+        self.table.assign([1.0, 2.0, 3.0])
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * self.table
+
+
+class Teacher(keras.Sequential):
+    """A model whose step moves the weights of another one (mean teacher)."""
+
+    def train_step(self, *args: Any) -> Any:
+        for variable in self.layers[0].non_trainable_variables:
+            variable.assign(0.9 * variable)
+        return super().train_step(*args)
+
+
+def test_layers_that_change_their_state_warn() -> None:
+    layers = keras.layers
+    normalized = layers.SpectralNormalization(layers.Dense(3, name="dense"), name="spectral")
+    parts = [keras.Input((3,)), normalized, Counting(name="counting"), Constant(name="constant")]
+    usual = [layers.Dense(3), layers.Dropout(0.1), layers.Normalization(), layers.GaussianNoise(1)]
+    state = r"change their own state in the forward pass \(spectral, counting\)"
+    with pytest.warns(UserWarning, match=state):
+        accumulate_gradients(keras.Sequential(parts + usual), 4)
+    with pytest.warns(UserWarning, match=r"forward pass \(teacher\)"):
+        accumulate_gradients(Teacher(usual, name="teacher"), 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accumulate_gradients(keras.Sequential([parts[0], parts[3], *usual]), 4)
+        accumulate_gradients(Teacher(usual, name="teacher"), 1)
+
+
+def test_summed_activity_regularizers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras 3.10 to 3.13 sums them over the batch; later versions take the mean."""
+
+    def regularized() -> keras.Model:
+        keras.utils.set_random_seed(0)
+        layers = keras.layers
+        dense = layers.Dense(12, "sigmoid", activity_regularizer="l2", name="active")
+        return keras.Sequential([keras.Input((5,)), dense, layers.Reshape((4, 3))])
+
+    if not _keras_compat.sums_activities():
+        whole = trained(0, "mse", SOFT, regularized)
+        assert difference(trained(4, "mse", SOFT, regularized), whole) < 1e-10
+    monkeypatch.setattr(keras, "__version__", "3.13.2")
+    with pytest.raises(ValueError, match=r"sums activity regularizers \(active\)"):
+        accumulate_gradients(regularized(), 4)
+    accumulate_gradients(regularized(), 1)
