@@ -20,12 +20,6 @@ def mask_of(tensor: Any) -> Any | None:
     return get_keras_mask(tensor)
 
 
-def replace_loss_tracker(model: keras.Model, tracker: keras.metrics.Metric) -> None:
-    """Replace the metric with which a compiled model logs its loss."""
-    # Not with setattr, which would add it to the model's own metrics.
-    vars(model)["_loss_tracker"] = tracker
-
-
 def after_cloning_sequential(kind: type, change: Callable[[keras.Model, Any], keras.Model]) -> None:
     """Make `keras.models.clone_model` call `change` on clones of Sequential models.
 
@@ -56,15 +50,27 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
 
 
 def replace_losses(
-    model: keras.Model, by: Callable[[keras.losses.Loss], Callable[..., Any]]
+    model: keras.Model,
+    by: Callable[[keras.losses.Loss], Callable[..., Any]],
+    tracker: Callable[[str], keras.metrics.Metric],
 ) -> None:
-    """Replace the losses of a compiled model, now or when Keras builds their container."""
+    """Replace the losses of a compiled model, now or when Keras builds their container.
+
+    Args:
+      model: The model.
+      by: A function that returns what Keras calls in place of a loss.
+      tracker: A function that returns the metric with a given name that logs a loss.
+    """
+    # Not with setattr, which would add it to the model's own metrics.
+    vars(model)["_loss_tracker"] = tracker("loss")
     container = getattr(model, "_compile_loss", None)
     if container is None:
         return
 
     def replace() -> None:
         container._flat_losses = [one._replace(loss=by(one.loss)) for one in container._flat_losses]
+        # A model with several outputs also logs the loss of each.
+        container._metrics[:] = [tracker(metric.name) for metric in container._metrics]
 
     if container.built:
         replace()

@@ -6,6 +6,7 @@ partial window, drop it or carry it over to the next epoch.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -127,8 +128,8 @@ class AccumulatingModel(_Mixin):
 
     def _accumulate(self) -> None:
         """Make the optimizer accumulate, and the losses report their divisors."""
-        _keras_compat.replace_losses(self, loss_divisor.measured)
-        _keras_compat.replace_loss_tracker(self, WindowLoss(self._accumulation.steps))
+        tracker = functools.partial(WindowLoss, self._accumulation.steps)
+        _keras_compat.replace_losses(self, loss_divisor.measured, tracker)
         if self.optimizer is not None:
             self.optimizer = self._accumulating(self.optimizer)
 

@@ -15,16 +15,17 @@ class WindowLoss(keras.metrics.Mean):
     """The mean over the losses of windows, as if each window were one large batch.
 
     The loss of a window is the mean over its micro-steps, weighted by the divisors of their losses.
-    Windows are weighted by their numbers of examples. Outside of the steps of an accumulating
-    model, such as in `evaluate`, this is Keras' own `Mean`.
+    Windows are weighted by their numbers of examples, or equally if these are unknown. Outside of
+    the steps of an accumulating model, such as in `evaluate`, this is Keras' own `Mean`.
 
     Args:
       accumulation_steps: Number of micro-steps in a window. If it is a function, all micro-steps of
         an epoch count as one window.
+      name: Name of the loss in logs.
     """
 
-    def __init__(self, accumulation_steps: Any) -> None:
-        super().__init__(name="loss")
+    def __init__(self, accumulation_steps: Any, name: str) -> None:
+        super().__init__(name=name)
         self._steps = 2**31 - 1 if callable(accumulation_steps) else accumulation_steps
 
         def add(name: str, dtype: str) -> keras.Variable:
@@ -40,7 +41,7 @@ class WindowLoss(keras.metrics.Mean):
         return [self.window_total, self.window_weight, self.window_examples, self.window_steps]
 
     def update_state(self, values: Any, sample_weight: Any = None) -> None:
-        """Add the loss of a micro-step with `sample_weight` examples."""
+        """Add the loss of a micro-step with `sample_weight` examples, or None if unknown."""
         current = step_weight.current()
         if current is None:
             super().update_state(values, sample_weight)
@@ -51,7 +52,8 @@ class WindowLoss(keras.metrics.Mean):
             factor, weight = current.shares(self.window_steps == 0, dtype)
             self.window_total.assign_add(factor * ops.cast(values, dtype))
             self.window_weight.assign_add(weight)
-            self.window_examples.assign_add(ops.cast(sample_weight, dtype))
+            examples = 1.0 if sample_weight is None else self.window_examples + sample_weight
+            self.window_examples.assign(ops.cast(examples, dtype))
             self.window_steps.assign_add(1)
 
     def _end_full_window(self) -> None:

@@ -25,9 +25,18 @@ SOFT = np.eye(3)[CLASSES]  # [examples, positions, classes]
 
 @pytest.fixture(autouse=True)
 def _float64() -> Iterator[None]:
-    keras.config.set_floatx("float64")
+    _set_precision("float64")
     yield
-    keras.config.set_floatx("float32")
+    _set_precision("float32")
+
+
+def _set_precision(dtype: str) -> None:
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    if BACKEND == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", dtype == "float64")
 
 
 def model(units: int = 12, shape: tuple[int, ...] = (4, 3)) -> keras.Model:
@@ -330,25 +339,32 @@ def test_sum_beside_a_mean_is_refused() -> None:
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras' recurrent layers are slow on PyTorch")
 def test_logged_loss_of_a_masked_model() -> None:
     """It is that of the large batches, also with a partial window and validation."""
-    x = RNG.normal(size=(44, 4, 5))
-    x[np.arange(4) >= RNG.integers(1, 5, 44)[:, None]] = 0
-    y = RNG.integers(0, 3, (44, 4))
+    x = RNG.normal(size=(47, 4, 5))
+    x[np.arange(4) >= RNG.integers(1, 5, 47)[:, None]] = 0
+    y = RNG.integers(0, 3, (47, 4))
 
     def masked() -> keras.Model:
         keras.utils.set_random_seed(0)
         layers = keras.layers
-        dense = layers.Dense(3, "softmax", kernel_regularizer="l2")
-        return keras.Sequential([keras.Input((4, 5)), layers.Masking(), dense])
+        inputs = keras.Input((4, 5))
+        hidden = layers.Masking()(inputs)
+        outputs = [
+            layers.Dense(3, "softmax", kernel_regularizer="l2", name=name)(hidden)
+            for name in ("one", "two")
+        ]
+        return keras.Model(inputs, outputs)
 
     logs = []
     for steps in (0, 4):
         made = accumulate_gradients(masked(), steps) if steps else masked()
-        made.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+        loss = keras.losses.SparseCategoricalCrossentropy()
+        made.compile(keras.optimizers.SGD(0.1), [loss, loss])
         options: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
-        size = 16 // max(steps, 1)
-        validation = {"validation_data": (x[:9], y[:9]), "validation_batch_size": 4}
-        logs.append(made.fit(x, y, batch_size=size, **options, **validation).history)
-    for name in ("loss", "val_loss"):
+        size = 20 // max(steps, 1)
+        validation = {"validation_data": (x[:9], [y[:9]] * 2), "validation_batch_size": 4}
+        logs.append(made.fit(x, [y, y], batch_size=size, **options, **validation).history)
+    assert set(logs[0]) == {a + b for a in ("", "val_") for b in ("loss", "one_loss", "two_loss")}
+    for name in logs[0]:
         np.testing.assert_allclose(logs[1][name], logs[0][name], rtol=1e-6)
 
 
