@@ -44,6 +44,14 @@ def sums_activities() -> bool:
     return tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 14)
 
 
+def adds_sums(model: keras.Model) -> bool:
+    """Return whether a layer has passed several values, which Keras sums, to `add_loss`."""
+    layers = model._flatten_layers()
+    # On JAX, the losses of layers have been collected in the model.
+    added = model._losses_override or [one for each in layers for one in each._get_own_losses()]
+    return any(len(one.shape) for one in added)
+
+
 def all_layers(model: keras.Model) -> list[keras.Layer]:
     """Return a model's layers, including those of nested models and layers."""
     return list(model._flatten_layers(include_self=False))

@@ -215,9 +215,9 @@ class AccumulatingModel(_Mixin):
             current.value = loss_weight(*(given.get(name) for name in names[1:]))
             current.given = True
         loss = super().compute_loss(*args, **kwargs)
-        if current is None or not any(len(one.shape) for one in self.losses):
+        if current is None or self._accumulation.steps == 1:
             return loss
-        return self._summed(loss, current) if self._accumulation.steps != 1 else loss
+        return self._summed(loss, current) if _keras_compat.adds_sums(self) else loss
 
     def _summed(self, loss: Any, current: step_weight.StepWeight) -> Any:
         """Return a loss that is a sum over the examples, with regularizers once per window."""

@@ -65,6 +65,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Create the state for `variables`; only these can be trained afterwards."""
         if self.built:
             return
+        _checked_inner(self.inner_optimizer)  # Its settings may have changed.
         dtypes = {keras.backend.standardize_dtype(v.dtype) for v in variables}
         wide = "float64" if dtypes == {"float64"} else "float32"
         add = functools.partial(_keras_compat.add_replicated, self)

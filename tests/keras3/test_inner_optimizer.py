@@ -126,6 +126,13 @@ def test_partial_window_sees_the_changed_setting() -> None:
     assert_same(*models)
 
 
+def test_inner_accumulation_cannot_be_set() -> None:
+    optimizer = AccumulatingOptimizer(SGD(0.1), 4)
+    optimizer.gradient_accumulation_steps = 2
+    with pytest.raises(ValueError, match="already accumulates"):
+        optimizer.build([keras.Variable(np.zeros(2))])
+
+
 def test_set_weights_sets_all_variables() -> None:
     first, second = (trained(4, Adam(0.05), lambda one: None, before) for before in (0, 1))
     values = [ops.convert_to_numpy(v) for v in first.optimizer.variables]
