@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -128,6 +128,7 @@ class AccumulatingModel(_Mixin):
 
     def _accumulate(self) -> None:
         """Make the optimizer accumulate, and the losses report their divisors."""
+        self.__dict__.pop("_optimizers_seen", None)
         tracker = functools.partial(WindowLoss, self._accumulation.steps)
         _keras_compat.replace_losses(self, loss_divisor.measured, tracker)
         if self.optimizer is not None:
@@ -183,7 +184,8 @@ class AccumulatingModel(_Mixin):
         """
         _keras_compat.accept_unit(self)
         trained, *rest = state
-        current.first = self.optimizer.starts_window(rest[1])
+        if self.optimizer is not None:
+            current.first = self.optimizer.starts_window(rest[1])
         unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
         logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
         return logs, (trained[:-1], *rest)
@@ -335,7 +337,10 @@ def own_class(model: AccumulatingModel) -> type:
 
 
 def _accumulate_alike(clone: keras.Model, original: AccumulatingModel) -> keras.Model:
-    return accumulate_gradients(clone, *astuple(original._accumulation))
+    settings = original._accumulation
+    return accumulate_gradients(
+        clone, settings.steps, settings.on_partial, settings.loss_weight
+    )
 
 
 _keras_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)

@@ -57,6 +57,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         self.accumulation_steps = checked_steps(accumulation_steps)
         self._settings_changed = False
         # From here on, other public attributes are those of the inner optimizer.
+        for setting in [one for one in vars(self) if one not in _OWN_ATTRIBUTES and one[0] != "_"]:
+            del vars(self)[setting]
         self.inner_optimizer = _checked_inner(keras.optimizers.get(optimizer))
 
     # --- State ----------------------------------------------------------------------
@@ -157,7 +159,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
           ValueError: If this optimizer has been called before in the same micro-step.
         """
         current = step_weight.current() or step_weight.StepWeight(1.0)
-        if any(one is self for one in current.optimizers):
+        if self.accumulation_steps != 1 and any(one is self for one in current.optimizers):
             raise applied_twice(self)
         current.optimizers.append(self)
         return current
@@ -323,6 +325,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         return (
             name in _OWN_ATTRIBUTES
             or "inner_optimizer" not in vars(self)
+            or name in vars(self)
             or any(name in vars(one) for one in own)
         )
 
@@ -347,9 +350,16 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or self._is_own(name):
             super().__setattr__(name, value)
-        else:
-            setattr(self._owner(name), name, value)
-            self._note_change()
+            return
+        try:
+            owner = self._owner(name)
+        except AttributeError:
+            if type(self) is AccumulatingOptimizer:
+                raise
+            super().__setattr__(name, value)  # A subclass may have attributes of its own.
+            return
+        setattr(owner, name, value)
+        self._note_change()
 
     def _note_change(self) -> None:
         """Remember that functions which were compiled before contain an old setting."""

@@ -16,12 +16,12 @@ _OUTSIDE = {"__init__", "build", "adapt", "reset_state", "load_own_variables", "
 
 
 def names(model: keras.Model) -> list[str]:
-    """Return the names of layers, or of the model, whose training step changes their own state.
+    """Return which layers, or the model, have weights that change in a training step by themselves.
 
     These are Keras' own layers of this kind, and classes of the user with a method that assigns a
     variable.
     """
-    return [one.name for one in (model, *_keras_compat.all_layers(model)) if _changes(one)]
+    return [f"of {one.name}" for one in (model, *_keras_compat.all_layers(model)) if _changes(one)]
 
 
 def _changes(layer: keras.Layer) -> bool:
