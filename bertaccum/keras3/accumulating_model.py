@@ -338,9 +338,7 @@ def own_class(model: AccumulatingModel) -> type:
 
 def _accumulate_alike(clone: keras.Model, original: AccumulatingModel) -> keras.Model:
     settings = original._accumulation
-    return accumulate_gradients(
-        clone, settings.steps, settings.on_partial, settings.loss_weight
-    )
+    return accumulate_gradients(clone, settings.steps, settings.on_partial, settings.loss_weight)
 
 
 _keras_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)

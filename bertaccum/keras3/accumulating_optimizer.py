@@ -58,7 +58,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         self._settings_changed = False
         # From here on, other public attributes are those of the inner optimizer.
         for setting in [one for one in vars(self) if one not in _OWN_ATTRIBUTES and one[0] != "_"]:
-            del vars(self)[setting]
+            del self.__dict__[setting]
         self.inner_optimizer = _checked_inner(keras.optimizers.get(optimizer))
 
     # --- State ----------------------------------------------------------------------
