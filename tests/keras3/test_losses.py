@@ -17,6 +17,8 @@ from test_keras3 import BACKEND
 
 from bertaccum.keras3 import _keras_compat, accumulate_gradients
 
+# On PyTorch, Keras computes parts of a loss in float32.
+EXACT = 1e-6 if BACKEND == "torch" else 1e-10
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 5))
 CLASSES = RNG.integers(0, 3, (24, 4))
@@ -78,7 +80,7 @@ def assert_exact(loss: Callable[[], Any], y: Any, steps: tuple[int, ...] = (1, 4
     whole = trained(0, loss(), y)
     assert difference(whole, model()) > 1e-6
     for number in steps:
-        assert difference(trained(number, loss(), y), whole) < 1e-10
+        assert difference(trained(number, loss(), y), whole) < EXACT
 
 
 # Values of arguments that differ from their defaults, and the classes that have the argument.
@@ -144,7 +146,7 @@ def test_every_argument_of_every_loss(name: str, argument: str) -> None:
     # Circle compares the examples of a batch, so only a window of one micro-batch can be equal.
     steps = (1,) if name == "Circle" else (1, 4)
     # TensorFlow computes CTC in float32.
-    close = 1e-6 if "float32" in options.values() or name == "CTC" else 1e-10
+    close = 1e-6 if "float32" in options.values() or name == "CTC" else EXACT
     whole = trained(0, BUILT_IN[name](**options), y, _shaped(name))
     for number in steps:
         found = trained(number, BUILT_IN[name](**options), y, _shaped(name))
@@ -249,8 +251,8 @@ def test_annealed_loss(make: Callable[[], Any]) -> None:
         made.fit(X, SOFT, batch_size=12 // max(steps, 1), callbacks=[callback], **options)
         found.append(made)
         assert "call" not in vars(loss)
-    assert difference(found[1], found[0]) < 1e-10
-    assert difference(found[2], found[0]) < 1e-10
+    assert difference(found[1], found[0]) < EXACT
+    assert difference(found[2], found[0]) < EXACT
 
 
 def test_two_outputs_with_one_loss_object() -> None:
@@ -262,7 +264,7 @@ def test_two_outputs_with_one_loss_object() -> None:
     y = [SOFT, X[:, :2]]
     huber = keras.losses.Huber(0.1)
     whole = trained(0, [huber, huber], y, two)
-    assert difference(trained(4, [huber, huber], y, two), whole) < 1e-10
+    assert difference(trained(4, [huber, huber], y, two), whole) < EXACT
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="shapes on JAX do not depend on values")
@@ -278,7 +280,7 @@ def test_number_of_values_differs() -> None:
         return tf.boolean_mask(errors, wanted)
 
     whole = trained(0, filtered, SOFT)
-    assert difference(trained(4, filtered, SOFT), whole) < 1e-10
+    assert difference(trained(4, filtered, SOFT), whole) < EXACT
 
 
 def test_saved_model_has_the_loss(tmp_path: Path) -> None:
@@ -316,7 +318,7 @@ def test_one_added_loss_per_example_is_a_sum(compiled: bool) -> None:
         # The last window is a partial one, of 8 examples in micro-batches of 3, 3 and 2.
         made.fit(X[:20], batch_size=size, epochs=2, shuffle=False, verbose=0)
         found.append(made)
-    assert difference(*found) < 1e-10
+    assert difference(*found) < EXACT
     losses = [one.history.history["loss"] for one in found]
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
@@ -335,7 +337,7 @@ def test_sum_beside_a_mean_is_refused() -> None:
         with pytest.raises(ValueError, match="one value per example to add_loss"):
             trained(4, loss, SOFT, make)
         # A window of one micro-batch needs no divisor.
-        assert difference(trained(1, loss, SOFT, make), trained(0, loss, SOFT, make)) < 1e-10
+        assert difference(trained(1, loss, SOFT, make), trained(0, loss, SOFT, make)) < EXACT
 
 
 def test_logged_loss_of_a_masked_model() -> None:
@@ -398,7 +400,7 @@ def test_loss_weight_is_the_divisor(tmp_path: Path) -> None:
         warnings.simplefilter("error", UserWarning)
         options = {"loss_weight": number_of_positives}
         made = trained(4, positives, SOFT, accumulating=options)
-        assert difference(made, whole) < 1e-10
+        assert difference(made, whole) < EXACT
         made.save(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras")
         assert loaded.get_config()["loss_weight"] == made.get_config()["loss_weight"]
@@ -485,7 +487,7 @@ def test_summed_activity_regularizers_are_refused(monkeypatch: pytest.MonkeyPatc
 
     if not _keras_compat.sums_activities():
         whole = trained(0, "mse", SOFT, regularized)
-        assert difference(trained(4, "mse", SOFT, regularized), whole) < 1e-10
+        assert difference(trained(4, "mse", SOFT, regularized), whole) < EXACT
     monkeypatch.setattr(keras, "__version__", "3.13.2")
     with pytest.raises(ValueError, match=r"sums activity regularizers \(active\)"):
         accumulate_gradients(regularized(), 4)
