@@ -16,14 +16,14 @@ from keras import ops
 
 from bertaccum.keras3 import _keras_compat, step_weight
 from bertaccum.keras3 import tensorflow_replicas as replicas
+from bertaccum.keras3.delegating_optimizer import DelegatingOptimizer
 from bertaccum.window_arguments import applied_twice, skipped_hook, whole_steps
 
 _JAX = keras.config.backend() == "jax"
-_OWN_ATTRIBUTES = ("name", "built", "inner_optimizer", "accumulation_steps")
 
 
 @keras.saving.register_keras_serializable(package="bertaccum")
-class AccumulatingOptimizer(keras.optimizers.Optimizer):
+class AccumulatingOptimizer(DelegatingOptimizer):
     """A Keras 3 optimizer that calls an inner optimizer once per window of micro-steps.
 
     The inner optimizer receives one gradient per update. Its clipping, weight decay, schedule,
@@ -44,7 +44,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
       ValueError: If `optimizer` already accumulates, or `accumulation_steps` is less than 1.
     """
 
-    built: bool
+    accumulation_steps: Any
 
     def __init__(
         self,
@@ -52,14 +52,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         accumulation_steps: int | Callable[[Any], Any] = 4,
         name: str | None = None,
     ) -> None:
-        # Like Keras' own wrapper, LossScaleOptimizer, which has no learning rate of its own either.
-        super().__init__(learning_rate=0.0, name=name or "accumulating")
+        super().__init__(_checked_inner(keras.optimizers.get(optimizer)), name or "accumulating")
         self.accumulation_steps = checked_steps(accumulation_steps)
-        self._settings_changed = False
-        # From here on, other public attributes are those of the inner optimizer.
-        for setting in [one for one in vars(self) if one not in _OWN_ATTRIBUTES and one[0] != "_"]:
-            del self.__dict__[setting]
-        self.inner_optimizer = _checked_inner(keras.optimizers.get(optimizer))
 
     # --- State ----------------------------------------------------------------------
 
@@ -314,82 +308,6 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Discard a partial window."""
         if self.built:
             self._reset()
-
-    # --- Values of the inner optimizer ---------------------------------------------
-
-    def _is_own(self, name: str) -> bool:
-        """Return whether a public attribute is one of this class, not of the inner optimizer."""
-        classes = type(self).__mro__
-        own = classes[: classes.index(keras.optimizers.Optimizer)]
-        # Keras' constructor sets attributes before there is an inner optimizer.
-        return (
-            name in _OWN_ATTRIBUTES
-            or "inner_optimizer" not in vars(self)
-            or name in vars(self)
-            or any(name in vars(one) for one in own)
-        )
-
-    def _owner(self, name: str) -> Any:
-        """Return the inner optimizer that has an attribute; a `LossScaleOptimizer` comes last."""
-        inner = self.inner_optimizer
-        scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer)
-        owners = [inner.inner_optimizer, inner] if scaled else [inner]
-        for owner in owners:
-            if hasattr(owner, name):
-                return owner
-        raise AttributeError(
-            f"neither {type(self).__name__} nor {type(owners[0]).__name__} has an attribute"
-            f" {name!r}"
-        )
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("_") or self._is_own(name):
-            return super().__getattribute__(name)
-        return getattr(self._owner(name), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or self._is_own(name):
-            super().__setattr__(name, value)
-            return
-        try:
-            owner = self._owner(name)
-        except AttributeError:
-            if type(self) is AccumulatingOptimizer:
-                raise
-            super().__setattr__(name, value)  # A subclass may have attributes of its own.
-            return
-        setattr(owner, name, value)
-        self._note_change()
-
-    def _note_change(self) -> None:
-        """Remember that functions which were compiled before contain an old setting."""
-        self._settings_changed = True
-        self.__dict__.pop("_flushed", None)
-
-    def settings_changed(self) -> bool:
-        """Return whether a setting has changed since the last call of this method."""
-        changed, self._settings_changed = self._settings_changed, False
-        return changed
-
-    @property
-    def iterations(self) -> Any:
-        """Number of updates."""
-        return self.inner_optimizer.iterations
-
-    @property
-    def learning_rate(self) -> Any:
-        """Learning rate of the next update."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
-        self.inner_optimizer.learning_rate = learning_rate
-        if callable(learning_rate):
-            self._note_change()
-
-    def finalize_variable_values(self, var_list: Any) -> None:
-        """Overwrite variables with their moving averages, if the inner optimizer has them."""
-        self.inner_optimizer.finalize_variable_values(var_list)
 
     # --- Saving ---------------------------------------------------------------------
 
