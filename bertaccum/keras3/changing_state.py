@@ -11,15 +11,14 @@ from bertaccum.keras3 import _keras_compat
 from bertaccum.keras3.batch_statistics import AccumBatchNormalization
 
 _ASSIGNING = {"assign", "assign_add", "assign_sub"}
-# Methods that may assign state, but not in a training step.
-_OUTSIDE = {"__init__", "build", "adapt", "reset_state", "load_own_variables", "quantize"}
+_STEP = ("call", "train_step", "compute_loss")
 
 
 def names(model: keras.Model) -> list[str]:
     """Return which layers, or the model, have weights that change in a training step by themselves.
 
-    These are Keras' own layers of this kind, and classes of the user with a method that assigns a
-    variable.
+    These are Keras' own layers of this kind, and classes of the user whose `call`, `train_step` or
+    `compute_loss` assigns a variable, itself or in other methods of the class.
     """
     return [f"of {one.name}" for one in (model, *_keras_compat.all_layers(model)) if _changes(one)]
 
@@ -30,13 +29,15 @@ def _changes(layer: keras.Layer) -> bool:
     if isinstance(layer, AccumBatchNormalization):
         return False
     own = [one for one in type(layer).__mro__ if not one.__module__.startswith("keras.")]
-    methods = (vars(one).items() for one in own if one is not object)
-    return any(
-        _ASSIGNING.intersection(_names_in(method.__code__))
-        for items in methods
-        for name, method in items
-        if isinstance(method, types.FunctionType) and name not in _OUTSIDE
-    )
+    members = {name: member for one in reversed(own[:-1]) for name, member in vars(one).items()}
+    waiting: set[str] = set(_STEP)
+    seen: set[str] = set()
+    while called := waiting - seen:
+        seen |= called
+        functions = [members[name] for name in called & members.keys()]
+        codes = [one.__code__ for one in functions if isinstance(one, types.FunctionType)]
+        waiting = {name for code in codes for name in _names_in(code)}
+    return bool(_ASSIGNING & seen)
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

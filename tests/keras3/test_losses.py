@@ -437,8 +437,11 @@ class Counting(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         self.seen = self.add_weight(name="seen", shape=(), trainable=False)
 
-    def call(self, inputs: Any) -> Any:
+    def count(self) -> None:
         self.seen.assign(self.seen + 1)
+
+    def call(self, inputs: Any) -> Any:
+        self.count()
         return inputs
 
 
@@ -449,6 +452,10 @@ class Constant(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         return inputs * self.table
+
+    def restore(self, table: Any) -> None:
+        """Not a part of a training step."""
+        self.table.assign(table)
 
 
 class Teacher(keras.Sequential):
