@@ -87,7 +87,7 @@ def accumulate_gradients(
     if steps != 1:
         _check_activity_regularizers(model)
         _warn_of_batch_normalization(model)
-        warn_of_changing_state(changing_state.names(model))
+        _warn_of_changing_state(model)
     settings = _Settings(steps, on_partial, loss_weight)
     names = {"__module__": __name__, "_accumulation": settings}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
@@ -113,6 +113,10 @@ def _warn_of_batch_normalization(model: keras.Model) -> None:
     plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
     names = [one.name for one in plain if one.trainable]
     warn_of_batch_normalization(names, "Use AccumBatchNormalization")
+
+
+def _warn_of_changing_state(model: keras.Model) -> None:
+    warn_of_changing_state(changing_state.names(model))
 
 
 class AccumulatingModel(_Mixin):

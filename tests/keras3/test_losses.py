@@ -473,8 +473,9 @@ def test_layers_that_change_their_state_warn() -> None:
     parts = [keras.Input((3,)), normalized, Counting(name="counting"), Constant(name="constant")]
     usual = [layers.Dense(3), layers.Dropout(0.1), layers.Normalization(), layers.GaussianNoise(1)]
     state = r"by the train_step itself \(of spectral, of counting\)"
-    with pytest.warns(UserWarning, match=state):
+    with pytest.warns(UserWarning, match=state) as warned:
         accumulate_gradients(keras.Sequential(parts + usual), 4)
+    assert warned[0].filename == __file__
     with pytest.warns(UserWarning, match=r"\(of teacher\)"):
         accumulate_gradients(Teacher(usual, name="teacher"), 4)
     with warnings.catch_warnings():
