@@ -5,11 +5,13 @@ One private name is TensorFlow's; `bertaccum._tf_compat` has the others, but imp
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras.src.backend.common.masking import get_keras_mask
+from keras.src.models import cloning
 
 
 def mask_of(tensor: Any) -> Any | None:
@@ -18,21 +20,65 @@ def mask_of(tensor: Any) -> Any | None:
     return get_keras_mask(tensor)
 
 
+def after_cloning_sequential(kind: type, change: Callable[[keras.Model, Any], keras.Model]) -> None:
+    """Make `keras.models.clone_model` call `change` on clones of Sequential models.
+
+    `clone_model` clones every Sequential model as a plain `Sequential`.
+
+    Args:
+      kind: The class of the models whose clones are changed.
+      change: A function that gets the clone and the original, and returns the final clone.
+    """
+    clone_sequential = cloning._clone_sequential_model
+
+    @functools.wraps(clone_sequential)
+    def wrapper(model: keras.Model, *args: Any, **kwargs: Any) -> keras.Model:
+        clone = clone_sequential(model, *args, **kwargs)
+        return change(clone, model) if isinstance(model, kind) else clone
+
+    cloning._clone_sequential_model = wrapper
+
+
+def sums_activities() -> bool:
+    """Return whether Keras sums activity regularizers over a batch instead of taking the mean."""
+    return tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 14)
+
+
+def adds_sums(model: keras.Model) -> bool:
+    """Return whether a layer has passed several values, which Keras sums, to `add_loss`."""
+    layers = model._flatten_layers()
+    # On JAX, the losses of layers have been collected in the model.
+    added = model._losses_override or [one for each in layers for one in each._get_own_losses()]
+    return any(len(one.shape) for one in added)
+
+
 def all_layers(model: keras.Model) -> list[keras.Layer]:
     """Return a model's layers, including those of nested models and layers."""
     return list(model._flatten_layers(include_self=False))
 
 
 def replace_losses(
-    model: keras.Model, by: Callable[[keras.losses.Loss], keras.losses.Loss]
+    model: keras.Model,
+    by: Callable[[keras.losses.Loss], Callable[..., Any]],
+    tracker: Callable[[str], keras.metrics.Metric],
 ) -> None:
-    """Replace the losses of a compiled model, now or when Keras builds their container."""
+    """Replace the losses of a compiled model, now or when Keras builds their container.
+
+    Args:
+      model: The model.
+      by: A function that returns what Keras calls in place of a loss.
+      tracker: A function that returns the metric with a given name that logs a loss.
+    """
+    # Not with setattr, which would add it to the model's own metrics.
+    vars(model)["_loss_tracker"] = tracker("loss")
     container = getattr(model, "_compile_loss", None)
     if container is None:
         return
 
     def replace() -> None:
         container._flat_losses = [one._replace(loss=by(one.loss)) for one in container._flat_losses]
+        # A model with several outputs also logs the loss of each.
+        container._metrics[:] = [tracker(metric.name) for metric in container._metrics]
 
     if container.built:
         replace()
@@ -64,6 +110,15 @@ def position(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) ->
 def check_known(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]) -> None:
     """Raise ValueError if an optimizer was not built with one of the variables."""
     optimizer._check_variables_are_known(variables)
+
+
+def set_trained(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]) -> None:
+    """Set the variables that an optimizer trains, as `Optimizer.build` does."""
+    positions = {optimizer._var_key(variable): i for i, variable in enumerate(variables)}
+    # Not with setattr, which would count the model's variables as the optimizer's own.
+    vars(optimizer).update(
+        _trainable_variables=list(variables), _trainable_variables_indices=positions
+    )
 
 
 def trained(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
@@ -114,6 +169,19 @@ def local_component(variable: keras.Variable) -> Any:
     """
     value = variable.value
     return value._get() if hasattr(value, "_get") else value
+
+
+def skipped_hook(optimizer: keras.optimizers.Optimizer) -> str | None:
+    """Return a method of an optimizer's own that accumulation would not call, or None.
+
+    On JAX, Keras calls `stateless_apply` in place of `apply_gradients`. On TensorFlow, accumulation
+    sums the gradients of replicas itself.
+    """
+    backend = keras.config.backend()
+    hook = {"jax": "apply_gradients", "tensorflow": "_all_reduce_sum_gradients"}.get(backend, "")
+    original = getattr(keras.optimizers.Optimizer, hook, None)
+    own = getattr(optimizer, hook, None)
+    return hook if getattr(own, "__func__", own) is not original else None
 
 
 def stop_reducing(optimizer: keras.optimizers.Optimizer) -> None:

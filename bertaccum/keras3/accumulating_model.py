@@ -6,31 +6,47 @@ partial window, drop it or carry it over to the next epoch.
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
 
-from bertaccum.keras3 import _keras_compat, loss_divisor, step_weight
+from bertaccum.keras3 import _keras_compat, changing_state, loss_divisor, step_weight
 from bertaccum.keras3.accumulating_optimizer import AccumulatingOptimizer, checked_steps
 from bertaccum.keras3.batch_statistics import AccumBatchNormalization
-from bertaccum.window_arguments import ON_PARTIAL, check_choice, warn_of_batch_normalization
+from bertaccum.keras3.window_loss import WindowLoss
+from bertaccum.window_arguments import (
+    ON_PARTIAL,
+    check_choice,
+    none_accumulates,
+    warn_of_batch_normalization,
+    warn_of_changing_state,
+)
 
 _JAX = keras.config.backend() == "jax"
 # AccumulatingModel is a mixin, not a Model, because Keras changes what Model's subclasses create.
 _Mixin: Any = keras.Model if TYPE_CHECKING else object
+
+# A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
+LossWeight = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class _Settings:
     steps: Any
     on_partial: str
+    loss_weight: LossWeight | None
 
 
 def accumulate_gradients(
-    model: keras.Model, accumulation_steps: Any, on_partial: str = "apply"
+    model: keras.Model,
+    accumulation_steps: Any,
+    on_partial: str = "apply",
+    loss_weight: LossWeight | None = None,
 ) -> keras.Model:
     """Make a model accumulate gradients in `fit`, `train_on_batch` and a custom `train_step`.
 
@@ -45,6 +61,9 @@ def accumulate_gradients(
       on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
         it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` starts by
         dropping any partial window, also of a loaded model.
+      loss_weight: A function of `y`, `y_pred` and `sample_weight` that returns the divisor of
+        the batch's loss, a scalar. It is needed only if a loss does not return one value per
+        example, because the divisor of such a loss is unknown.
 
     Returns:
       The same model. Its `compile` wraps any optimizer in an `AccumulatingOptimizer`.
@@ -66,13 +85,26 @@ def accumulate_gradients(
     check_choice("on_partial", on_partial, ON_PARTIAL)
     steps = checked_steps(accumulation_steps)
     if steps != 1:
+        _check_activity_regularizers(model)
         _warn_of_batch_normalization(model)
-    names = {"__module__": __name__, "_accumulation": _Settings(steps, on_partial)}
+        _warn_of_changing_state(model)
+    settings = _Settings(steps, on_partial, loss_weight)
+    names = {"__module__": __name__, "_accumulation": settings}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
         model._accumulate()
         model.train_function = None  # A compiled step calls the train_step of the old class.
     return model
+
+
+def _check_activity_regularizers(model: keras.Model) -> None:
+    layers = _keras_compat.all_layers(model)
+    names = [one.name for one in layers if one.activity_regularizer is not None]
+    if names and _keras_compat.sums_activities():
+        raise ValueError(
+            f"Keras {keras.__version__} sums activity regularizers ({', '.join(names)}) over the"
+            " batch, so they cannot be accumulated together with a mean; use Keras 3.14 or later"
+        )
 
 
 def _warn_of_batch_normalization(model: keras.Model) -> None:
@@ -81,6 +113,10 @@ def _warn_of_batch_normalization(model: keras.Model) -> None:
     plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
     names = [one.name for one in plain if one.trainable]
     warn_of_batch_normalization(names, "Use AccumBatchNormalization")
+
+
+def _warn_of_changing_state(model: keras.Model) -> None:
+    warn_of_changing_state(changing_state.names(model))
 
 
 class AccumulatingModel(_Mixin):
@@ -96,7 +132,9 @@ class AccumulatingModel(_Mixin):
 
     def _accumulate(self) -> None:
         """Make the optimizer accumulate, and the losses report their divisors."""
-        _keras_compat.replace_losses(self, loss_divisor.measured)
+        self.__dict__.pop("_optimizers_seen", None)
+        tracker = functools.partial(WindowLoss, self._accumulation.steps)
+        _keras_compat.replace_losses(self, loss_divisor.measured, tracker)
         if self.optimizer is not None:
             self.optimizer = self._accumulating(self.optimizer)
 
@@ -125,19 +163,80 @@ class AccumulatingModel(_Mixin):
 
         The arguments are those of the backend: the data, and on JAX the state before it.
 
-        On JAX, the weight is known only inside the differentiated function. Therefore a zero, the
+        Raises:
+          ValueError: If no optimizer accumulates, or one is applied twice.
+        """
+        with step_weight.step_weight(_examples(args[-1])) as current:
+            results = self._step_on_jax(current, *args) if _JAX else super().train_step(*args)
+        if not current.optimizers and self.trainable_variables:
+            raise none_accumulates(own_class(self))
+        self._seen_optimizers().update({id(one): one for one in current.optimizers})
+        if self._accumulation.loss_weight and not current.given:
+            raise ValueError(
+                f"the train_step of {own_class(self).__name__} does not call compute_loss, so"
+                " `loss_weight` has no effect; call self.compute_loss(x, y, y_pred, sample_weight)"
+                " there"
+            )
+        return results
+
+    def _step_on_jax(self, current: step_weight.StepWeight, state: Any, data: Any) -> Any:
+        """Run the model's own `train_step` on JAX.
+
+        There, the weight is known only inside the differentiated function. Therefore a zero, the
         unit, is appended to the trainable variables, and the loss gets `unit * weight` added; the
         gradient of the unit is the weight.
         """
-        data = args[-1]
-        with step_weight.step_weight(_examples(data)):
-            if not _JAX:
-                return super().train_step(data)
-            _keras_compat.accept_unit(self)
-            trained, *rest = args[0]
-            unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
-            logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
-            return logs, (trained[:-1], *rest)
+        _keras_compat.accept_unit(self)
+        trained, *rest = state
+        if self.optimizer is not None:
+            current.first = self.optimizer.starts_window(rest[1])
+        unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
+        logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
+        return logs, (trained[:-1], *rest)
+
+    def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
+        """Return the optimizers that the model's steps have used so far, keyed by `id`."""
+        # Keras would track an attribute, but not an entry of `__dict__`, as a part of the model.
+        return self.__dict__.setdefault("_optimizers_seen", {})
+
+    def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
+        used = dict(self._seen_optimizers())
+        # An optimizer loaded with a partial window may not have been used yet.
+        if isinstance(self.optimizer, AccumulatingOptimizer):
+            used[id(self.optimizer)] = self.optimizer
+        return list(used.values())
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Compile the training step, again if a setting of the optimizer has changed."""
+        changed = [one.settings_changed() for one in self._accumulating_optimizers()]
+        return super().make_train_function(force=force or any(changed))
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the model's own loss, and note its divisor."""
+        current = step_weight.current()
+        loss_weight = self._accumulation.loss_weight
+        if current is not None and loss_weight is not None:
+            names = ("x", "y", "y_pred", "sample_weight")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            current.value = loss_weight(*(given.get(name) for name in names[1:]))
+            current.given = True
+        loss = super().compute_loss(*args, **kwargs)
+        if current is None or self._accumulation.steps == 1:
+            return loss
+        return self._summed(loss, current) if _keras_compat.adds_sums(self) else loss
+
+    def _summed(self, loss: Any, current: step_weight.StepWeight) -> Any:
+        """Return a loss that is a sum over the examples, with regularizers once per window."""
+        variables = [v for v in self.trainable_variables if v.regularizer is not None]
+        sums = [one for one in self.losses if len(one.shape)]
+        loss_divisor.report_sum(current, alone=len(sums) + len(variables) == len(self.losses))
+        if not variables:
+            return loss
+        if current.first is None:
+            self.optimizer.build(self.trainable_variables)
+            current.first = self.optimizer.starts_window()
+        regularization = sum(v.regularizer(v) for v in variables)
+        return loss + (ops.cast(current.first, loss.dtype) - 1) * regularization
 
     def compute_loss_and_updates(self, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss on JAX, and add the unit whose gradient is the weight."""
@@ -172,7 +271,8 @@ class AccumulatingModel(_Mixin):
         Call this at the end of each epoch if you train without `fit`.
         """
         if self._accumulation.on_partial == "apply":
-            self.optimizer.flush()
+            for optimizer in self._accumulating_optimizers():
+                optimizer.flush()
             for layer in self._batch_normalizations():
                 layer.end_window()
         elif self._accumulation.on_partial == "drop":
@@ -184,7 +284,8 @@ class AccumulatingModel(_Mixin):
             self._drop_window()
 
     def _drop_window(self) -> None:
-        self.optimizer.drop()
+        for optimizer in self._accumulating_optimizers():
+            optimizer.drop()
         for layer in self._batch_normalizations():
             layer.drop_window()
 
@@ -194,7 +295,7 @@ class AccumulatingModel(_Mixin):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compile the model as a saved one was compiled."""
-        kind: Any = type(self).__bases__[1]
+        kind: Any = own_class(self)
         base = keras.Model
         if (kind.compile, kind.compile_from_config) != (base.compile, base.compile_from_config):
             super().compile_from_config(config)
@@ -205,7 +306,7 @@ class AccumulatingModel(_Mixin):
 
     def get_config(self) -> dict[str, Any]:
         """Return the model's own config and the arguments of `accumulate_gradients`."""
-        kind = type(self).__bases__[1]
+        kind = own_class(self)
         return {
             "model": {
                 "module": kind.__module__,
@@ -215,6 +316,7 @@ class AccumulatingModel(_Mixin):
             },
             "accumulation_steps": keras.saving.serialize_keras_object(self._accumulation.steps),
             "on_partial": self._accumulation.on_partial,
+            "loss_weight": keras.saving.serialize_keras_object(self._accumulation.loss_weight),
         }
 
     def __reduce__(self) -> Any:
@@ -228,8 +330,22 @@ class AccumulatingModel(_Mixin):
         model, steps = (
             revive(config[key], custom_objects) for key in ("model", "accumulation_steps")
         )
-        return accumulate_gradients(model, steps, config["on_partial"])
+        # Older versions saved models without a loss_weight.
+        loss_weight = revive(config.get("loss_weight"), custom_objects)
+        return accumulate_gradients(model, steps, config["on_partial"], loss_weight)
 
+
+def own_class(model: AccumulatingModel) -> type:
+    """Return the class that the model had before `accumulate_gradients` changed it."""
+    return type(model).__bases__[1]
+
+
+def _accumulate_alike(clone: keras.Model, original: AccumulatingModel) -> keras.Model:
+    settings = original._accumulation
+    return accumulate_gradients(clone, settings.steps, settings.on_partial, settings.loss_weight)
+
+
+_keras_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
 
 # Keras looks up the classes that `accumulate_gradients` creates by their name.
 keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel

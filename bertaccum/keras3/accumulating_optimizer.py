@@ -16,17 +16,19 @@ from keras import ops
 
 from bertaccum.keras3 import _keras_compat, step_weight
 from bertaccum.keras3 import tensorflow_replicas as replicas
-from bertaccum.window_arguments import whole_steps
+from bertaccum.keras3.delegating_optimizer import DelegatingOptimizer
+from bertaccum.window_arguments import applied_twice, skipped_hook, whole_steps
 
 _JAX = keras.config.backend() == "jax"
 
 
 @keras.saving.register_keras_serializable(package="bertaccum")
-class AccumulatingOptimizer(keras.optimizers.Optimizer):
+class AccumulatingOptimizer(DelegatingOptimizer):
     """A Keras 3 optimizer that calls an inner optimizer once per window of micro-steps.
 
     The inner optimizer receives one gradient per update. Its clipping, weight decay, schedule,
-    moving averages and `iterations` therefore count updates, not micro-steps.
+    moving averages and `iterations` therefore count updates, not micro-steps. All other public
+    attributes and methods are those of the inner optimizer, such as `clipnorm` and `momentum`.
 
     Args:
       optimizer: The inner optimizer, its name or its config. If it is a `LossScaleOptimizer`,
@@ -37,9 +39,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
       name: Name of this optimizer.
 
     Raises:
-      TypeError: If an argument has a wrong type.
+      TypeError: If an argument has a wrong type, or accumulation could not call one of the
+        optimizer's own methods.
       ValueError: If `optimizer` already accumulates, or `accumulation_steps` is less than 1.
     """
+
+    accumulation_steps: Any
 
     def __init__(
         self,
@@ -47,9 +52,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         accumulation_steps: int | Callable[[Any], Any] = 4,
         name: str | None = None,
     ) -> None:
-        # Like Keras' own wrapper, LossScaleOptimizer, which has no learning rate of its own either.
-        super().__init__(learning_rate=0.0, name=name or "accumulating")
-        self.inner_optimizer = _checked_inner(keras.optimizers.get(optimizer))
+        super().__init__(_checked_inner(keras.optimizers.get(optimizer)), name or "accumulating")
         self.accumulation_steps = checked_steps(accumulation_steps)
 
     # --- State ----------------------------------------------------------------------
@@ -58,6 +61,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Create the state for `variables`; only these can be trained afterwards."""
         if self.built:
             return
+        _checked_inner(self.inner_optimizer)  # Its settings may have changed.
         dtypes = {keras.backend.standardize_dtype(v.dtype) for v in variables}
         wide = "float64" if dtypes == {"float64"} else "float32"
         add = functools.partial(_keras_compat.add_replicated, self)
@@ -74,7 +78,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             self.inner_optimizer.build(variables)
         _keras_compat.stop_reducing(self.inner_optimizer)
         _keras_compat.show_moving_averages(self.inner_optimizer)
-        super().build(variables)
+        _keras_compat.set_trained(self, variables)
+        self.built = True
 
     def _new_sum(self, variable: keras.Variable) -> keras.Variable:
         dtype = keras.backend.standardize_dtype(variable.dtype)
@@ -120,18 +125,17 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Accumulate gradients, and update the variables if the window is complete."""
         variables = list(trainable_variables or _keras_compat.trained(self))
         self.build(variables)
-        current = step_weight.current()
-        weight = 1.0 if current is None else current.value
+        current = self._current()
         _keras_compat.check_known(self, variables)
         pairs = [(v, g) for v, g in zip(variables, grads, strict=True) if g is not None]
         gradients = {_keras_compat.position(self, v): gradient for v, gradient in pairs}
         if _JAX:
             state, trained = self._values()
-            self._assign(*self._next_state(state, gradients, trained, weight))
+            self._assign(*self._next_state(state, gradients, trained, current))
             return
         with replicas.after(gradients.values()):
             self._with_gradient.update(gradients)
-            self._accumulate(gradients, weight)
+            self._accumulate(gradients, current)
             self._saved_with_gradient.assign(
                 [int(i in self._with_gradient) for i in range(len(self._sums))]
             )
@@ -142,17 +146,41 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
-    def _accumulate(self, gradients: dict[int, Any], weight: Any) -> None:
+    def _current(self) -> step_weight.StepWeight:
+        """Return the current micro-step, or one with weight 1 outside of an accumulating model.
+
+        Raises:
+          ValueError: If this optimizer has been called before in the same micro-step.
+        """
+        current = step_weight.current() or step_weight.StepWeight(1.0)
+        if self.accumulation_steps != 1 and any(one is self for one in current.optimizers):
+            raise applied_twice(self)
+        current.optimizers.append(self)
+        return current
+
+    def starts_window(self, state: Sequence[Any] | None = None) -> Any:
+        """Return whether the next micro-step is the first one of a window, a scalar.
+
+        Args:
+          state: The values of `variables`, if they differ from the current ones.
+        """
+        if state is None:
+            return self._step == 0
+        return state[[id(v) for v in self.variables].index(id(self._step))] == 0
+
+    def _accumulate(self, gradients: dict[int, Any], current: step_weight.StepWeight) -> None:
         """Add a micro-step's gradients, by the position of each variable, and its weight."""
-        dtypes = sorted({total.dtype for total in self._sums})
-        factors = {d: _at_least(weight, d) * ops.cast(self._parts(), d) for d in dtypes}
+        dtypes = sorted({total.dtype for total in self._sums} | {self._weight.dtype})
+        first = self.starts_window()
+        shares = {d: current.shares(first, d) for d in dtypes}
+        factors = {d: shares[d][0] * ops.cast(self._parts(), d) for d in dtypes}
         for position, gradient in gradients.items():
             total = self._sums[position]
             if self._is_overwritten(position):
                 total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
             else:
                 replicas.add(total, gradient, factors[total.dtype])
-        self._weight.assign_add(_at_least(weight, self._weight.dtype))
+        self._weight.assign_add(shares[self._weight.dtype][1])
         self._step.assign_add(1)
 
     def _is_overwritten(self, position: int) -> bool:
@@ -177,7 +205,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         # Keras divides the loss of each replica by the number of replicas.
         sums_of = dict(zip(with_gradient, sums, strict=True))
         means = self._means(sums_of, weight / replicas.count())
-        self.inner_optimizer.apply([means.get(i) for i in range(len(trained))], trained)
+        # Not `apply`, because the inner optimizer may have its own `apply_gradients`.
+        self.inner_optimizer.apply_gradients([(means.get(i), v) for i, v in enumerate(trained)])
         self._reset()
 
     def _means(self, sums: dict[int, Any], weight: Any) -> dict[int, Any]:
@@ -203,11 +232,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """
         gradients = {i: gradient for i, gradient in enumerate(grads) if gradient is not None}
         trained = list(trainable_variables)
+        current = self._current()
         if step_weight.current() is None:
-            return self._next_state(optimizer_variables, gradients, trained, 1.0)
+            return self._next_state(optimizer_variables, gradients, trained, current)
         *trained, unit = trained
-        weight = gradients.pop(len(trained))
-        new, state = self._next_state(optimizer_variables, gradients, trained, weight)
+        current.value = gradients.pop(len(trained))
+        new, state = self._next_state(optimizer_variables, gradients, trained, current)
         return [*new, unit], state
 
     def _values(self) -> tuple[list[Any], list[Any]]:
@@ -221,10 +251,14 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             variable.assign(value)
 
     def _next_state(
-        self, state: Sequence[Any], gradients: dict[int, Any], trained: Sequence[Any], weight: Any
+        self,
+        state: Sequence[Any],
+        gradients: dict[int, Any],
+        trained: Sequence[Any],
+        current: step_weight.StepWeight,
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
-            self._accumulate(gradients, weight)
+            self._accumulate(gradients, current)
             self._saved_with_gradient.assign(ops.ones(self._saved_with_gradient.shape, "int32"))
             complete = self._is_complete()
         state = [scope.get_current_value(v) for v in self.variables]
@@ -275,28 +309,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         if self.built:
             self._reset()
 
-    # --- Values of the inner optimizer ---------------------------------------------
-
-    @property
-    def iterations(self) -> Any:
-        """Number of updates."""
-        return self.inner_optimizer.iterations
-
-    @property
-    def learning_rate(self) -> Any:
-        """Learning rate of the next update."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
-        self.inner_optimizer.learning_rate = learning_rate
-        self.__dict__.pop("_flushed", None)  # A schedule is part of the compiled function.
-
-    def finalize_variable_values(self, var_list: Any) -> None:
-        """Overwrite variables with their moving averages, if the inner optimizer has them."""
-        self.inner_optimizer.finalize_variable_values(var_list)
-
     # --- Saving ---------------------------------------------------------------------
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the values of all `variables`, in their order."""
+        for variable, value in zip(self.variables, weights, strict=True):
+            variable.assign(value)
 
     def save_own_variables(self, store: Any) -> None:
         """Save the window; Keras saves the inner optimizer separately."""
@@ -328,14 +346,6 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         return cls(**{key: revive(value, custom_objects) for key, value in config.items()})
 
 
-def _at_least(weight: Any, dtype: Any) -> Any:
-    """Return the weight, or instead of zero a number that is too small to change a sum.
-
-    If all positions of a window are masked, the mean is then the gradient of the regularizers.
-    """
-    return ops.maximum(ops.cast(weight, dtype), 1e-20)
-
-
 def checked_steps(steps: Any) -> Any:
     """Return the number of micro-steps as an int, or the function that computes it.
 
@@ -354,4 +364,6 @@ def _checked_inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Op
                 "this optimizer already accumulates; wrap its inner optimizer, without"
                 " `gradient_accumulation_steps`"
             )
+        if (hook := _keras_compat.skipped_hook(one)) is not None:
+            raise skipped_hook(one, hook)
     return optimizer

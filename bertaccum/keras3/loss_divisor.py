@@ -1,39 +1,35 @@
-"""Compiled losses of Keras 3 that report their divisors to the current micro-step."""
+"""Losses of Keras 3 that report their divisors to the current micro-step."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import keras
 from keras import ops
 
 from bertaccum.keras3 import _keras_compat, step_weight
+from bertaccum.keras3 import tensorflow_replicas as replicas
+from bertaccum.window_arguments import warn_of_unknown_divisor
 
 _EXAMPLES, _POSITIONS, _WEIGHTS = "examples", "unmasked positions", "sample weights"
-# The mixin's methods call those of the loss's class, which comes after the mixin in the bases.
-_Mixin: Any = keras.losses.Loss if TYPE_CHECKING else object
 
 
 def measured(loss: Any) -> Any:
-    """Return a copy of a loss that reports its divisor; the user's object does not change."""
-    if loss is None or isinstance(loss, _MeasuredLoss):
-        return loss
-    loss = copy.copy(loss)
-    loss.__class__ = type(type(loss).__name__, (_MeasuredLoss, type(loss)), {})
-    return loss
+    """Return a function that calls a loss and reports its divisor; it never copies the loss."""
+    return loss if loss is None or isinstance(loss, _MeasuredLoss) else _MeasuredLoss(loss)
 
 
-class _MeasuredLoss(_Mixin):
-    """A mixin that `measured` adds to a loss's class."""
+class _MeasuredLoss:
+    """What the container of a compiled model calls in place of the user's loss.
 
-    _losses: Any = None
+    Args:
+      loss: The user's loss.
+    """
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the values of the loss, and keep them until `__call__` has read their mask."""
-        self._losses = super().call(y_true, y_pred)
-        return self._losses
+    def __init__(self, loss: keras.losses.Loss) -> None:
+        self.loss = loss
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Return the mean loss, and report its divisor to the current micro-step, if any.
@@ -41,17 +37,46 @@ class _MeasuredLoss(_Mixin):
         Raises:
           ValueError: If the loss is not a mean, or its divisor is not of the first loss's kind.
         """
-        value = super().__call__(y_true, y_pred, sample_weight)
-        # A traced tensor must not outlive its trace.
-        losses, self._losses = self._losses, None
-        if (current := step_weight.current()) is not None:
-            if self.reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
-                raise ValueError(
-                    f"loss {self.name} has the reduction {self.reduction!r}, but accumulation needs"
-                    " a mean; use reduction='sum_over_batch_size'"
-                )
-            _report(current, *_divisor(self.reduction, losses, y_pred, sample_weight))
+        current = step_weight.current()
+        if current is None:
+            return self.loss(y_true, y_pred, sample_weight)
+        reduction = getattr(self.loss, "reduction", "mean")
+        if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+            raise ValueError(
+                f"loss {self.loss.name} has the reduction {reduction!r}, but accumulation needs"
+                " a mean; use reduction='sum_over_batch_size'"
+            )
+        with _recorded(self.loss) as called:
+            value = self.loss(y_true, y_pred, sample_weight)
+        if not current.given:
+            losses = called[-1] if called else value
+            kind, size = _divisor(reduction, losses, y_pred, sample_weight)
+            if size is None and len(keras.tree.flatten(y_pred)[0].shape) != 1:
+                warn_of_unknown_divisor(self.loss.name)
+            _report(current, kind, current.examples if size is None else size)
         return value
+
+
+@contextmanager
+def _recorded(loss: keras.losses.Loss) -> Iterator[list[Any]]:
+    """Return a context that records what the `call` of a loss returns inside of it."""
+    returned: list[Any] = []
+    call = loss.call
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        returned.append(call(*args, **kwargs))
+        return returned[-1]
+
+    attributes = vars(loss)
+    before = attributes.get("call")
+    # In the dictionary, because a class may do more when an attribute is set.
+    attributes["call"] = recording
+    try:
+        yield returned
+    finally:
+        del attributes["call"]
+        if before is not None:
+            attributes["call"] = before
 
 
 def _divisor(
@@ -59,7 +84,7 @@ def _divisor(
 ) -> tuple[Hashable, Any | None]:
     """Return the kind of divisor in the mean of `losses`, and the divisor.
 
-    The divisor is None if it is the number of examples.
+    The divisor is None if the loss itself returned a single number.
 
     Source: `Loss.__call__` and `reduce_weighted_values` of Keras 3.15.
     """
@@ -71,19 +96,42 @@ def _divisor(
                 " 'mean_with_sample_weight'; use reduction='sum_over_batch_size'"
             )
         return _WEIGHTS, ops.sum(sample_weight)
-    if not masks:
+    if len(losses.shape) == 0:
         return _EXAMPLES, None
+    if not masks:
+        return _EXAMPLES, ops.shape(losses)[0]
     valid = masks[0] if len(masks) == 1 else ops.logical_and(*masks)
     return (_POSITIONS, *map(id, masks)), ops.sum(ops.cast(valid, "float32"))
 
 
-def _report(current: step_weight.StepWeight, kind: Hashable, size: Any | None) -> None:
+def report_sum(current: step_weight.StepWeight, alone: bool) -> None:
+    """Report that the loss of the current micro-step is a sum over the examples.
+
+    Args:
+      current: The current micro-step.
+      alone: Whether the model adds no other losses in `add_loss`.
+
+    Raises:
+      ValueError: If the model also has a loss that is a mean.
+    """
+    if current.given or not alone or current.kind not in (None, step_weight.SUM):
+        raise ValueError(
+            "a layer passes one value per example to add_loss, which Keras sums over the batch, but"
+            " the model also has a loss that is a mean, so their gradients cannot be accumulated"
+            " together; add the mean of the values instead, times the size of the large batch"
+        )
+    current.kind = step_weight.SUM
+
+
+def _report(current: step_weight.StepWeight, kind: Hashable, size: Any) -> None:
     if current.kind is None:
-        current.kind = kind
-        current.value = current.value if size is None else size
+        current.kind, current.value = kind, size
     elif current.kind != kind:
         raise ValueError(
             "two losses of this model are means over different numbers, such as the unmasked"
             " positions of different outputs, so their gradients cannot be accumulated together;"
             " give them the same mask, or pass sample weights of 0 instead of a mask"
         )
+    elif kind == _EXAMPLES:
+        message = "losses of two outputs return different numbers of values; return one value per"
+        replicas.check_equal(size, current.value, f"{message} example from both")

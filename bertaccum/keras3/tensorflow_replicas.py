@@ -65,6 +65,15 @@ def sums(values: Sequence[Any]) -> list[Any]:
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
 
+def check_equal(one: Any, other: Any, message: str) -> None:
+    """Raise an error if two numbers differ; on TensorFlow, when the step runs."""
+    if _TENSORFLOW:
+        # The numbers may be unknown when the step is traced.
+        tf.debugging.assert_equal(one, other, message)
+    elif one != other:
+        raise ValueError(message)
+
+
 def run_if(condition: Any, function: Callable[[], None]) -> None:
     """Call a function on each replica if a condition is true; each replica must call `run_if`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import keras_hub
 import numpy as np
@@ -41,7 +43,9 @@ def test_same_updates_from_micro_batches() -> None:
     def trained(steps: int) -> keras.Model:
         model = classifier()
         if steps > 1:
-            accumulate_gradients(model, steps)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                accumulate_gradients(model, steps)
         schedule = keras.optimizers.schedules.PolynomialDecay(1e-3, 9, 0.0)
         model.compile(
             keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0, epsilon=1e-6),
