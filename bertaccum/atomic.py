@@ -121,7 +121,7 @@ def _put_folder(written: Path, path: Path) -> None:
     """
     old = _old(path)
     if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
         path.rename(old)
     try:
         written.rename(path)
@@ -129,7 +129,7 @@ def _put_folder(written: Path, path: Path) -> None:
         if old.exists():
             old.rename(path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
 
 
 def standing(path: Path) -> Path:
@@ -148,18 +148,22 @@ def settle(path: Path) -> None:
     old = _old(path)
     if not path.exists() and old.exists():
         old.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
 
 
 def remove_unfinished(folder: Path) -> None:
     """Remove the temporary files and folders, named by `beside`, that a killed process has left."""
     for path in folder.glob(".*-*"):
-        if not re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        if re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder or a link, if it exists; the target of a link is not touched."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _old(path: Path) -> Path:

@@ -98,3 +98,15 @@ def test_folder_that_another_process_finishes_first_is_kept(
     with new_folder(folder, existing="keep") as temporary:
         write(temporary, NEW)
     assert contents(folder) == OLD and list(tmp_path.iterdir()) == [folder]
+
+
+def test_replaced_link_leaves_its_target_and_no_files(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    write(target, OLD)
+    link.symlink_to(target)
+    for _ in range(2):
+        with new_folder(link) as temporary:
+            write(temporary, NEW)
+    assert contents(link) == NEW and contents(target) == OLD
+    assert sorted(tmp_path.iterdir()) == [link, target] and not link.is_symlink()

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
-from bertaccum.atomic import new_folder, write_text
+from bertaccum.atomic import new_folder, remove, write_text
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.in_place import assign_in_place, read_tensor
 from bertaccum.bert.model_source import RUN_PREFIX
@@ -30,7 +29,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
 from bertaccum.files import finite, json_text, read_text, sha256
 from bertaccum.planning.batch_plan import BatchPlan
-from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.training.events import Evaluated
 
@@ -136,6 +135,7 @@ class Checkpoints:
             # JSON has no NaN, so the digest is computed for the values as they are written.
             values = finite({"position": position.record() | cut, "files": files})
             write_text(folder / _POSITION, json_text(values | {"digest": _digest(values)}))
+        (self._folder / NOT_SAVED_YET).unlink(missing_ok=True)
         self._forget()
 
     def _forget(self) -> None:
@@ -144,7 +144,7 @@ class Checkpoints:
         bests = {_best_of(path) for path in states[-self._keep :]}
         for old in states[: -self._keep]:
             if old.name not in bests:
-                shutil.rmtree(old, ignore_errors=True)
+                remove(old)
 
     def share(self, topology: Topology) -> None:
         """Copy the chief's variables to all workers; every worker must call this method."""
@@ -304,8 +304,13 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
 def _unusable(path: Path, why: str) -> InputError:
     states = saved_states(path.parent)
     earlier = states[: states.index(path)] if path in states else []
-    then = f"resume from {earlier[-1].name}" if earlier else "start the run over"
-    return InputError(why, f"remove it to {then}", path=path)
+    return InputError(
+        why,
+        f"remove it to resume from {earlier[-1].name}"
+        if earlier
+        else "restore it, or start a new run with another `out`",
+        path=path,
+    )
 
 
 def _digest(values: dict[str, Any]) -> str:
@@ -324,6 +329,8 @@ def save_best(
         files.write(written)
         write_text(written / EVALUATION, json_text(evaluated.record()))
         tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
+    # The same update was evaluated again, so this is the model that `set_aside_best` renamed.
+    remove(folder.best_aside(evaluated.update))
 
 
 def best_evaluation(folder: RunPaths) -> Evaluated | None:

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.atomic import settle
 from bertaccum.metrics import metric_of
 from bertaccum.planning.plan_request import learned_limits
 from bertaccum.reporting.run_record import read_record
@@ -86,15 +87,23 @@ class Run:
         self.folder.create(self.config, inputs)
 
     def restore(self, path: Path, position: Position) -> None:
-        """Restore a checkpoint, and the model that was best when the checkpoint was saved."""
-        self.folder.rewind(position.update, position.evaluated, position.shrinkings)
-        best = position.best
-        if best is not None and best != best_evaluation(self.folder):
+        """Restore a checkpoint, and the model that was best when the checkpoint was saved.
+
+        Logs are changed last, so an error leaves them as they are.
+        """
+        settle(self.folder.best)
+        best, found = position.best, best_evaluation(self.folder)
+        if best is not None and best != found:
             of_best = state_of(self.folder.checkpoints, best.update)
             read_saved(of_best, position.run)
             self.checkpoints.restore(of_best)
+            if found is not None:
+                self.folder.set_aside_best(found.update)
             self.evaluator.save(best)
         self.checkpoints.restore(path)
+        if best is None and found is not None:
+            self.folder.set_aside_best(found.update)
+        self.folder.rewind(position.update, position.evaluated, position.shrinkings)
 
     def share_state(self, position: Position) -> None:
         """Copy the chief's restored state to all workers, and continue from `position`."""

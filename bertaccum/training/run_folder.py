@@ -18,11 +18,19 @@ from typing import IO, Any
 
 import yaml
 
-from bertaccum.atomic import beside, new_folder, remove_unfinished, settle, sync, write_text
+from bertaccum.atomic import (
+    beside,
+    new_folder,
+    remove,
+    remove_unfinished,
+    standing,
+    sync,
+    write_text,
+)
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.files import json_text, read_mapping
-from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
+from bertaccum.reporting.run_paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
 
 # Number of times to retry a lock, and the seconds between the attempts.
@@ -80,6 +88,7 @@ class RunFolder(RunPaths):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with new_folder(self.path, existing="refuse") as folder:
                 (folder / self.checkpoints.name).mkdir()
+                (folder / self.checkpoints.name / NOT_SAVED_YET).touch()
                 write_text(folder / self.config.name, _yaml(config))
                 write_text(folder / self.inputs.name, json_text(inputs))
         except OSError as error:
@@ -103,9 +112,10 @@ class RunFolder(RunPaths):
         this process ends.
 
         Raises:
-          InputError: Another process is training in the folder.
+          InputError: Another process is training in the folder, or a part of it is a link.
         """
-        with self.lock.open("a+") as file:
+        self._refuse_links()
+        with _opened(self.lock, "a+") as file:
             try:
                 _lock(file)
             except BlockingIOError:
@@ -121,11 +131,54 @@ class RunFolder(RunPaths):
             _point_latest_to(self.path)
             yield
 
+    def _refuse_links(self) -> None:
+        """Raise InputError if training would write through a link, or replace it."""
+        parts = (self.lock, self.metrics, self.eval, self.checkpoints, self.best, self.tensorboard)
+        for path in parts:
+            if path.is_symlink():
+                raise InputError(
+                    f"is a link to {path.readlink()}, and training follows no link in a run folder",
+                    "replace it with what it points to, or delete it",
+                    path=path,
+                )
+
+    def check_start(self) -> None:
+        """Check that a run without a checkpoint may start over.
+
+        Raises:
+          InputError: The run has saved a checkpoint before, and starting over would destroy its
+            results.
+        """
+        if (self.checkpoints / NOT_SAVED_YET).exists():
+            return
+        logs = [path for path in (self.metrics, self.eval) if path.exists() and path.stat().st_size]
+        results = [path for path in (standing(self.best), self.summary) if path.exists()]
+        if results or logs:
+            names = ", ".join(path.name for path in (*results, *logs))
+            raise InputError(
+                f"has no checkpoint in {self.checkpoints.name}/ to resume from, but has {names},"
+                " which a new start would destroy",
+                f"restore {self.checkpoints.name}/, or start a new run with another `out`"
+                f" (`init_checkpoint` {self.path} starts from its best weights)",
+                path=self.path,
+            )
+
+    def set_aside_best(self, update: int) -> None:
+        """Rename `best/`, because the run goes back to a checkpoint that does not know this model.
+
+        Args:
+          update: Update after which the model was saved.
+        """
+        aside = self.best_aside(update)
+        if aside.exists():  # The same model was set aside before.
+            remove(self.best)
+        else:
+            self.best.rename(aside)
+
     def rewind(self, update: int, evaluated: int, shrinkings: int = 0) -> None:
         """Undo everything that the run wrote after a checkpoint.
 
-        This removes later log lines, the summary, incomplete files and, if no evaluation is left,
-        the best model.
+        This removes later log lines, the summary and incomplete files.
 
         Args:
           update: Last update to keep in `metrics.jsonl`.
@@ -139,9 +192,6 @@ class RunFolder(RunPaths):
                 events = [line for line in lines if "loss" not in line][:shrinkings]
                 kept = [line for line in lines if line["update"] <= last or line in events]
                 write_text(path, "".join(json_text(line, indent=None) for line in kept))
-        settle(self.best)
-        if not evaluated and self.best.exists():
-            self.best.rename(beside(self.best))
         for folder in (self.path, self.checkpoints):
             remove_unfinished(folder)
 
@@ -165,7 +215,7 @@ class RunFolder(RunPaths):
           RunError: The line cannot be written.
         """
         try:
-            with path.open("a", encoding="utf-8") as file:
+            with _opened(path, "a") as file:
                 file.write(json_text(record, indent=None))
         except OSError as error:
             raise RunError(
@@ -195,6 +245,15 @@ class Bystander(RunFolder):
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Do nothing."""
+
+
+def _opened(path: Path, mode: str) -> IO[str]:
+    """Open a text file for writing; raise OSError if it is a link."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    return open(path, mode, encoding="utf-8", opener=opener)
 
 
 def _lock(file: IO[str]) -> None:

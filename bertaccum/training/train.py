@@ -195,6 +195,8 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
     def find() -> dict[str, Any]:
         config = resumed_config(path, asked)
         states = saved_states(folder.checkpoints)
+        if not states:
+            folder.check_start()
         saved = read_saved(states[-1], read_mark(folder)) if states else None
         return {
             "config": dataclasses.asdict(config),
