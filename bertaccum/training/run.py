@@ -37,7 +37,7 @@ from bertaccum.training.events import (
     Stopped,
     Updated,
 )
-from bertaccum.training.resume import inputs_of
+from bertaccum.training.resume import deciding_options, inputs_of
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.run_setup import RunSetup
 from bertaccum.training.tensorboard_log import TensorBoardLog
@@ -76,6 +76,7 @@ class Run:
         stores = {"train.tsv": self.setup.train_store, "dev.tsv": self.setup.dev_store}
         inputs = inputs_of(self.inputs) | {
             "mark": self.position.run,
+            "options": deciding_options(self.config),
             "rows": {name: len(store) for name, store in stores.items()},
             "truncation": {
                 name: dataclasses.asdict(store.truncation)
@@ -91,6 +92,8 @@ class Run:
 
         Logs are changed last, so an error leaves them as they are.
         """
+        interval = self.setup.updates_between_evaluations
+        self.folder.check_logs(position.update, position.evaluated, interval)
         settle(self.folder.best)
         best, found = position.best, best_evaluation(self.folder)
         if best is not None and best != found:

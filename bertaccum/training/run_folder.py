@@ -163,6 +163,29 @@ class RunFolder(RunPaths):
                 path=self.path,
             )
 
+    def check_logs(self, update: int, evaluated: int, interval: int) -> None:
+        """Check that the logs contain everything up to a checkpoint.
+
+        Args:
+          update: Update of the checkpoint.
+          evaluated: Last scheduled evaluation before the checkpoint; 0 if none.
+          interval: Number of updates between evaluations.
+
+        Raises:
+          InputError: A line is missing or damaged.
+        """
+        for path, last, step in ((self.metrics, update, 1), (self.eval, evaluated, interval)):
+            expected = range(step, last + 1, step)
+            logged = [line["update"] for line in whole_lines(path) if "loss" in line]
+            for number, found in itertools.zip_longest(expected, logged[: len(expected)]):
+                if found != number:
+                    raise InputError(
+                        f"the line of update {number} is missing or damaged, but a checkpoint was"
+                        f" saved after update {update}",
+                        "restore the file, or start a new run with another `out`",
+                        path=path,
+                    )
+
     def set_aside_best(self, update: int) -> None:
         """Rename `best/`, because the run goes back to a checkpoint that does not know this model.
 

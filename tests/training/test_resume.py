@@ -40,6 +40,7 @@ from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.resume import resolved_config
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
+from data_prep.manifest import MANIFEST, TOOL
 
 # With twenty examples, windows of eight and two epochs, the third and the sixth window are short.
 EXAMPLES, UPDATES = 20, 6
@@ -427,6 +428,65 @@ def test_resume_refuses_changes_that_affect_updates(config: Make) -> None:
         list(resume(run, {}, silent))
     (data / "vocab.txt").write_text(vocabulary)
     assert result(run) == before
+
+
+def test_resume_refuses_what_was_edited_in_files(config: Make) -> None:
+    run_config = config("run", max_updates=3)
+    data, run = Path(run_config.data), Path(str(run_config.out))
+    manifest = {"tool": TOOL, "source": "", "labels": ["bad", "good"], "options": {}}
+    manifest["files"] = {"train.tsv": "", "dev.tsv": ""}
+    (data / MANIFEST).write_text(json.dumps(manifest))
+    run_until(train(run_config, silent), 3)
+    before = files_of(run)
+    log = (run / "metrics.jsonl").read_text()
+    first, second, _ = log.splitlines(keepends=True)
+    missing = "the line of update 2 is missing or damaged, but a checkpoint was saved after"
+    for path, old, new, message in (
+        (
+            run / "config.yaml",
+            "learning_rate: 0.01\n",
+            "learning_rate: 0.02\n",
+            "config.yaml: `learning_rate` is 0.02, but was 0.01 when this run began; restore",
+        ),
+        (run / "config.yaml", "learning_rate: 0.01\n", "", "rate` is .*, but was 0.01 when"),
+        (
+            run / "config.yaml",
+            "seed: 0\n",
+            "seed: 7\n",
+            "config.yaml: `seed` is 7, but was 0 when this run began; restore",
+        ),
+        (
+            run / "config.yaml",
+            "target_batch: 8\n",
+            "target_batch: 4\n",
+            "config.yaml: `target_batch` is 4, but was 8 when",
+        ),
+        (data / MANIFEST, '"good"', '"fine"', "run: class names changed since this run began"),
+        (data / MANIFEST, '"dev.tsv"', '"test.tsv"', "run: files in manifest.json changed since"),
+        (run / "metrics.jsonl", second, "", f"metrics.jsonl: {missing} update 2"),
+        (run / "metrics.jsonl", second, second.replace(":", ";"), f"metrics.jsonl: {missing}"),
+        (run / "metrics.jsonl", log, first, f"metrics.jsonl: {missing}"),
+        (run / "eval.jsonl", '"update": 2', '"update": 1', f"eval.jsonl: {missing}"),
+        (run / "inputs.json", '"options": {', '"options": 1, "x": {', "run: the files .* damaged"),
+    ):
+        text = path.read_text()
+        assert old in text, old
+        path.write_text(text.replace(old, new))
+        edited = files_of(run)
+        with pytest.raises(InputError, match=message):
+            list(resume(run, {}, silent))
+        assert files_of(run) == edited
+        path.write_text(text)
+    assert files_of(run) == before
+    # Options that decide no update may be edited, and earlier versions recorded less.
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("keep: 2", "keep: 1"))
+    inputs = json.loads((run / "inputs.json").read_text())
+    for name in ("options", "class names", "files in manifest.json"):
+        del inputs[name]
+    (run / "inputs.json").write_text(json.dumps(inputs))
+    *_, last = resume(run, {}, silent)
+    assert last.summary["updates"] == 3
 
 
 @pytest.mark.slow
