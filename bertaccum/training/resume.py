@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+from bertaccum.atomic import standing
 from bertaccum.bert.model_finder import checkpoint_home
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESETS, preset_name
@@ -19,8 +21,8 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_mapping, read_text, sha256
 from bertaccum.planning.device_memory import device_name
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config, undamaged
+from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
+from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.version import __version__
 from data_prep.manifest import is_prepared
@@ -187,6 +189,52 @@ def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
             "restore the original files, or start a new run with another `out`",
             path=folder.path,
         )
+
+
+def check_start(run: RunPaths) -> None:
+    """Check that a run without a checkpoint may start over.
+
+    Raises:
+      InputError: A checkpoint was saved before, and starting over would destroy the results.
+    """
+    if (run.checkpoints / NOT_SAVED_YET).exists():
+        return
+    best, logs = standing(run.best), (run.metrics, run.eval)
+    left = [path for path in (best, run.summary) if path.exists()]
+    left += [path for path in logs if path.exists() and path.stat().st_size]
+    if left:
+        other = f" and `init_checkpoint` {run.path} for its best weights" if best.exists() else ""
+        raise InputError(
+            f"has no checkpoint in {run.checkpoints.name}/ to resume from, but has"
+            f" {', '.join(path.name for path in left)}, which a new start would destroy",
+            f"restore {run.checkpoints.name}/, or start a new run with another `out`{other}",
+            path=run.path,
+        )
+
+
+def check_logs(run: RunPaths, update: int, evaluated: int, interval: int) -> None:
+    """Check that the logs of a run contain everything up to a checkpoint.
+
+    Args:
+      run: The run.
+      update: Update of the checkpoint.
+      evaluated: Last scheduled evaluation before the checkpoint; 0 if none.
+      interval: Number of updates between evaluations.
+
+    Raises:
+      InputError: A line is missing or damaged.
+    """
+    for path, last, step in ((run.metrics, update, 1), (run.eval, evaluated, interval)):
+        expected = range(step, last + 1, step)
+        logged = [line["update"] for line in whole_lines(path) if "loss" in line]
+        for number, found in itertools.zip_longest(expected, logged[: len(expected)]):
+            if found != number:
+                raise InputError(
+                    f"the line of update {number} is missing or damaged, but a checkpoint was saved"
+                    f" after update {update}",
+                    "restore the file, or start a new run with another `out`",
+                    path=path,
+                )
 
 
 def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) -> None:

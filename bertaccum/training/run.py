@@ -37,7 +37,7 @@ from bertaccum.training.events import (
     Stopped,
     Updated,
 )
-from bertaccum.training.resume import deciding_options, inputs_of
+from bertaccum.training.resume import check_logs, deciding_options, inputs_of
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.run_setup import RunSetup
 from bertaccum.training.tensorboard_log import TensorBoardLog
@@ -93,7 +93,7 @@ class Run:
         Logs are changed last, so an error leaves them as they are.
         """
         interval = self.setup.updates_between_evaluations
-        self.folder.check_logs(position.update, position.evaluated, interval)
+        check_logs(self.folder, position.update, position.evaluated, interval)
         settle(self.folder.best)
         best, found = position.best, best_evaluation(self.folder)
         if best is not None and best != found:

@@ -18,15 +18,7 @@ from typing import IO, Any
 
 import yaml
 
-from bertaccum.atomic import (
-    beside,
-    new_folder,
-    remove,
-    remove_unfinished,
-    standing,
-    sync,
-    write_text,
-)
+from bertaccum.atomic import beside, new_folder, remove, remove_unfinished, sync, write_text
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.files import json_text, read_mapping
@@ -141,50 +133,6 @@ class RunFolder(RunPaths):
                     "replace it with what it points to, or delete it",
                     path=path,
                 )
-
-    def check_start(self) -> None:
-        """Check that a run without a checkpoint may start over.
-
-        Raises:
-          InputError: The run has saved a checkpoint before, and starting over would destroy its
-            results.
-        """
-        if (self.checkpoints / NOT_SAVED_YET).exists():
-            return
-        logs = [path for path in (self.metrics, self.eval) if path.exists() and path.stat().st_size]
-        results = [path for path in (standing(self.best), self.summary) if path.exists()]
-        if results or logs:
-            names = ", ".join(path.name for path in (*results, *logs))
-            raise InputError(
-                f"has no checkpoint in {self.checkpoints.name}/ to resume from, but has {names},"
-                " which a new start would destroy",
-                f"restore {self.checkpoints.name}/, or start a new run with another `out`"
-                f" (`init_checkpoint` {self.path} starts from its best weights)",
-                path=self.path,
-            )
-
-    def check_logs(self, update: int, evaluated: int, interval: int) -> None:
-        """Check that the logs contain everything up to a checkpoint.
-
-        Args:
-          update: Update of the checkpoint.
-          evaluated: Last scheduled evaluation before the checkpoint; 0 if none.
-          interval: Number of updates between evaluations.
-
-        Raises:
-          InputError: A line is missing or damaged.
-        """
-        for path, last, step in ((self.metrics, update, 1), (self.eval, evaluated, interval)):
-            expected = range(step, last + 1, step)
-            logged = [line["update"] for line in whole_lines(path) if "loss" in line]
-            for number, found in itertools.zip_longest(expected, logged[: len(expected)]):
-                if found != number:
-                    raise InputError(
-                        f"the line of update {number} is missing or damaged, but a checkpoint was"
-                        f" saved after update {update}",
-                        "restore the file, or start a new run with another `out`",
-                        path=path,
-                    )
 
     def set_aside_best(self, update: int) -> None:
         """Rename `best/`, because the run goes back to a checkpoint that does not know this model.

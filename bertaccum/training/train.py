@@ -44,6 +44,7 @@ from bertaccum.training.recipe import Schedule
 from bertaccum.training.resume import (
     check_agreement,
     check_inputs,
+    check_start,
     is_deterministic,
     read_mark,
     resolved_config,
@@ -196,7 +197,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         config = resumed_config(path, asked)
         states = saved_states(folder.checkpoints)
         if not states:
-            folder.check_start()
+            check_start(folder)
         saved = read_saved(states[-1], read_mark(folder)) if states else None
         return {
             "config": dataclasses.asdict(config),

@@ -37,7 +37,7 @@ from bertaccum.training import checkpoints
 from bertaccum.training import run as running
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
-from bertaccum.training.resume import resolved_config
+from bertaccum.training.resume import check_start, resolved_config
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
 from data_prep.manifest import MANIFEST, TOOL
@@ -214,9 +214,8 @@ def test_results_without_a_checkpoint_are_kept(config: Make) -> None:
                 (run / part).rename(run.parent / part)
         before = files_of(run)
         message = f"run: has no checkpoint in checkpoints/ to resume from, but has {left}, which.*"
-        message += (
-            "restore checkpoints/, or start a new run with another `out` \\(`init_checkpoint`"
-        )
+        message += "restore checkpoints/, or start a new run with another `out`"
+        message += " and `init_checkpoint` .*run for its" if "best" in left else "$"
         with pytest.raises(InputError, match=message):
             list(resume(run, {}, silent))
         assert files_of(run) == before
@@ -257,7 +256,7 @@ def test_start_over_before_the_first_checkpoint_keeps_the_best_model(
     folder.create(config("run"), {})
     folder.best.mkdir()
     folder.append(folder.metrics, {"update": 1, "loss": 0.5})
-    folder.check_start()
+    check_start(folder)
     folder.rewind(0, 0)
     assert folder.best.is_dir() and folder.metrics.read_text() == ""
 
