@@ -190,7 +190,8 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         put = partial(_replace, folder=folder, marker=marker, replaced=replaced)
-        making = _folder_beside(folder, put) if folder.exists() else new_folder(folder)
+        new = new_folder(folder, existing="refuse")
+        making = _folder_beside(folder, put) if folder.exists() else new
         with making as temporary:
             yield temporary
     except OSError as error:

@@ -100,6 +100,18 @@ def test_folder_that_another_process_finishes_first_is_kept(
     assert contents(folder) == OLD and list(tmp_path.iterdir()) == [folder]
 
 
+def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with (
+        pytest.raises(RunError, match=r"out: cannot be written \(Directory not empty"),
+        new_files(folder, "mark", ["a", "b"]) as temporary,
+    ):
+        write(temporary, NEW)
+        folder.mkdir()
+        write(folder, OLD)
+    assert contents(folder) == OLD and list(tmp_path.iterdir()) == [folder]
+
+
 def test_replaced_link_leaves_its_target_and_no_files(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.mkdir()
