@@ -108,6 +108,13 @@ class Run:
             self.folder.set_aside_best(found.update)
         self.folder.rewind(position.update, position.evaluated, position.shrinkings)
 
+    def start_over(self) -> None:
+        """Undo everything, before the first checkpoint; a best model is kept under another name."""
+        settle(self.folder.best)
+        if (found := best_evaluation(self.folder)) is not None:
+            self.folder.set_aside_best(found.update)
+        self.folder.rewind(0, 0)
+
     def share_state(self, position: Position) -> None:
         """Copy the chief's restored state to all workers, and continue from `position`."""
         if self.topology.workers > 1:

@@ -219,7 +219,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         run = _prepare(config, session, folder, earlier)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
-            told_by_chief(topology, lambda: folder.rewind(0, 0))
+            told_by_chief(topology, run.start_over)
         else:
             position = Position.of(saved)
             told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))
