@@ -22,6 +22,7 @@ from tensorflow.python.distribute import collective_all_reduce_strategy, multi_w
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tf_keras.src.models import cloning
+from tf_keras.src.optimizers.optimizer import CallableList
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
 
@@ -33,6 +34,8 @@ OVERRIDES: dict[str, type] = {
     "_run_with_dtensor": tf_keras.optimizers.Optimizer,
     # get_weights, set_weights and the .h5 format get the optimizer's variables from it.
     "_variables": tf_keras.optimizers.Optimizer,
+    # The callback TensorBoard reads the schedule from it.
+    "_learning_rate": tf_keras.optimizers.Optimizer,
     # tf.train.Checkpoint and SavedModel call it. The implementation in Keras caches its first
     # result, and would miss variables that are created later.
     "_trackable_children": tf_keras.optimizers.Optimizer,
@@ -147,6 +150,11 @@ def tracked_list() -> list[Any]:
     return tf.__internal__.tracking.wrap([])
 
 
+def callable_list(items: list[Any]) -> list[Any]:
+    """Return a list that returns itself when it is called, as `Optimizer.variables` does."""
+    return CallableList(items)
+
+
 def uncounted_variables(optimizer: tf_keras.optimizers.Optimizer) -> list[tf.Variable]:
     """Return the optimizer variables that `Optimizer.variables` omits.
 
@@ -233,22 +241,50 @@ def compiled_losses(container: Any) -> list[Any]:
     return tf.nest.flatten(getattr(container, "_losses", None) or [])
 
 
-def replace_losses(container: Any, y_pred: Any, replace: Callable[[Any], Any]) -> None:
-    """Replace each loss of a `LossesContainer`; the user's loss objects do not change.
+def replace_losses(
+    container: Any,
+    y_pred: Any,
+    replace: Callable[[Any], Any],
+    correction: Callable[[Any], tf.Tensor | float],
+) -> None:
+    """Replace each loss of a `LossesContainer`, and correct what it logs.
 
-    Relies on `_user_losses`, which is None if there is no loss, and on `_losses`, which is a list
-    after `build`.
+    Relies on `_user_losses`, which is None if there is no loss; on `_losses` and `_loss_weights`,
+    which are lists after `build`; and on the metrics `_per_output_metrics` and `_total_loss_mean`,
+    which the container updates after it has called the losses.
 
     Args:
       container: The `compiled_loss` of a model.
       y_pred: The model's outputs, from which the container is built.
       replace: A function that maps a loss to its replacement.
+      correction: A function that maps a replacement to the number to add to its logged value.
     """
     if container is None or container._user_losses is None:
         return
     if not container.built:
         container.build(y_pred)
     container._losses = [None if loss is None else replace(loss) for loss in container._losses]
+    losses = [
+        (loss, 1.0 if weight is None else weight, metric)
+        for loss, weight, metric in zip(
+            container._losses, container._loss_weights, container._per_output_metrics, strict=True
+        )
+        if loss is not None
+    ]
+    for loss, _, metric in losses:
+        if metric is not None:
+            _add_when_updated(metric, functools.partial(correction, loss))
+    total = container._total_loss_mean
+    _add_when_updated(total, lambda: sum(weight * correction(loss) for loss, weight, _ in losses))
+
+
+def _add_when_updated(metric: tf_keras.metrics.Mean, correction: Callable[[], Any]) -> None:
+    update = metric.update_state
+
+    def corrected(values: Any, sample_weight: Any = None) -> Any:
+        return update(values + correction(), sample_weight=sample_weight)
+
+    metric.update_state = corrected
 
 
 def mask_of(tensor: tf.Tensor) -> tf.Tensor | None:
@@ -336,6 +372,26 @@ def is_in_function_of(graph: Any, other: Any) -> bool:
             return False
         graph = graph.outer_graph
     return True
+
+
+def is_in_train_function(graph: Any) -> bool:
+    """Return whether `Model.fit` is tracing its train function, which it calls `train_function`."""
+    while graph is not None:
+        if getattr(graph, "name", None) == "train_function":
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def called_graphs(operation: tf.Operation) -> list[Any]:
+    """Return the graphs of the functions, branches or loops that an operation runs.
+
+    Relies on `FuncGraph._get_function`. The last inputs of the operation are those of each graph.
+    """
+    attributes = operation.node_def.attr.values()
+    names = [attribute.func.name for attribute in attributes if attribute.HasField("func")]
+    functions = map(operation.graph._get_function, names)
+    return [function.graph for function in functions if getattr(function, "graph", None)]
 
 
 # --- Devices --------------------------------------------------------------------------------

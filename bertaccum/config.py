@@ -120,8 +120,8 @@ class StepConfig(Options):
     )
     max_seq_length: int = data_option(
         128,
-        "Maximum number of tokens per text, including [CLS] and [SEP]; longer texts are truncated,"
-        " or read in several `windows`.",
+        "Maximum number of tokens per text, including [CLS] and [SEP], at least 5 for pairs; longer"
+        " texts are truncated, or read in several `windows`.",
         minimum=3,
     )
     truncate: str = data_option(

@@ -1,4 +1,4 @@
-"""Reading of files that the user named, and JSON.
+"""Reading of files that the user named, and JSON. What is read at once has a largest size.
 
 This module imports only the standard library.
 """
@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertaccum.errors import ConfigError, InputError, reason
+from bertaccum.sizes import format_size
+
+# Bytes in the largest text that is read at once, such as a vocabulary of a million entries.
+_LARGEST = 1 << 25
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -57,19 +61,53 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"cannot be read ({reason(error)})", path=path) from error
 
 
-def read_text(path: Path) -> str:
+def refuse_special(path: Path) -> None:
+    """Raise InputError if a file that is read more than once, or to its end, is a pipe or device.
+
+    A device such as /dev/zero has no end.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(
+            "is a pipe or device, but must be a file", "save it to a file first", path=path
+        )
+
+
+def read_text(path: Path, most_bytes: int = _LARGEST) -> str:
     """Return the text of a UTF-8 file that the user named.
 
     Raises:
-      InputError: The file cannot be read, or one of its rows is not UTF-8.
+      InputError: The file cannot be read or is too large, or one of its rows is not UTF-8.
     """
     with open_input(path) as file:
-        raw = file.read()
+        raw = file.read(most_bytes + 1)
+    if len(raw) > most_bytes:
+        what = f"has more than {most_bytes >> 10:,} KiB, so it is not such a file"
+        raise InputError(what, "check the path", path=path)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         row = raw[: error.start].count(b"\n") + 1
         raise InputError("is not UTF-8", "save it as UTF-8 text", path=path, row=row) from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON value in a file.
+
+    Raises:
+      InputError: The file is missing or does not contain JSON, or a number in it is not finite.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text, parse_float=_finite_float, parse_constant=_finite_float)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid JSON ({error})", path=path) from None
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -78,10 +116,7 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
       InputError: The file is missing or does not contain a JSON object.
     """
-    try:
-        values = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not valid JSON ({error})", path=path) from None
+    values = read_json(path)
     if not isinstance(values, dict):
         raise InputError(
             "does not contain a JSON object", "use the file that came with the model", path=path
@@ -92,7 +127,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_mapping(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if the file is missing or damaged."""
     try:
-        return read_object(path)
+        return read_object(path) if path.is_file() else None
     except InputError:
         return None
 
@@ -111,12 +146,32 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def most_unpacked_bytes(packed_bytes: int) -> int:
+    """Return the size above which the contents of an archive cannot be weights or texts.
+
+    Args:
+      packed_bytes: Size of the archive in bytes. Texts unpack to about three times their size.
+    """
+    return 50 * packed_bytes + 2**26
+
+
+def check_unpacked(path: Path, size_bytes: int) -> None:
+    """Raise InputError if the contents of an archive are far larger than the archive."""
+    if size_bytes > most_unpacked_bytes(path.stat().st_size):
+        raise InputError(
+            f"would unpack to {format_size(size_bytes)}, more than 50 times its size",
+            "use another archive",
+            path=path,
+        )
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 digest of a file's contents, in hexadecimal.
 
     Raises:
-      InputError: The file cannot be read.
+      InputError: The file cannot be read, or is a pipe or device.
     """
+    refuse_special(path)
     digest = hashlib.sha256()
     with open_input(path) as file:
         while block := file.read(1 << 20):

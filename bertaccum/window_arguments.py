@@ -61,7 +61,7 @@ def skipped_hook(optimizer: Any, hook: str) -> TypeError:
 def applied_twice(optimizer: Any) -> ValueError:
     """Return the error for an optimizer that a train_step calls more than once."""
     return ValueError(
-        f"optimizer {optimizer.name!r} is applied twice in one train_step, but each micro-step"
+        f"optimizer {_name(optimizer)} is applied twice in one train_step, but each micro-step"
         " needs exactly one call; apply the gradients of all variables in one call, or give each"
         " part of the model its own optimizer"
     )
@@ -86,12 +86,13 @@ def warn_of_unknown_divisor(loss_name: str) -> None:
 
 
 def warn_of_changing_state(names: Sequence[str]) -> None:
-    """Warn about layers whose forward pass changes weights, which then change per micro-step."""
+    """Warn about weights that a train_step changes in the forward pass or by itself."""
     if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(
-            f"accumulation cannot be exact with layers that change their own state in the forward"
-            f" pass ({', '.join(names)}), because they change it once per micro-batch instead of"
-            " once per update",
+            "accumulation cannot be exact with weights that change in the forward pass or by the"
+            f" train_step itself ({', '.join(names[:3])}{more}), because they change in each"
+            " micro-batch instead of once per update",
             stacklevel=4,
         )
 
@@ -99,9 +100,15 @@ def warn_of_changing_state(names: Sequence[str]) -> None:
 def warn_of_new_weights(optimizer: Any, earlier: Any) -> None:
     """Warn about an optimizer whose gradients depend on weights that an earlier one has updated."""
     warnings.warn(
-        f"the gradients of optimizer {optimizer.name!r} depend on weights that optimizer"
-        f" {earlier.name!r} has already updated in the same train_step. In the last micro-batch of"
+        f"the gradients of optimizer {_name(optimizer)} depend on weights that optimizer"
+        f" {_name(earlier)} has already updated in the same train_step. In the last micro-batch of"
         " a window these weights are new, in the others they are old; compute all gradients first,"
         " then apply them",
         stacklevel=2,
     )
+
+
+def _name(optimizer: Any) -> str:
+    """Return the name of the optimizer inside an accumulating one."""
+    inner = getattr(optimizer, "inner", None) or getattr(optimizer, "inner_optimizer", optimizer)
+    return repr(getattr(inner, "name", optimizer.name))

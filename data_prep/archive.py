@@ -7,11 +7,13 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import sha256
+from bertaccum.files import check_unpacked, sha256
+from data_prep.text_files import LONGEST
 
 DATASET = "yelp_polarity_reviews"
 _MEMBERS = ("yelp_review_polarity_csv/train.csv", "yelp_review_polarity_csv/test.csv")
@@ -76,12 +78,17 @@ def rewrite(archive: Path, target: Path) -> None:
       target: The uncompressed tar file to write.
 
     Raises:
-      InputError: The file is not a Yelp Polarity archive, or one of its lines is not a review.
+      InputError: The file is not a Yelp Polarity archive, its contents are far larger than it, or
+        one of its lines is not a review.
     """
     try:
-        with tarfile.open(archive) as source, tarfile.open(target, "w") as copy:
-            for name in _MEMBERS:
-                lines = _checked_lines(_open_member(source, name, archive), f"{archive}:{name}")
+        with _Archive.open(archive) as source, tarfile.open(target, "w") as copy:
+            members = {name: _member(source, name, archive) for name in _MEMBERS}
+            check_unpacked(archive, sum(member.size for member in members.values()))
+            for name, member in members.items():
+                file = source.extractfile(member)
+                assert file is not None  # It is None only if the member is not a file.
+                lines = _checked_lines(file, f"{archive}:{name}")
                 _add_member(copy, name, lines, target.parent)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise InputError(
@@ -101,18 +108,40 @@ def _add_member(archive: tarfile.TarFile, name: str, lines: Iterator[bytes], fol
     csv.unlink()
 
 
-def _open_member(source: tarfile.TarFile, name: str, path: Path) -> IO[bytes]:
+class _Bounded:
+    """An unpacked file whose `read` refuses to return more than the longest line has."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int) -> bytes:
+        if size > LONGEST:
+            raise tarfile.ReadError("a header is too large")
+        return self._file.read(size)
+
+
+class _Archive(tarfile.TarFile):
+    """A tar file; tarfile itself reads a header of any size at once, such as a long name."""
+
+    def __init__(self, name: Any, mode: Any, fileobj: Any = None, **options: Any) -> None:
+        super().__init__(name, mode, fileobj and _Bounded(fileobj), **options)
+
+
+def _member(source: tarfile.TarFile, name: str, path: Path) -> tarfile.TarInfo:
     for member in source.getmembers():
         if os.path.normpath(member.name) == name and member.isfile():
-            file = source.extractfile(member)
-            assert file is not None  # It is None only if the member is not a file.
-            return file
+            return member
     raise InputError(f"contains no {name}", "pass the Yelp Polarity archive", path=path)
 
 
 def _checked_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
     row = 0
-    for row, raw in enumerate(file, 1):
+    for row, raw in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
+        if len(raw) == LONGEST:
+            raise InputError(f"is longer than {LONGEST >> 20} MiB", path=where, row=row)
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         if not _LINE.match(line):
             raise InputError(

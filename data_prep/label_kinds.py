@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,6 +69,29 @@ def refuse_scores(labels: Iterable[str], where: str | Path) -> None:
         )
 
 
+def refuse_infinite(labels: Mapping[str, int], where: str | Path) -> None:
+    """Check that classes that are numbers are finite, unlike the result of a division by 0.
+
+    Args:
+      labels: The different labels, each with the number of a row where it occurs.
+      where: The file or the name of the data set that contains them.
+
+    Raises:
+      InputError: All labels are numbers, and some but not all are NaN or infinite.
+    """
+    try:
+        infinite = [label for label in labels if not math.isfinite(float(label))]
+    except ValueError:  # A label is a name. Some languages have the code nan or inf.
+        return
+    if 0 < len(infinite) < len(labels):
+        raise InputError(
+            f"the label {infinite[0]!r} is not a finite number, unlike other labels",
+            "correct it or delete the row",
+            path=where,
+            row=labels[infinite[0]],
+        )
+
+
 def _sorted(labels: Iterable[str]) -> list[str]:
     try:
         return sorted(labels, key=lambda label: (int(label), label))
@@ -101,6 +125,7 @@ class _Classes:
                 "add rows of at least one other class",
                 path=part.where,
             )
+        refuse_infinite(rows.classes, part.where)
         self.labels = list(order) or _sorted(rows.classes)
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
 
@@ -177,7 +202,7 @@ class _LabelSets:
 
     def __init__(self, part: Part, rows: Rows, order: Sequence[str], separator: str) -> None:
         self._separator = separator
-        found = {label for labels in rows.classes for label in self._split(labels)}
+        found = {one: row for label, row in rows.classes.items() for one in self._split(label)}
         if len(found) < 2:
             only = f"only one label ({next(iter(found))!r})" if found else "no row with a label"
             raise InputError(
@@ -185,6 +210,7 @@ class _LabelSets:
                 "add rows of other labels, or choose another `label_separator`",
                 path=part.where,
             )
+        refuse_infinite(found, part.where)
         self.labels = list(order) or _sorted(found)
         self._numbers = {label: number for number, label in enumerate(self.labels)}
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bertaccum.atomic import REPLACED_SUFFIX
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import open_input, read_mapping, sha256
+from bertaccum.files import read_json, read_mapping, sha256
 
 MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 VOCABULARY = "vocab.txt"
@@ -27,13 +26,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
     path = Path(folder) / MANIFEST
     if not path.exists():
         return None
-    with open_input(path) as file:
-        raw = file.read()
     remedy = f"choose another folder for {TOOL}, or delete {folder}"
     try:
-        manifest = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is damaged ({error})", remedy, path=path) from error
+        manifest = read_json(path)
+    except InputError as error:
+        raise InputError(f"is damaged ({error.message})", remedy, path=path) from error
     if not _is_ours(manifest):
         raise InputError(f"was not written by {TOOL}", remedy, path=path)
     return manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -121,7 +122,7 @@ def _text(value: Any, name: str, path: Path, row: int) -> str:
     """Return a value as text: Booleans as `true` and `false`, null as an empty string.
 
     Raises:
-      InputError: The value is not a str, bool, int, float or None.
+      InputError: The value is not a str, bool, int, finite float or None.
     """
     if isinstance(value, str):
         return _SURROGATES.sub(" ", value)
@@ -130,6 +131,9 @@ def _text(value: Any, name: str, path: Path, row: int) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
+        if not -math.inf < value < math.inf:  # This also compares integers that no float can hold.
+            what = f"the value of {name!r} is {value}, not a finite number"
+            raise InputError(what, "correct it or delete the row", path=path, row=row)
         return str(value)
     what = f"the value of {name!r} is a {type(value).__name__}, not text"
     raise InputError(what, "use text, or a number for a class", path=path, row=row)

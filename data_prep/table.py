@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import refuse_special
 from bertaccum.progress import Note, unheard
 from bertaccum.settings import DELIMITERS
 from data_prep.class_folders import class_texts
@@ -55,12 +56,7 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
         _check_folder(path, reading)
         rows = enumerate(class_texts(path, reading.encoding, note), 1)
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
-    if path.exists() and not path.is_file():
-        raise InputError(
-            "is a pipe or device, but a table is read more than once",
-            "save it to a file first",
-            path=path,
-        )
+    refuse_special(path)
     if is_parquet(path):
         return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
     if is_json_lines(path, ending(path), reading.encoding):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import math
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -12,10 +14,10 @@ from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from bertaccum.errors import InputError
-from bertaccum.files import open_input
+from bertaccum.files import most_unpacked_bytes, open_input
 
 _UTF_8 = "utf-8"
 # UTF-32 comes first because its byte order mark starts with that of UTF-16.
@@ -187,13 +189,43 @@ def ending(path: Path) -> str:
     return name.suffix.lower()
 
 
+class _Unpacked(io.RawIOBase):
+    """The contents of a compressed file, which must not be far larger than the file.
+
+    Args:
+      contents: The contents.
+      file: The compressed file. The contents of a pipe may have any size.
+      path: Its path, for the error message.
+
+    Raises:
+      InputError: The contents are too large; raised while they are read.
+    """
+
+    def __init__(self, contents: gzip.GzipFile | IO[bytes], file: IO[bytes], path: Path) -> None:
+        size = os.fstat(file.fileno()).st_size
+        self._left = most_unpacked_bytes(size) if path.is_file() else math.inf
+        self._contents, self._path = contents, path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self._contents.read(len(buffer))
+        buffer[: len(read)] = read
+        self._left -= len(read)
+        if self._left < 0:
+            what = "unpacks to more than 50 times its size"
+            raise InputError(what, "check what it contains, or unpack it yourself", path=self._path)
+        return len(read)
+
+
 def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
     head = file.peek()
     if head.startswith(_GZIP):
-        return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)))
+        return io.BufferedReader(_Unpacked(gzip.GzipFile(fileobj=file), file, path))
     if head.startswith(_ZIP):
         archive, name = _only_member(file, path)
-        return io.BufferedReader(cast(io.RawIOBase, archive.open(name)))
+        return io.BufferedReader(_Unpacked(archive.open(name), file, path))
     if head.startswith(_PARQUET):
         raise InputError(
             "is a Parquet file, not text",

@@ -31,8 +31,11 @@ LOWEST = {
     "bertaccum.version",
     "bertaccum.window_arguments",
 }
-# Modules that need only TensorFlow or psutil, which any other module may import.
-LEAF = {"bertaccum._tf_compat", "bertaccum.backward_gates", "bertaccum.machine_memory"}
+# Modules that need only TensorFlow, psutil or PyYAML, which any other module may import.
+LEAF = {
+    *("bertaccum._tf_compat", "bertaccum.backward_gates", "bertaccum.machine_memory"),
+    "bertaccum.yaml_loader",
+}
 # The packages that each package may import, besides itself, LOWEST and LEAF.
 MAY_IMPORT = {
     "bertaccum.accumulation": set(),

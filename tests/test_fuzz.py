@@ -13,6 +13,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small import write_google_checkpoint
+from torch_writer import write_torch
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import unpack
@@ -37,6 +39,7 @@ from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.pretrained_weights import load_encoder
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_tokenizer, read_vocabulary
+from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import cli
 from bertaccum.errors import BertAccumError
@@ -305,6 +308,13 @@ def safetensors_case(folder: Path) -> tuple[Path, Reader]:
     return folder / "model.safetensors", lambda path: load_encoder(encoder, HUGGINGFACE, path)
 
 
+def torch_case(folder: Path, older: bool = False) -> tuple[Path, Reader]:
+    path = folder / "pytorch_model.bin"
+    tensors = {"bert.a": np.ones((2, 3), np.float32), "b": np.arange(5)}
+    write_torch(path, tensors, pytest.MonkeyPatch(), older)
+    return path, lambda path: [tensor.read() for tensor in open_torch_file(path).values()]
+
+
 def described(folder: Path) -> Path:
     write_description(
         folder, SMALL, Tokenization(Vocabulary(WORDS), 4), ["bad", "good"], dropout=0.1
@@ -361,6 +371,8 @@ CASES = {
     "tokenizer": tokenizer_case,
     "tokenizer settings": tokenizer_settings_case,
     "safetensors": safetensors_case,
+    "torch": torch_case,
+    "older torch": partial(torch_case, older=True),
     "run": run_case,
     "labels": labels_case,
     "state": state_case,

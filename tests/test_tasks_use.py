@@ -308,10 +308,11 @@ def test_options_that_do_not_suit_the_task_give_one_line(run: Run) -> None:
     write_pairs(Path("pairs.csv"))
     csv = ["--source", "csv", "--text-column", "one", "--label-column", "same"]
     assert run("prepare", *csv, "--train-file", "pairs.csv", "--out", "classes")[0] == 0
-    Path("zeros").mkdir()
-    rows = "label\ttext\tweight\n" + "".join(f"{n % 2}\ta b\t0\n" for n in range(4))
-    for name in ("train", "dev"):
-        Path(f"zeros/{name}.tsv").write_text(rows)
+    for folder, weight in (("zeros", "0"), ("heavy", "3e38")):
+        Path(folder).mkdir()
+        rows = "label\ttext\tweight\n" + "".join(f"{n % 2}\ta b\t{weight}\n" for n in range(4))
+        for name in ("train", "dev"):
+            Path(f"{folder}/{name}.tsv").write_text(rows)
     Path("unknown.csv").write_text("text,text_pair,score\na,b,good\n")
     small = ["--max-seq-length", 12, "--micro-batch", 2, "--out", "runs/two"]
     train = ["train", *MODEL, *small, "--data"]
@@ -327,11 +328,17 @@ def test_options_that_do_not_suit_the_task_give_one_line(run: Run) -> None:
         ([*train, "data", "--class-weight", "balanced"], "--class-weight cannot be used with the"),
         ([*train, "data", "--label-smoothing", 0.1], "--label-smoothing cannot be used with the"),
         ([*train, "data", "--calibrate"], "--calibrate cannot be used with the task regression"),
+        ([*train, "heavy"], "heavy/train.tsv: its weights have the sum 1.2e+39, above 1e+30; div"),
+        ([*train, "heavy", "--class-weight", "1=9"], "heavy/train.tsv: its weights have the sum i"),
         ([*train, "zeros"], "zeros/train.tsv: every row has weight 0; raise the weights"),
         (["eval", "--run", "runs/one", "--calibrate"], "--calibrate cannot be used with the task"),
         (
             ["eval", "--run", "runs/one", "--file", "unknown.csv", "--label-column", "score"],
             "unknown.csv, row 2: label 'good' is not a finite number",
+        ),
+        (
+            ["train", *MODEL, *small[2:], "--data", "data", "--max-seq-length", 4],
+            "--max-seq-length 4 leaves no room for both texts of a pair; use at least 5",
         ),
         (["predict", "--run", "runs/one", "single"], "'single' is single, but the model"),
     ):

@@ -304,15 +304,72 @@ def test_compiled_losses_are_replaced() -> None:
     model.compile("sgd", loss)
     assert _tf_compat.compiled_losses(None) == []
     other = tf_keras.losses.MeanAbsoluteError()
-    _tf_compat.replace_losses(model.compiled_loss, tf.zeros([2, 1]), lambda _: other)
+    replace = (lambda _: other, lambda loss: 0.5 * (loss is other))
+    _tf_compat.replace_losses(model.compiled_loss, tf.zeros([2, 1]), *replace)
     assert _tf_compat.compiled_losses(model.compiled_loss) == [other]
     zeros, twos = tf.zeros([2, 1]), 2 * tf.ones([2, 1])
     assert float(model.compiled_loss(zeros, twos)) == 2.0
+    assert float(model.compiled_loss.metrics[0].result()) == 2.5
     model.compile("sgd")
-    _tf_compat.replace_losses(model.compiled_loss, zeros, lambda _: other)  # There is no loss.
+    _tf_compat.replace_losses(model.compiled_loss, zeros, *replace)  # There is no loss.
     traced = model.make_train_function()
     _tf_compat.reset_compile_cache(model)
     assert model.train_function is None and traced is not None
+
+
+def test_corrections_of_several_outputs_are_weighted() -> None:
+    inputs = tf_keras.Input((1,))
+    model = tf_keras.Model(inputs, {name: tf_keras.layers.Dense(1)(inputs) for name in "ab"})
+    model.compile("sgd", {"a": "mse", "b": "mse"}, loss_weights={"a": 2.0, "b": 3.0})
+    outputs = {name: tf.ones([2, 1]) for name in "ab"}
+    losses: list[tf_keras.losses.Loss] = []
+    _tf_compat.replace_losses(
+        model.compiled_loss,
+        outputs,
+        lambda loss: losses.append(loss) or loss,
+        lambda loss: 0.5 if loss is losses[0] else 0.25,
+    )
+    model.compiled_loss({name: tf.zeros([2, 1]) for name in "ab"}, outputs)
+    results = [float(metric.result()) for metric in model.compiled_loss.metrics]
+    assert results == [2 * 1.5 + 3 * 1.25, 1.5, 1.25]
+
+
+def test_graphs_of_functions_and_branches_are_found() -> None:
+    variable = tf.Variable(1.0)
+    inner = tf.function(lambda: variable.assign(2.0))
+
+    @tf.function
+    def train_function(condition: tf.Tensor) -> tf.Tensor:
+        inner()
+        tf.cond(condition, lambda: variable.assign(3.0), lambda: variable)
+        graph = tf.compat.v1.get_default_graph()
+        assert _tf_compat.is_in_train_function(graph)
+        found = {o.type: _tf_compat.called_graphs(o) for o in graph.get_operations()}
+        assert [len(found[kind]) for kind in ("StatefulPartitionedCall", "If")] == [1, 2]
+        branches = {o.type for branch in found["If"] for o in branch.get_operations()}
+        assert "AssignVariableOp" in branches
+        return variable
+
+    train_function(tf.constant(True))
+    assert not _tf_compat.is_in_train_function(tf.Graph())
+    fitted = []
+
+    class Model(tf_keras.Sequential):
+        def train_step(self, data: object) -> dict[str, object]:
+            fitted.append(_tf_compat.is_in_train_function(tf.compat.v1.get_default_graph()))
+            return {"loss": tf.constant(0.0)}
+
+    model = Model([tf_keras.layers.Dense(1)])
+    for options in ({}, {"steps_per_execution": 2}, {"jit_compile": True}):
+        model.compile("sgd", **options)
+        model.fit(tf.zeros([2, 1]), batch_size=1, verbose=0)
+    assert fitted == [True] * len(fitted) and len(fitted) >= 3
+
+
+def test_lists_of_variables_can_be_called() -> None:
+    optimizer = tf_keras.optimizers.SGD()
+    assert optimizer.variables() == optimizer.variables
+    assert _tf_compat.callable_list([1])() == [1]
 
 
 def test_masks_and_graph_networks_are_recognized() -> None:

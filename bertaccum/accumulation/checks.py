@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,16 @@ from bertaccum.window_arguments import whole_steps
 
 REDUCTIONS = ("mean", "sum", "running_mean")
 NONFINITE = ("skip", "raise", "propagate")
+# Methods that Keras calls for each micro-batch, before the gradients of a window are summed.
+_HOOKS = ("minimize", "compute_gradients", "aggregate_gradients")
+_LEGACY_HOOKS = (
+    "minimize",
+    "_transform_loss",
+    "_get_gradients",
+    "_compute_gradients",
+    "_transform_unaggregated_gradients",
+    "_aggregate_gradients",
+)
 BATCH_NORMALIZATIONS = (
     tf_keras.layers.BatchNormalization,
     tf_keras.layers.experimental.SyncBatchNormalization,
@@ -52,6 +63,39 @@ def check_inner(optimizer: Any, accumulating: type) -> None:
             f"{type(innermost).__module__}.{type(innermost).__name__} is not a tf_keras optimizer;"
             " use one from tf_keras.optimizers, or bertaccum.keras3 with one of Keras 3"
         )
+    for one in (optimizer, innermost):
+        check_hooks(one)
+
+
+def check_hooks(optimizer: Any, legacy: bool = False) -> None:
+    """Raise TypeError if an optimizer overrides a method of Keras that accumulation would skip."""
+    for hook in _LEGACY_HOOKS if legacy else _HOOKS:
+        owners = [base.__module__ for base in type(optimizer).__mro__ if hook in vars(base)]
+        if hook in vars(optimizer) or not owners[0].startswith(("tf_keras.", "bertaccum.")):
+            raise window_arguments.skipped_hook(optimizer, hook)
+    # `list` leaves the gradients unchanged.
+    aggregator = getattr(optimizer, "gradient_aggregator", list)
+    if aggregator is not list and not aggregator.__module__.startswith("tf_keras."):
+        raise window_arguments.skipped_hook(optimizer, "gradient_aggregator")
+
+
+def skip_aggregation(optimizer: Any) -> dict[str, bool]:
+    """Return the arguments with which `apply_gradients` does not sum over replicas again.
+
+    Raises:
+      ValueError: If there are several replicas, and the optimizer's own method has no such
+        argument.
+    """
+    name = "skip_gradients_aggregation"
+    parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
+    if any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
+        return {name: True}
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise ValueError(
+            f"apply_gradients of {type(optimizer).__name__} does not accept {name}, so it would sum"
+            " the gradients of several replicas twice; add this argument, and pass it on"
+        )
+    return {}
 
 
 def check_is_model(model: Any) -> None:

@@ -24,16 +24,23 @@ def delegated(owner: str, name: str) -> property:
     )
 
 
-class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
-    """A Keras optimizer with the hyperparameters, variables and iterations of an inner one.
+_PACKAGE = __name__.partition(".")[0]
 
-    The constructor does not call that of the base class, which would create a second set of
-    hyperparameters and a second `iterations` variable.
+
+class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
+    """A Keras optimizer with the attributes, variables and iterations of an inner one.
+
+    Public attributes that bertaccum's own classes do not define are those of the inner optimizer,
+    when they are read and when they are set. The constructor does not call that of the base class,
+    which would create a second set of hyperparameters and a second `iterations` variable.
 
     Args:
       inner: The optimizer that updates the variables, or a `LossScaleOptimizer` around it.
       name: Name of this optimizer.
     """
+
+    inner: Any
+    name: str
 
     # A LossScaleOptimizer around this optimizer reads these two attributes to see whether DTensor
     # is used, which is not supported.
@@ -52,14 +59,36 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
     iterations = delegated("inner", "iterations")
     learning_rate = delegated("inner", "learning_rate")
-    clipnorm = delegated("_innermost", "clipnorm")
-    clipvalue = delegated("_innermost", "clipvalue")
-    global_clipnorm = delegated("_innermost", "global_clipnorm")
-    weight_decay = delegated("_innermost", "weight_decay")
-    use_ema = delegated("_innermost", "use_ema")
-    ema_momentum = delegated("_innermost", "ema_momentum")
-    ema_overwrite_frequency = delegated("_innermost", "ema_overwrite_frequency")
-    jit_compile = delegated("_innermost", "jit_compile")
+    # The base class has these methods as well, so `__getattr__` is not called for them.
+    update_step = delegated("_innermost", "update_step")
+    add_variable = delegated("_innermost", "add_variable")
+    add_variable_from_reference = delegated("_innermost", "add_variable_from_reference")
+
+    @property
+    def _learning_rate(self) -> Any:
+        """The schedule or number that the inner optimizer was given."""
+        return getattr(self._innermost, "_learning_rate", None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "inner":  # `inner` is missing while an object is copied.
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._owner(name), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or _is_defined_by(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._owner(name), name, value)
+
+    def _owner(self, name: str) -> Any:
+        """Return the inner optimizer that has an attribute: the innermost one if it does."""
+        for optimizer in (self._innermost, self.inner):
+            if hasattr(optimizer, name):
+                return optimizer
+        raise AttributeError(
+            f"neither {type(self).__name__} nor its inner {type(self._innermost).__name__} has an"
+            f" attribute {name!r}"
+        )
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
         """Let the inner optimizer assign its moving averages to the weights at the end of `fit`."""
@@ -67,7 +96,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
     def exclude_from_weight_decay(self, *args: Any, **kwargs: Any) -> None:
         """Exclude variables from the inner optimizer's weight decay."""
-        self.inner.exclude_from_weight_decay(*args, **kwargs)
+        self._innermost.exclude_from_weight_decay(*args, **kwargs)
 
     def _own_variables(self) -> list[tf.Variable]:
         """Return the variables that belong to this optimizer itself; subclasses add theirs."""
@@ -76,7 +105,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
     @property
     def variables(self) -> list[tf.Variable]:
         """The inner optimizer's variables, followed by this optimizer's own variables."""
-        return [*self.inner.variables, *self._own_variables()]
+        return _tf_compat.callable_list([*self.inner.variables, *self._own_variables()])
 
     @property
     def _variables(self) -> list[tf.Variable]:
@@ -99,3 +128,14 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
         return _tf_compat.trackable_children(self, self.inner, save_type, **kwargs)
+
+
+def _is_defined_by(kind: type, name: str) -> bool:
+    """Return whether a class defines or annotates an attribute itself, without the Keras classes.
+
+    A user's subclass may set any attribute.
+    """
+    if kind.__module__.partition(".")[0] != _PACKAGE:
+        return True
+    own = [vars(base) for base in kind.__mro__ if base.__module__.startswith(_PACKAGE)]
+    return any(name in members or name in members.get("__annotations__", ()) for members in own)

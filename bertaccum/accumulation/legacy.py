@@ -14,6 +14,7 @@ import tf_keras
 
 from bertaccum import _tf_compat
 from bertaccum.accumulation import serialization
+from bertaccum.accumulation.checks import check_hooks
 from bertaccum.accumulation.delegation import DelegatingOptimizer
 
 Legacy = tf_keras.optimizers.legacy.Optimizer
@@ -61,7 +62,11 @@ class LegacyOptimizer(DelegatingOptimizer):
     @property
     def variables(self) -> list[tf.Variable]:
         """The legacy optimizer's variables."""
-        return self._own_variables()
+        return _tf_compat.callable_list(self._own_variables())
+
+    @property
+    def _learning_rate(self) -> Any:
+        return self.inner.learning_rate
 
     def get_config(self) -> dict[str, Any]:
         """Return the legacy optimizer's config, with the arguments that its own method omits.
@@ -98,7 +103,12 @@ def adapted(optimizer: Any) -> Any:
 
 
 def _stop_summing(optimizer: Any) -> None:
-    """Make a legacy optimizer, and any inside it, use gradients without summing them first."""
+    """Make a legacy optimizer, and any inside it, use gradients without summing them first.
+
+    Raises:
+      TypeError: If the optimizer has an aggregation or another hook of its own.
+    """
+    check_hooks(optimizer, legacy=True)
     optimizer.gradient_aggregator = list
     for part in list(vars(optimizer).values()):
         if isinstance(part, Legacy):

@@ -2,61 +2,102 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import functools
-import warnings
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import _tf_compat
+from bertaccum import _tf_compat, window_arguments
 from bertaccum.accumulation import micro_batch
 from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
+from bertaccum.accumulation.replicas import summed
 
 _EXAMPLES = "examples"
-# The mixin's methods call those of the loss's class, which comes after the mixin in the bases.
-_Mixin: Any = tf_keras.losses.Loss if TYPE_CHECKING else object
 
 
-def measured(loss: tf_keras.losses.Loss) -> tf_keras.losses.Loss:
-    """Return a copy of a loss that reports its divisor; the user's object does not change."""
-    if isinstance(loss, _MeasuredLoss):
-        return loss
-    loss = copy.copy(loss)
-    loss.__class__ = type(type(loss).__name__, (_MeasuredLoss, type(loss)), {})
-    return loss
+class MeasuredLoss:
+    """The user's own loss object, with a call that reports its divisor.
 
+    Outside of the step of an `AccumulatingModel`, it behaves like the user's loss.
 
-class _MeasuredLoss(_Mixin):
-    """A mixin that `measured` adds to a loss's class."""
+    Args:
+      loss: The loss, whose attributes this object has as well.
+    """
 
-    _divided_by: tuple[Hashable, tf.Tensor | None] | None = None
+    def __init__(self, loss: tf_keras.losses.Loss) -> None:
+        self.loss = loss
+        self._window: tf.Variable | None = None
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Return the values of the loss, and note the divisor that `Loss.__call__` will use."""
-        losses = super().call(y_true, y_pred)
-        self._divided_by = _divisor(losses, y_pred)
-        return losses
+    def __getattr__(self, name: str) -> Any:
+        if name == "loss":  # `copy` asks for attributes before it sets any.
+            raise AttributeError(name)
+        return getattr(self.loss, name)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Return the mean loss, and report its divisor to the current micro-batch, if any."""
-        value = super().__call__(y_true, y_pred, sample_weight)
-        # A symbolic tensor must not outlive its graph.
-        divided_by, self._divided_by = self._divided_by, None
         present = micro_batch.present()
-        if present is None or present.weight_given:
+        if present is None:
+            return self.loss(y_true, y_pred, sample_weight)
+        with _noted_values(self.loss) as values:
+            value = self.loss(y_true, y_pred, sample_weight)
+        if present.weight_given:
+            present.corrections[self] = self._correction(value, present.size, present.examples)
             return value
-        kind, size = divided_by or (_EXAMPLES, None)
+        kind, size = _divisor(values[-1], y_pred) if values else (_EXAMPLES, None)
         if size is None and y_pred.shape.rank != 1:
-            warnings.warn(
-                f"loss {self.name!r} returns one number for the whole batch, which accumulation"
-                " treats as the mean over the examples. If the loss has another divisor, return"
-                " one value per example or pass `loss_weight` to accumulate_gradients",
-                stacklevel=2,
-            )
-        return _report(present, value, kind, present.examples if size is None else size)
+            window_arguments.warn_of_unknown_divisor(self.name)
+        size = present.examples if size is None else size
+        present.corrections[self] = self._correction(value, size, present.examples)
+        return _report(present, value, kind, size)
+
+    def _correction(self, value: tf.Tensor, size: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
+        """Return what to add to the logged value, so that the logs average the windows' losses.
+
+        Keras weights each logged value by the number of examples. For a large batch it logs one
+        value: the sum of the losses of all positions, divided by their number. The corrected value
+        therefore contains what this micro-batch changes about the value of its window.
+        """
+        if self._window is None:
+            # Sum of the losses, divisor and number of examples of the window so far.
+            with tf.init_scope():
+                self._window = summed(tf.zeros([3], tf.float64), "window_loss")
+        wide, size, examples = (tf.cast(x, tf.float64) for x in (value, size, examples))
+        before = tf.identity(self._window)
+        after = before + tf.stack([wide * size, size, examples])
+        self._window.assign(after)
+        change = _weighted_mean(after) - _weighted_mean(before)
+        return tf.cast(tf.math.divide_no_nan(change, examples) - wide, value.dtype)
+
+    def end_window(self, keep: Any = False) -> None:
+        """Forget the window of the logged loss, unless `keep`, a bool scalar."""
+        if self._window is not None:
+            self._window.assign(tf.where(keep, self._window, tf.zeros_like(self._window)))
+
+
+def _weighted_mean(window: tf.Tensor) -> tf.Tensor:
+    return tf.math.divide_no_nan(window[0], window[1]) * window[2]
+
+
+@contextlib.contextmanager
+def _noted_values(loss: tf_keras.losses.Loss) -> Iterator[list[Any]]:
+    """Return a list to which the loss's own `call` appends what it returns, before the mean."""
+    call, own = loss.call, vars(loss).get("call")
+    values: list[Any] = []
+
+    def noting(y_true: Any, y_pred: Any) -> Any:
+        values.append(call(y_true, y_pred))
+        return values[-1]
+
+    loss.call = noting
+    try:
+        yield values
+    finally:
+        del loss.call
+        if own is not None:
+            loss.call = own
 
 
 def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:

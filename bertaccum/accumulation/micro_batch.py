@@ -45,21 +45,25 @@ class MicroBatch:
       size: Divisor of the total loss, a scalar: the number of examples until a loss reports
         another divisor.
       kind: Kind of the divisor `size`; None until the first loss has reported its divisor.
+      loss_is_sum: Whether the total loss is a sum over the examples, so that nothing divides it.
       weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
       parts: Losses with other divisors, keyed by the kind of divisor.
+      corrections: For each loss, the number to add to its value in the logs.
       part_gradients: For each optimizer, keyed by its `id`, the (gradient, variable) pairs that
         it computed for each part.
-      optimizers: Optimizers that have used `size`.
+      updates: What the optimizers that have used `size` did; see `traced_step.py`.
       calls: Number of training calls of each layer so far, keyed by the layer's `id`.
     """
 
     examples: tf.Tensor
     size: tf.Tensor
     kind: Hashable = None
+    loss_is_sum: bool = False
     weight_given: bool = False
     parts: dict[Hashable, LossPart] = field(default_factory=dict)
+    corrections: dict[Any, tf.Tensor] = field(default_factory=dict)
     part_gradients: dict[int, list[list[tuple[Any, tf.Variable]]]] = field(default_factory=dict)
-    optimizers: list[Any] = field(default_factory=list)
+    updates: list[Any] = field(default_factory=list)
     calls: Counter[int] = field(default_factory=Counter)
 
 
@@ -92,33 +96,59 @@ def call_number(layer: Any) -> int:
     return micro.calls[id(layer)] - 1
 
 
-def weigh(optimizer: Any, gradients: list[Gradient]) -> tuple[list[Gradient], tf.Tensor]:
-    """Convert the gradients of a mean loss to gradients of a sum, and return them with a weight.
+def check_function() -> None:
+    """Raise ValueError if the size was computed outside of the function that is being traced.
 
-    Args:
-      optimizer: The calling optimizer; the micro-batch notes that it uses the size.
-      gradients: The gradients that Keras computed. Their loss is this replica's share of the mean
-        over all replicas.
-
-    Returns:
-      The summed gradients and their weight, a float64 scalar. Outside of the step of an
-      `AccumulatingModel`, all micro-batches are assumed to have the same size.
-
-    Raises:
-      ValueError: If the size was computed outside of the function that is being traced. The
-        function would treat the size as a constant.
+    The function would treat the size as a constant.
     """
     micro = _PRESENT.get()
     if micro is None:
-        return gradients, tf.constant(1 / replicas_in_sync(), tf.float64)
+        return
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if not _tf_compat.is_in_function_of(graph, getattr(micro.size, "graph", None)):
         raise ValueError(
             "a tf.function around train_step, or around a part of it, does not receive the sizes"
             " of micro-batches; remove it, because fit and train_on_batch trace the whole step"
         )
-    micro.optimizers.append(optimizer)
-    return _summed(gradients, micro.size)
+
+
+def correction(loss: Any) -> Any:
+    """Return the number to add to the logged value of a loss; 0 outside of a micro-batch."""
+    micro = _PRESENT.get()
+    return 0.0 if micro is None else micro.corrections.get(loss, 0.0)
+
+
+def has_values(loss: Any) -> bool:
+    """Return whether a loss has one value per example; its gradient is that of their sum.
+
+    Keras adds the values of `add_loss` to the total loss without taking their mean.
+    """
+    return bool(getattr(loss, "shape", None) is not None and loss.shape.rank)
+
+
+def weigh(
+    gradients: list[Gradient], first: tf.Tensor, loss_is_sum: bool
+) -> tuple[list[Gradient], tf.Tensor]:
+    """Convert the gradients of a mean loss to gradients of a sum, and return them with a weight.
+
+    If the loss is a sum already, the weights of a window add up to 1.
+
+    Args:
+      gradients: The gradients that Keras computed. Their loss is this replica's share of the mean
+        over all replicas.
+      first: Whether this is the first micro-step of the window, a bool scalar.
+      loss_is_sum: Whether the optimizer has seen that the loss is a sum.
+
+    Returns:
+      The summed gradients and their weight, a float64 scalar. Outside of the step of an
+      `AccumulatingModel`, all micro-batches are assumed to have the same size.
+    """
+    micro = _PRESENT.get()
+    is_sum = loss_is_sum or (micro is not None and micro.loss_is_sum)
+    if micro is not None and not is_sum:
+        return _summed(gradients, micro.size)
+    weight = tf.cast(first, tf.float64) if is_sum else tf.ones([], tf.float64)
+    return gradients, weight / replicas_in_sync()
 
 
 def weigh_parts(

@@ -14,10 +14,11 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation import checks, measured_loss, micro_batch, serialization
+from bertaccum.accumulation import checks, micro_batch, serialization, traced_step
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
+from bertaccum.accumulation.measured_loss import MeasuredLoss
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
-from bertaccum.window_arguments import ON_PARTIAL, check_choice
+from bertaccum.window_arguments import ON_PARTIAL, check_choice, none_accumulates
 
 # AccumulatingModel is a mixin, not a Model, because Keras changes the bases of Model's subclasses.
 _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
@@ -96,20 +97,23 @@ class AccumulatingModel(_Mixin):
 
     def train_step(self, data: Any) -> Any:
         """Run the model's own `train_step`, with gradients weighted by the divisor of the loss."""
+        start = traced_step.operations_so_far()
         with micro_batch.micro_batch(_length(data)) as present:
             results = super().train_step(data)
         self._check_step(present)
-        self._seen_optimizers().update({id(o): o for o in present.optimizers})
+        if self._accumulation.steps != 1:
+            traced_step.warn_of_changed_weights(self, start, present.updates)
+        optimizers = [update.optimizer for update in present.updates]
+        for loss in present.corrections:
+            loss.end_window(keep=optimizers[0].in_window)
+        self._seen_optimizers().update({id(o): o for o in optimizers})
         self._check_losses()
         return results
 
     def _check_step(self, present: micro_batch.MicroBatch) -> None:
         name = own_class(self).__name__
-        if not present.optimizers:
-            raise ValueError(
-                f"no optimizer in the train_step of {name} accumulates; wrap each optimizer that"
-                " it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
-            )
+        if not present.updates:
+            raise none_accumulates(own_class(self))
         if self._accumulation.loss_weight and not present.weight_given:
             raise ValueError(
                 f"the train_step of {name} does not call compute_loss, so `loss_weight` has no"
@@ -125,12 +129,21 @@ class AccumulatingModel(_Mixin):
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
     ) -> Any:
         """Compute the model's own loss, and note its divisor."""
-        _tf_compat.replace_losses(self.compiled_loss, y_pred, measured_loss.measured)
+        container = self.compiled_loss
+        if not self._measured_losses():
+            _tf_compat.replace_losses(container, y_pred, MeasuredLoss, micro_batch.correction)
         loss_weight, present = self._accumulation.loss_weight, micro_batch.present()
         if loss_weight is not None and present is not None:
             present.size = tf.convert_to_tensor(loss_weight(y, y_pred, sample_weight))
             present.weight_given = True
-        return super().compute_loss(x, y, y_pred, sample_weight)
+        loss = super().compute_loss(x, y, y_pred, sample_weight)
+        if present is not None:
+            present.loss_is_sum = micro_batch.has_values(loss)
+        return loss
+
+    def _measured_losses(self) -> list[MeasuredLoss]:
+        losses = _tf_compat.compiled_losses(self.compiled_loss)
+        return [loss for loss in losses if isinstance(loss, MeasuredLoss)]
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Call `Model.fit`, and treat partial windows as `on_partial` says."""
@@ -175,17 +188,23 @@ class AccumulatingModel(_Mixin):
             for layer in self.submodules:
                 if isinstance(layer, AccumBatchNormalization):
                     layer.end_window() if apply else layer.drop_window()
+            for loss in self._measured_losses():
+                loss.end_window()
 
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())
         # An optimizer loaded with a partial window may not have been used yet.
-        if isinstance(self.optimizer, AccumulatingOptimizer):
-            used[id(self.optimizer)] = self.optimizer
+        for optimizer in tf.nest.flatten(self.optimizer):
+            if isinstance(optimizer, AccumulatingOptimizer):
+                used[id(optimizer)] = optimizer
         return list(used.values())
 
-    def _get_optimizer(self, optimizer: Any) -> AccumulatingOptimizer:
-        # `compile` passes every optimizer to this hook.
-        optimizer, steps = super()._get_optimizer(optimizer), self._accumulation.steps
+    def _get_optimizer(self, optimizer: Any) -> Any:
+        # `compile` passes every optimizer to this hook; a WideDeepModel has a list of two.
+        return tf.nest.map_structure(self._accumulating, super()._get_optimizer(optimizer))
+
+    def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:
+        steps = self._accumulation.steps
         if isinstance(getattr(optimizer, "inner_optimizer", None), AccumulatingOptimizer):
             raise ValueError(
                 "the LossScaleOptimizer that mixed_float16 needs is outside; put it inside:"

@@ -28,6 +28,7 @@ from bertaccum.accumulation import (
     micro_batch,
     replicas,
     serialization,
+    traced_step,
     window_update,
 )
 from bertaccum.accumulation.contracts import GradientTransform, Observer, TakesScaledSum
@@ -76,6 +77,16 @@ class AccumulatingOptimizer(DelegatingOptimizer):
       ValueError: If `optimizer` already accumulates, or an argument has a wrong value.
     """
 
+    accumulation_steps: Any
+    reduction: str
+    accumulator_dtype: tf.DType | None
+    nonfinite: str
+    gradient_transform: GradientTransform | None
+    observer: Observer | None
+    skipped_windows: tf.Variable
+    gradient_norm: tf.Variable
+    half_updated: tf.Variable
+
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> AccumulatingOptimizer:
         scaled = loss_scaling.is_scaled(serialization.resolved(optimizer))
         if scaled and cls is AccumulatingOptimizer:
@@ -102,7 +113,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.accumulator_dtype = tf.as_dtype(accumulator_dtype) if accumulator_dtype else None
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
-        self.observer: Observer | None = None
+        self.observer = None
+        self._loss_is_sum = False
         self._sums_on_host = False
         self._host_folder: str | None = None
         self._trained = ModelVariables(self.inner)
@@ -183,6 +195,11 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def pending(self) -> bool:
         """Whether there is a partial window; do not read this inside a `tf.function`."""
         return not self._nothing and bool(self._state.step.numpy() > 0)
+
+    @property
+    def in_window(self) -> tf.Tensor:
+        """Whether the window goes on after the micro-step that has just run, a bool scalar."""
+        return (self._state.step > 0) & (self._state.step < self._state.window_steps)
 
     @property
     def _nothing(self) -> bool:
@@ -374,7 +391,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         own = [(g, v) for g, v in pairs if self._trained.position(v) in chosen]
         inner = self._innermost
         with inner.scaling(factor) if isinstance(inner, TakesScaledSum) else nullcontext():
-            self.inner.apply_gradients(own, skip_gradients_aggregation=True)
+            self.inner.apply_gradients(own, **checks.skip_aggregation(self.inner))
 
     # --- Use by Keras ---------------------------------------------------------------
 
@@ -400,6 +417,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         `accumulation_steps` times its share of the window's gradients, and could overflow float16
         in windows that do not overflow as one large batch.
         """
+        self._loss_is_sum = micro_batch.has_values(loss)
         scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
         parts = self._power_of_two() if scaled else 1.0
 
@@ -450,26 +468,32 @@ class AccumulatingOptimizer(DelegatingOptimizer):
           ValueError: If called outside of a replica or with gradients that are already reduced.
         """
         pairs = list(grads_and_vars)
-        aggregate = kwargs.get("experimental_aggregate_gradients", True)
-        if not skip_gradients_aggregation and aggregate:
-            pairs = self.aggregate_gradients(pairs)
-        elif not self._wrapped:
-            raise ValueError(
-                "AccumulatingOptimizer itself reduces gradients over replicas, once per update;"
-                " pass each replica's own gradients, without `skip_gradients_aggregation`"
-            )
-        gradients, weight = micro_batch.weigh(self, self._in_order(pairs))
+        micro_batch.check_function()
+        with traced_step.update(self, pairs):
+            aggregate = kwargs.get("experimental_aggregate_gradients", True)
+            if not skip_gradients_aggregation and aggregate:
+                pairs = self.aggregate_gradients(pairs)
+            elif not self._wrapped:
+                raise ValueError(
+                    "AccumulatingOptimizer itself reduces gradients over replicas, once per update;"
+                    " pass each replica's own gradients, without `skip_gradients_aggregation`"
+                )
+            self._micro_step(self._in_order(pairs))
+        return self.iterations
+
+    def _micro_step(self, gradients: list[Gradient]) -> None:
+        state = self._state
+        first = tf.equal(state.step, 1)
+        own = micro_batch.weigh(gradients, first, self._loss_is_sum)
         parts = micro_batch.weigh_parts(self, self._trained.in_order)
         if self._at_once:
-            self._update_at_once([(gradients, weight), *parts])
-            return self.iterations
-        state = self._state
+            self._update_at_once([own, *parts])
+            return
         with after(gradients):
-            state.main().add(gradients, weight)
+            state.main().add(*own)
             for number, part in enumerate(parts):
                 state.part(number).add(*part)
         replicas.run_if((state.step >= state.window_steps) & ~state.overflowed, self.apply)
-        return self.iterations
 
     def aggregate_gradients(self, grads_and_vars: GradsAndVars) -> list[Any]:
         """Start a micro-step, and return the pairs; `apply` will reduce their gradients.

@@ -12,6 +12,8 @@ from bertaccum.files import json_text, read_object
 
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
 _MOST_PARAMETERS = 7_000_000_000
+# Building a layer takes time, even if it is tiny.
+_MOST_LAYERS = 200
 
 
 def read_bert_config(path: Path) -> EncoderConfig:
@@ -41,6 +43,12 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
             )
         known[field.name] = _checked(path, field.name, values[field.name], field.default)
     config = EncoderConfig(**known)
+    if config.num_hidden_layers > _MOST_LAYERS:
+        raise InputError(
+            f"describes a model of {config.num_hidden_layers:,} layers, more than any BERT has",
+            "correct num_hidden_layers",
+            path=path,
+        )
     if config.parameters > _MOST_PARAMETERS:
         raise InputError(
             f"describes a model of {config.parameters:,} parameters, more than any BERT has",
@@ -72,7 +80,7 @@ def _checked(path: Path, name: str, value: Any, default: Any) -> Any:
         return value
     whole = isinstance(default, int)
     number = type(value) is int or (type(value) is float and not whole)
-    if not number or not value > 0 or (whole and value > 10_000_000):
+    if not number or not 0 < value <= 10_000_000:
         kind = "whole number" if whole else "number"
         raise InputError(f"{name} is {value!r}, not a positive {kind}", path=path)
     return value

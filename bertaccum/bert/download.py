@@ -27,7 +27,7 @@ from bertaccum.atomic import new_folder
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
 from bertaccum.cache import cache_folder, is_cached, seal
 from bertaccum.errors import InputError, reason
-from bertaccum.files import sha256
+from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
@@ -114,13 +114,16 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
       digests: SHA-256 that members of the zip must have; None checks none.
 
     Raises:
-      InputError: The zip is damaged, lacks one of the files or contains another one.
+      InputError: The zip is damaged, lacks one of the files, contains another one, or would unpack
+        to far more than its size.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as whole:
         try:
             with zipfile.ZipFile(archive) as bundle:
-                for member, entry in _members(bundle, archive).items():
+                members = _members(bundle, archive)
+                check_unpacked(archive, sum(entry.file_size for entry in members.values()))
+                for member, entry in members.items():
                     # Reading a member to its end checks its CRC.
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)

@@ -135,7 +135,7 @@ def _our_activation(values: dict[str, Any], path: Path) -> str:
 
 
 def _is_close(value: Any, other: Any) -> bool:
-    return all(type(v) in (int, float) for v in (value, other)) and math.isclose(
+    return all(type(v) is float for v in (value, other)) and math.isclose(
         value, other, rel_tol=1e-3
     )
 

@@ -1,13 +1,15 @@
-"""Reading of checkpoints and assignment to variables that take little memory."""
+"""Reading of checkpoints, checks of weights and assignment to variables that take little memory."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from bertaccum import _tf_compat
+from bertaccum.errors import InputError
 from bertaccum.sizes import row_pieces
 
 _PIECE_BYTES = 4 * 2**20
@@ -24,6 +26,31 @@ def read_tensor(prefix: str, name: str, dtype: tf.DType) -> tf.Tensor:
             prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
         )
     return value
+
+
+def check_finite(value: np.ndarray | tf.Tensor, name: str, path: Path) -> None:
+    """Check that a weight consists of numbers that a model can compute with.
+
+    Args:
+      value: The weight, float32.
+      name: Its name, for the error message.
+      path: The file that it was read from, for the error message.
+
+    Raises:
+      InputError: A number is NaN or infinite, or its square is.
+    """
+    # Neither sum of squares needs memory for another array.
+    if isinstance(value, np.ndarray):
+        flat = value.ravel(order="K")
+        squares = float(flat @ flat)
+    else:
+        squares = float(tf.nn.l2_loss(value))
+    if not math.isfinite(squares):
+        raise InputError(
+            f"{name} contains a number that is NaN, infinite or above 1e19",
+            "use another checkpoint",
+            path=path,
+        )
 
 
 def assign_in_place(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +12,7 @@ from official.nlp.modeling import networks
 
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.held_tensor import HeldTensor
-from bertaccum.bert.in_place import assign_in_place
+from bertaccum.bert.in_place import assign_in_place, check_finite
 from bertaccum.bert.model_source import CheckpointFormat
 from bertaccum.errors import InputError
 
@@ -34,8 +35,8 @@ def load_encoder(
       checkpoint: Path of the weights.
 
     Raises:
-      InputError: The files cannot be read, or any other variable of the encoder is missing or has a
-        different shape or dtype.
+      InputError: The files cannot be read, or any other variable of the encoder is missing, has a
+        different shape or dtype, or contains a number that is not finite.
       tf.errors.ResourceExhaustedError: A variable of the checkpoint does not fit in memory beside
         the encoder.
     """
@@ -46,7 +47,7 @@ def load_encoder(
     problems = [_problem(key, weight, form, tensors) for key, weight in wanted.items()]
     _refuse_misfit([problem for problem in problems if problem], form.remedy, checkpoint)
     for key, weight in wanted.items():
-        value = tensors[key].read()
+        value = _usable(tensors, key, checkpoint)
         assign_in_place(weight, value.T if form.transposed and is_kernel(weight) else value)
 
 
@@ -54,12 +55,19 @@ def read_head(form: CheckpointFormat, checkpoint: Path) -> list[np.ndarray]:
     """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head.
 
     Raises:
-      InputError: The files cannot be read, or contain no such head.
+      InputError: The files cannot be read, or contain no such head of finite numbers.
     """
     tensors = form.tensors(checkpoint)
     missing = [f"{key} is missing" for key in form.head_keys if key not in tensors]
     _refuse_misfit(missing, "omit `keep_head`", checkpoint)
-    return [np.asarray(tensors[key].read()) for key in form.head_keys]
+    return [np.asarray(_usable(tensors, key, checkpoint)) for key in form.head_keys]
+
+
+def _usable(tensors: Mapping[str, HeldTensor], key: str, path: Path) -> Any:
+    with np.errstate(over="ignore"):  # A double that is too large becomes infinite.
+        value = tensors[key].read()
+    check_finite(value, tensors[key].name or key, path)
+    return value
 
 
 def _problem(

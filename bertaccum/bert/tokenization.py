@@ -9,6 +9,8 @@ from bertaccum.bert.vocabulary import Vocabulary
 
 # [CLS] and [SEP], which every passage has.
 _SPECIAL = 2
+# [CLS] a [SEP] b [SEP]
+SHORTEST_PAIR = 5
 # Default stride, as a fraction of the other tokens of a passage.
 _STRIDE = 0.75
 

@@ -19,6 +19,8 @@ from bertaccum.files import json_text, read_object, read_text
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED = "added_tokens.json"
+# Each added token is searched for in every text.
+_MOST_ADDED = 10_000
 # In place of a checkpoint's name. Older runs have no `tokenizer_config.json`, and all lowercased.
 OLDER_RUN = "uncased"
 _NORMALIZER = "BertNormalizer"
@@ -90,13 +92,21 @@ def _usual_lower_case(name: str, entries: list[str]) -> bool:
 
 def _with_added(vocabulary: Vocabulary, added: list[dict[str, Any]], home: Path) -> Vocabulary:
     """Return a vocabulary with added tokens; those that are not entries yet get the next IDs."""
+    if len(added) > _MOST_ADDED:
+        raise InputError(
+            f"its tokenizer has {len(added):,} added tokens, more than {_MOST_ADDED:,}",
+            "add them to the vocabulary instead",
+            path=home,
+        )
     entries, any_case = list(vocabulary.entries), {}
+    known = set(entries)
     for token in sorted(added, key=lambda token: token["id"]):
         number, content = token["id"], token["content"]
         if content in SPECIAL_TOKENS:
             continue
-        if number == len(entries) and content not in entries:
+        if number == len(entries) and content not in known:
             entries.append(content)
+            known.add(content)
         elif not (0 <= number < len(entries) and entries[number] == content):
             raise InputError(
                 f"its added token {content!r} has the ID {number}, which is not the next one",

@@ -1,18 +1,19 @@
 """Reader of PyTorch's files of weights, such as `pytorch_model.bin`, without PyTorch.
 
 Such a file contains a pickle, which could run any code. Here it can only call the functions that
-rebuild tensors. Source: PyTorch's `torch/serialization.py`, for its zip files and for the format
-that was used before version 1.6. This module does not import TensorFlow.
+rebuild tensors, and every number in it is checked before it is used. Source: PyTorch's
+`torch/serialization.py`, for its zip files and for the format that was used before version 1.6.
+This module does not import TensorFlow.
 """
 
 from __future__ import annotations
 
-import collections
 import io
 import math
+import os
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,8 +40,15 @@ _KINDS = {
     "BoolStorage": ("BOOL", "?"),
 }
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
-# The pickle of BERT-Large has 100 KiB; a hostile zip could unpack to far more than fits in memory.
-_LARGEST_PICKLE = 1 << 26
+# Bytes in the largest pickle. That of BERT-Large has 100 KiB.
+_LARGEST_PICKLE = 1 << 20
+_MOST_AXES = 8
+_INSTRUCTIONS = (
+    "PROTO FRAME STOP MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET GLOBAL STACK_GLOBAL"
+    " BINPERSID REDUCE BUILD NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING"
+    " SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM"
+    " SETITEMS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3"
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +71,23 @@ class _View:
     strides: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        numbers = (self.offset, *self.shape, *self.strides)
-        if not all(type(n) is int and n >= 0 for n in numbers):
+        kinds = type(self.storage), type(self.shape), type(self.strides)
+        if kinds != (_Storage, tuple, tuple):
+            raise ValueError("a tensor is invalid")
+        if not len(self.shape) == len(self.strides) <= _MOST_AXES:
             raise ValueError("a tensor has an invalid shape")
+        _check_counts("a tensor", self.offset, *self.shape, *self.strides)
         last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
-        if math.prod(self.shape) and self.offset + last >= self.storage.elements:
+        # Elements that overlap could make the tensor larger than the file.
+        elements = math.prod(self.shape)
+        if max(elements, elements and self.offset + last + 1) > self.storage.elements:
             raise ValueError("a tensor is larger than its storage")
+
+
+def _check_counts(what: str, *numbers: Any) -> None:
+    """Check that numbers of a pickle, which can have any type, are whole and not negative."""
+    if not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+        raise ValueError(f"{what} has an invalid shape")
 
 
 class _ForbiddenError(Exception):
@@ -124,25 +143,49 @@ def _read(view: _View, load: Callable[[_Storage], bytes], path: Path) -> np.ndar
         flat = np.frombuffer(load(storage), np.dtype(code))[storage.start :]
         if len(flat) < storage.elements:
             raise ValueError("a storage is incomplete")
-    strides = [stride * flat.itemsize for stride in view.strides]
-    tensor = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides)
+        strides = [stride * flat.itemsize for stride in view.strides]
+        tensor = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, strides)
     if name == "BF16":
         return (tensor.astype(np.uint32) << 16).view(np.float32)
     return tensor.astype(np.float32)
 
 
-class _Unpickler(pickle.Unpickler):
+def _refuse(_: Any) -> None:
+    raise ValueError("its pickle contains an instruction that weights do not need")
+
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    """Check the keys of a dict: the hash of nested tuples can take longer than anyone waits."""
+    if not all(type(key) in (str, int) for key in keys):
+        raise ValueError("its pickle has a key that is not a name")
+
+
+def _dict(items: Iterable[Any] = ()) -> dict[Any, Any]:
+    """Return the dict of key and value pairs, which Python 2 pickles as a list."""
+    found = {}
+    for key, value in items:
+        _check_keys([key])
+        found[key] = value
+    if isinstance(items, list):
+        items.clear()  # A pickle could name one long list many times.
+    return found
+
+
+# The unpickler in C would allocate memory for any memo index, and ignore signals while it hashes.
+_PlainUnpickler: Any = pickle._Unpickler
+
+
+class _Unpickler(_PlainUnpickler):
     """An unpickler that can rebuild tensors, and do nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
+            return _dict
         if module in ("torch", "torch.storage") and name in _KINDS:
             return name
-        # New functions each time: a pickle can set attributes of what it is given.
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return lambda storage, offset, shape, strides, *_: _View(
-                storage, offset, tuple(shape), tuple(strides)
+                storage, offset, shape, strides
             )
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return lambda tensor, *_: tensor
@@ -150,14 +193,33 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> _Storage:
         tag, kind, key, _, elements, *view = pid
-        if tag != "storage" or kind not in _KINDS or type(elements) is not int:
+        if not all(type(text) is str for text in (tag, kind, key)):
             raise ValueError("a storage is invalid")
         start = 0
         if view and view[0] is not None:
             _, start, elements = view[0]
-        if start < 0:
+        _check_counts("a storage", start, elements)
+        if tag != "storage" or kind not in _KINDS:
             raise ValueError("a storage is invalid")
-        return _Storage(kind, str(key), elements, start)
+        return _Storage(kind, key, elements, start)
+
+    def _set_item(self) -> None:
+        _check_keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def _set_items(self) -> None:
+        _check_keys(self.stack[::2])
+        super().load_setitems()
+
+    def _build(self) -> None:
+        self.stack.pop()  # Weights need no attributes.
+
+    dispatch = dict.fromkeys(range(256), _refuse) | {
+        code[0]: _PlainUnpickler.dispatch[code[0]]
+        for code in (getattr(pickle, name) for name in _INSTRUCTIONS.split())
+    }
+    dispatch |= {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items}
+    dispatch[pickle.BUILD[0]] = _build
 
 
 def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, Callable[[_Storage], bytes]]:
@@ -165,10 +227,17 @@ def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, Callable[[_Storage], by
         names = {entry.filename.partition("/")[2]: entry for entry in bundle.infolist()}
         if names["data.pkl"].file_size > _LARGEST_PICKLE:
             raise ValueError("its pickle is too large")
-        if "byteorder" in names and bundle.read(names["byteorder"]) != b"little":
+        if "byteorder" in names and _member(bundle, names["byteorder"]) != b"little":
             raise ValueError("its byte order is not little-endian")
-        state = _Unpickler(io.BytesIO(bundle.read(names["data.pkl"]))).load()
+        state = _Unpickler(io.BytesIO(_member(bundle, names["data.pkl"]))).load()
     return state, partial(_load_member, path, names)
+
+
+def _member(bundle: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return a member, which PyTorch does not compress, so it is not larger than the file."""
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise ValueError("it is compressed, which PyTorch does not do")
+    return bundle.read(entry)
 
 
 def _load_member(path: Path, names: Mapping[str, zipfile.ZipInfo], storage: _Storage) -> bytes:
@@ -176,25 +245,30 @@ def _load_member(path: Path, names: Mapping[str, zipfile.ZipInfo], storage: _Sto
     if entry.file_size != storage.elements * np.dtype(_KINDS[storage.kind][1]).itemsize:
         raise ValueError("a storage has another size than expected")
     with zipfile.ZipFile(path) as bundle:
-        return bundle.read(entry)
+        return _member(bundle, entry)
 
 
 def _read_older(path: Path, file: IO[bytes]) -> tuple[Any, Callable[[_Storage], bytes]]:
     """Read the format without a zip: four pickles, the keys of the storages, and the storages."""
-    if _Unpickler(file).load() != _MAGIC_NUMBER:
+    head = io.BytesIO(file.read(_LARGEST_PICKLE))
+    if _Unpickler(head).load() != _MAGIC_NUMBER:
         raise ValueError("it does not begin like one")
-    _Unpickler(file).load()  # The version of the format, which never changed.
-    if not _Unpickler(file).load()["little_endian"]:
+    _Unpickler(head).load()  # The version of the format, which never changed.
+    if not _Unpickler(head).load()["little_endian"]:
         raise ValueError("its byte order is not little-endian")
-    unpickler = _Unpickler(file)
-    state = unpickler.load()
+    state = _Unpickler(head).load()
     views = [view for view in state.values() if isinstance(view, _View)]
     kinds = {view.storage.key: view.storage.kind for view in views}
-    places = {}
-    for key in map(str, _Unpickler(file).load()):
+    places, end = {}, os.fstat(file.fileno()).st_size
+    keys = _Unpickler(head).load()
+    _check_keys(keys)
+    file.seek(head.tell())
+    for key in keys:
         elements = int.from_bytes(file.read(8), "little")
         size = elements * np.dtype(_KINDS[kinds[key]][1]).itemsize
         places[key] = file.tell(), size
+        if file.tell() + size > end:
+            raise ValueError("a storage is incomplete")
         file.seek(size, io.SEEK_CUR)
     return state, partial(_load_place, path, places)
 

@@ -12,7 +12,6 @@ import click
 
 from bertaccum.cli.options import FieldOption
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_text
 
 _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
@@ -106,7 +105,9 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    from bertaccum.yaml_loader import Loader
+
+    class PlainLoader(Loader):
         """Leaves scalars as they are written: each option converts its own, as for a flag.
 
         YAML would make 8 of the folder `010`, 1.1 of the label `1.10` and true of the label `yes`.
@@ -118,7 +119,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
         }
 
     try:
-        loader = Loader(read_text(path))
+        loader = PlainLoader(path)
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode | None):
             raise InputError("has no `key: value` lines", "see configs/ for examples", path=path)

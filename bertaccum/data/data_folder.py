@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.tokenization import SHORTEST_PAIR
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.run_inputs import RunInputs
@@ -57,13 +58,18 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
       config: Options that decide how texts become tokens.
 
     Raises:
-      ConfigError: The option `windows` does not suit the data.
+      ConfigError: The option `windows` or `max_seq_length` does not suit the data.
       InputError: A TSV cannot be read.
     """
     if task.labels.pairs and config.windows > 1:
         raise ConfigError(
             f"`windows` {config.windows} needs single texts, but the data have pairs",
             "omit `windows`; pairs are truncated to `max_seq_length`",
+        )
+    if task.labels.pairs and config.max_seq_length < SHORTEST_PAIR:
+        raise ConfigError(
+            f"`max_seq_length` {config.max_seq_length} leaves no room for both texts of a pair",
+            f"use at least {SHORTEST_PAIR}: [CLS], [SEP] twice, and a token of each text",
         )
     digests, stores = [sha256(tsv) for tsv in tsvs], []
     if source.vocabulary:

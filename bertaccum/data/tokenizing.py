@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from bertaccum.data.store_digest import store_digest
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_text, sha256
+from bertaccum.files import json_text, read_object, sha256
 from bertaccum.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, label_column
@@ -66,7 +65,7 @@ def open_store(
         shapes=np.load(folder / "shapes.npy"),
         labels=np.load(folder / "labels.npy"),
         weights=np.load(folder / "weights.npy"),
-        truncation=Truncation(**json.loads(read_text(folder / _TRUNCATION))),
+        truncation=Truncation(**read_object(folder / _TRUNCATION)),
     )
 
 

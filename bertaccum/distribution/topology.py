@@ -182,7 +182,7 @@ def _cluster() -> _Cluster | None:
             kind, number = described["task"]["type"], int(described["task"]["index"])
             if kind not in ("chief", "worker") or not 0 <= number < len(jobs[kind]):
                 raise ValueError(f"task {kind} {number} is not in its cluster")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 f"TF_CONFIG cannot be used ({error})",
                 'write it as {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker",'

@@ -151,7 +151,7 @@ def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
         )
     if not isinstance(text, str):
         return text
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         record = json.loads(text)
         found = record[TEXT], record[PAIR]
         if all(isinstance(one, str) for one in found):

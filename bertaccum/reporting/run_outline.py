@@ -11,6 +11,9 @@ from bertaccum.reporting.run_facts import evaluations, model_name
 from bertaccum.reporting.run_record import Record, undamaged
 from bertaccum.settings import named_options
 
+# The largest number of updates or seconds that is plausible.
+_LARGEST = 1e12
+
 
 def outline(record: Record) -> dict[str, Any]:
     """Return the facts about a run that a list of runs shows.
@@ -26,6 +29,9 @@ def outline(record: Record) -> dict[str, Any]:
     """
     best, plan = record.best or {}, record.plan
     with undamaged(record.paths.path):
+        numbers = [plan.get("micro_batch"), plan.get("updates"), record.seconds]
+        numbers += [best.get(name) for name in ("accuracy", "update", record.best_by)]
+        _check_numbers(*numbers, *(update["update"] for update in record.updates[-1:]))
         return {
             "run": str(record.paths.path),
             "status": record.status,
@@ -40,6 +46,13 @@ def outline(record: Record) -> dict[str, Any]:
             "best_update": best.get("update"),
             "seconds": round(record.seconds, 3),
         }
+
+
+def _check_numbers(*values: Any) -> None:
+    """Raise ValueError unless each value is None or a number that a table can show."""
+    for value in values:
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= _LARGEST):
+            raise ValueError(f"{str(value)[:40]} is not a number of a run")
 
 
 def details(record: Record) -> dict[str, Any]:

@@ -7,17 +7,19 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, reason
-from bertaccum.files import read_mapping, read_text
+from bertaccum.files import open_input, read_mapping
 from bertaccum.metrics import metric_of
 from bertaccum.reporting.run_paths import RunPaths
 
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
-
+# Bytes in the longest line of a log that is read.
+_LONGEST_LINE = 1 << 22
 
 # Errors that unexpected contents of a file can cause.
 _DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -122,6 +124,8 @@ def read_run_config(run: Path) -> TrainConfig:
     """
     import yaml
 
+    from bertaccum.yaml_loader import Loader
+
     path = RunPaths(run).config
     if not path.is_file():
         raise InputError(
@@ -130,7 +134,7 @@ def read_run_config(run: Path) -> TrainConfig:
             path=run,
         )
     try:
-        return TrainConfig(**yaml.safe_load(read_text(path)))
+        return TrainConfig(**Loader(path).get_single_data())
     except (yaml.YAMLError, ConfigError, *_DAMAGE) as error:
         raise InputError(
             f"is not the configuration of a run ({reason(error)})", path=path
@@ -156,16 +160,18 @@ def undamaged(run: Path) -> Iterator[None]:
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a log up to the first damaged one; empty if there is no log."""
+    if not path.is_file():
+        return []
     found = []
-    raw = path.read_bytes() if path.exists() else b""
-    for line in raw.splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-            if not (line.endswith(b"\n") and isinstance(record["update"], int)):
-                break
-        except (ValueError, KeyError, TypeError, RecursionError):
-            break  # Ignore the rest: a crash damages only the end of a log.
-        found.append(record)
+    with open_input(path) as file:
+        for line in iter(partial(file.readline, _LONGEST_LINE), b""):
+            try:
+                record = json.loads(line)
+                if not (line.endswith(b"\n") and isinstance(record["update"], int)):
+                    break
+            except (ValueError, KeyError, TypeError, RecursionError):
+                break  # Ignore the rest: a crash damages only the end of a log.
+            found.append(record)
     return found
 
 

@@ -9,8 +9,15 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.encoder import Initializer, head_dropout, random_initializer, without_autograph
+from bertaccum.bert.encoder import (
+    Initializer,
+    checkpoint_name,
+    head_dropout,
+    random_initializer,
+    without_autograph,
+)
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.in_place import check_finite
 from bertaccum.errors import InputError, reason
 from bertaccum.tasks.forward import HEAD_LAYER
 
@@ -88,7 +95,8 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
       head: Whether to load the head as well as the encoder and its pooler.
 
     Raises:
-      InputError: The files are damaged or belong to another model.
+      InputError: The files are damaged, belong to another model, or contain a number that is not
+        finite.
       tf.errors.ResourceExhaustedError: The weights do not fit in memory beside the classifier.
     """
     encoder, *heads = _named_layers(model).items()
@@ -108,6 +116,8 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
         raise InputError(
             f"cannot be loaded ({reason(error)})", "train the model again", path=path
         ) from None
+    for weight in model.weights:
+        check_finite(weight, checkpoint_name(weight.name).removesuffix(":0"), path)
 
 
 def _named_layers(model: tf_keras.Model) -> dict[str, tf_keras.layers.Layer]:

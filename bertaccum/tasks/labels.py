@@ -46,6 +46,8 @@ class Labels:
             raise ValueError("a label is not a string")
         if len(self.values) != len(self.names):
             raise ValueError(f"{len(self.values)} labels but {len(self.names)} names")
+        if not all(isinstance(n, int | float) for n in (self.mean, self.std)) or not self.std > 0:
+            raise ValueError("the mean or the std is not a valid number")
         if self.task not in TASKS:
             raise ValueError(f"the task {self.task!r} is unknown")
 

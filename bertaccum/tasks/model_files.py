@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer, write_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_mapping, read_text
+from bertaccum.files import json_text, read_mapping, read_object
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import PLAIN, Decoding
 
@@ -83,7 +82,7 @@ class ModelFiles:
 
 def _read(kind: type[_Kind], path: Path) -> _Kind:
     try:
-        return kind(**json.loads(read_text(path)))
+        return kind(**read_object(path))
     except (ValueError, TypeError) as error:
         raise _damaged(path, error) from None
 

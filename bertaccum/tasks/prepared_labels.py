@@ -10,7 +10,7 @@ from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
 from data_prep.columns import PAIR
-from data_prep.label_kinds import refuse_scores
+from data_prep.label_kinds import refuse_infinite, refuse_scores
 from data_prep.manifest import MANIFEST, read_manifest
 from data_prep.table import read_rows
 from data_prep.tsv import read_tsv
@@ -26,7 +26,8 @@ def read_labels(folder: Path, task: str | None = None) -> Labels:
     Raises:
       ConfigError: The manifest says that the folder was prepared for another task, or there is
         neither a manifest nor `task` and the labels look like scores.
-      InputError: train.tsv is missing, is unusable or has fewer than two classes.
+      InputError: train.tsv is missing, is unusable, has fewer than two classes, or has numbers as
+        classes of which one is not finite.
     """
     manifest, train = read_manifest(folder), folder / "train.tsv"
     if manifest is not None:
@@ -51,7 +52,10 @@ def read_labels(folder: Path, task: str | None = None) -> Labels:
     if kind == REGRESSION:
         return regression_labels(train, table, PAIR in table)
     parts = make_task(Labels([], [], task=kind)).parts
-    values = in_order({label for cell in set(label_column(train, table)) for label in parts(cell)})
+    cells = dict(zip(label_column(train, table), map(int, table["row"]), strict=True))
+    rows = {label: row for cell, row in cells.items() for label in parts(cell)}
+    refuse_infinite(rows, train)
+    values = in_order(set(rows))
     if task is None:
         refuse_scores(values, train)
     if len(values) < 2:

@@ -27,7 +27,7 @@ from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.files import finite, json_text, read_text, sha256
+from bertaccum.files import finite, json_text, read_json, sha256
 from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
@@ -81,9 +81,12 @@ class Position:
         """Return the position contained in the values that `read_saved` returns.
 
         Raises:
-          TypeError, KeyError, AttributeError: The values do not describe a position.
+          ValueError, TypeError, KeyError, AttributeError: The values do not describe a position.
         """
         own = {key: value for key, value in saved.items() if key not in CUT}
+        for name in ("update", "examples", "shrinkings", "nonfinite_in_a_row"):
+            if type(count := own.get(name, 0)) is not int or count < 0:
+                raise ValueError(f"{name} is {count!r}, not a number of at least 0")
         evaluations = {key: own[key] and Evaluated.of(own[key]) for key in ("best", "last")}
         return Position(**own | evaluations)
 
@@ -265,9 +268,9 @@ def state_of(folder: Path, update: int) -> Path:
 def _best_of(path: Path) -> str | None:
     """Return the name of the best checkpoint at the time `path` was saved; None if unknown."""
     try:
-        best = json.loads(read_text(path / _POSITION))["position"]["best"]
+        best = read_json(path / _POSITION)["position"]["best"]
         return best and state_of(path.parent, best["update"]).name
-    except (InputError, ValueError, TypeError, KeyError, RecursionError):
+    except (InputError, TypeError, KeyError):
         return None
 
 
@@ -285,16 +288,18 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
       InputError: The checkpoint is damaged, or belongs to another run.
     """
     try:
-        values = json.loads(read_text(path / _POSITION))
+        values = read_json(path / _POSITION)
         digest = values.pop("digest")
         if digest != _digest(values):
             raise ValueError(f"{_POSITION} does not match its digest")
         for name, expected in values["files"].items():
+            if Path(name).name != name:
+                raise ValueError(f"{name} is not the name of a file in it")
             if sha256(path / name) != expected:
                 raise ValueError(f"{name} does not match its digest")
         saved = dict(values["position"])
         position = Position.of(saved)
-    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _unusable(path, f"is damaged ({error})") from None
     if position.run != run:
         raise _unusable(path, "is a checkpoint of another run")
@@ -336,6 +341,6 @@ def save_best(
 def best_evaluation(folder: RunPaths) -> Evaluated | None:
     """Return the evaluation of the model in `best/`; None if the folder is missing or damaged."""
     try:
-        return Evaluated.of(json.loads(read_text(folder.best / EVALUATION)))
-    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Evaluated.of(read_json(folder.best / EVALUATION))
+    except (InputError, ValueError, TypeError, KeyError, AttributeError):
         return None

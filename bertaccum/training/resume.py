@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_mapping, read_text, sha256
+from bertaccum.files import read_json, read_mapping, sha256
 from bertaccum.planning.device_memory import device_name
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
@@ -258,7 +257,7 @@ def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) 
 def _read_inputs(folder: RunFolder, names: list[str]) -> dict[str, Any]:
     """Return the contents of inputs.json, which must include `names`."""
     try:
-        values: dict[str, Any] = json.loads(read_text(folder.inputs))
+        values: dict[str, Any] = read_json(folder.inputs)
         return values | {name: values[name] for name in names}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (InputError, TypeError, KeyError) as error:
         raise InputError(f"is damaged ({error})", "start a new run", path=folder.inputs) from None

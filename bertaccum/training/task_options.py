@@ -15,6 +15,8 @@ from bertaccum.tasks.labels import Labels
 from data_prep.rows import finite_number
 
 BALANCED = "balanced"
+# A weighted loss and its gradients must be float32 numbers.
+_LARGEST_TOTAL = 1e30
 
 
 def check_task_options(config: TrainConfig, labels: Labels) -> None:
@@ -49,11 +51,15 @@ def weighted(store: TokenStore, config: TrainConfig, inputs: RunInputs) -> Token
 
     Raises:
       ConfigError: The class weights are not valid.
-      InputError: All weights are zero.
+      InputError: All weights are zero, or they are too large.
     """
     weights = store.weights
     if config.class_weight is not None:
-        weights = weights * class_weights(config.class_weight, inputs.labels, store.labels)
+        with np.errstate(over="ignore"):
+            weights = weights * class_weights(config.class_weight, inputs.labels, store.labels)
+    if (total := float(weights.sum(dtype=np.float64))) > _LARGEST_TOTAL:
+        what = f"its weights have the sum {total:.3g}, above {_LARGEST_TOTAL:g}"
+        raise InputError(what, "divide them by the same number", path=inputs.tsvs[0])
     if not weights.any():
         raise InputError(
             "every row has weight 0", "raise the weights of some rows", path=inputs.tsvs[0]

@@ -39,9 +39,14 @@ SparseCrossentropy = tf_keras.losses.SparseCategoricalCrossentropy
 def differing(
     build: Callable[[], tf_keras.Model], x: Any, y: Any, loss: Any, **options: Any
 ) -> Any:
-    """Return the largest weight difference between a large batch of 8 and 4 micro-batches of 2."""
-    one, other = (fitted(build, x, y, loss, steps, **options).get_weights() for steps in (None, 4))
-    return max(np.abs(a - b).max() for a, b in zip(one, other, strict=True))
+    """Return the largest difference between a large batch of 8 and 4 micro-batches of 2.
+
+    The weights are compared, and the values in the logs.
+    """
+    one, other = (fitted(build, x, y, loss, steps, **options) for steps in (None, 4))
+    logs = ([*model.history.history.values()] for model in (one, other))
+    pairs = [*zip(one.get_weights(), other.get_weights(), strict=True), tuple(logs)]
+    return max(np.abs(np.subtract(a, b)).max() for a, b in pairs)
 
 
 def fitted(
@@ -129,6 +134,59 @@ def test_loss_weight_sets_the_divisor_of_a_scalar_loss() -> None:
 def test_scalar_loss_without_loss_weight_warns() -> None:
     with pytest.warns(UserWarning, match="loss 'scalar' returns one number .* `loss_weight`"):
         assert differing(language_model, TOKENS, LABELS, scalar) > 0.01
+
+
+@pytest.mark.parametrize("on_partial", ["apply", "drop"])
+def test_logs_of_a_partial_window_equal_those_of_a_large_batch(on_partial: str) -> None:
+    # Three examples per micro-batch: windows of 6 and 2.
+    whole = fitted(language_model, TOKENS, LABELS, IGNORING, None)
+    model = accumulate_gradients(language_model(), 2, on_partial)
+    model.set_weights(whole.get_weights())
+    model.compile(tf_keras.optimizers.SGD(0.0), IGNORING)
+    whole.compile(tf_keras.optimizers.SGD(0.0), IGNORING)
+    logs = [
+        one.fit(TOKENS, LABELS, batch_size=size, epochs=2, shuffle=False, verbose=0).history["loss"]
+        for one, size in ((model, 3), (whole, 6))
+    ]
+    assert logs[0] == pytest.approx(logs[1], rel=1e-6)
+    values = [one.evaluate(TOKENS, LABELS, batch_size=3, verbose=0) for one in (model, whole)]
+    assert values[0] == values[1]  # Evaluation has no windows.
+
+
+# --- Losses that are sums -------------------------------------------------------------
+
+
+class Energies(layers.Layer):
+    """A layer that adds one loss for each example, as the CTC layer of Keras' examples does."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        self.add_loss(tf.reduce_sum(inputs**2, axis=-1))
+        return inputs
+
+
+@pytest.mark.parametrize("functional", [True, False])
+@pytest.mark.parametrize("how", ["model", "optimizer", "running_mean"])
+def test_losses_of_examples_that_keras_adds_up_are_added_up(functional: bool, how: str) -> None:
+    def fit(steps: int | None) -> list[np.ndarray]:
+        tf_keras.utils.set_random_seed(0)
+        model = tf_keras.Sequential([layers.Dense(3), Energies()])
+        if functional:
+            inputs = layers.Input((4,))
+            outputs = layers.Dense(3)(inputs)
+            model = tf_keras.Model(inputs, outputs)
+            model.add_loss(tf.reduce_sum(outputs**2, axis=-1))
+        optimizer: Any = tf_keras.optimizers.SGD(0.01, momentum=0.9)
+        if steps and how == "model":
+            accumulate_gradients(model, steps)
+        elif steps:
+            reduction = "mean" if how == "optimizer" else how
+            optimizer = AccumulatingOptimizer(optimizer, steps, reduction)
+        model.compile(optimizer)
+        model.fit(IMAGES[:, 0, :, 0], batch_size=8 // (steps or 1), epochs=3, verbose=0)
+        return model.get_weights()
+
+    for own, other in zip(fit(4), fit(None), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-6)
 
 
 def test_loss_weight_is_saved_with_the_model(tmp_path: Path) -> None:

@@ -99,6 +99,20 @@ def test_urls_are_those_of_the_releases(monkeypatch: pytest.MonkeyPatch) -> None
     assert checkpoint_url("bert-large") == base + "2018_10_18/uncased_L-24_H-1024_A-16.zip"
 
 
+def test_zip_with_far_larger_contents_is_not_unpacked(server: Server, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "made.zip", "w", zipfile.ZIP_DEFLATED) as bundle:
+        for member in MEMBERS:
+            bundle.writestr(member, bytes(20 << 20))
+    server.contents = (tmp_path / "made.zip").read_bytes()
+    too_large = "would unpack to 80 MiB, more than 50 times its size"
+    with pytest.raises(InputError, match=too_large):
+        unpack(tmp_path / "made.zip", tmp_path / "out")
+    with pytest.raises(InputError, match=too_large):
+        fetch_preset("bert-tiny", ignore)
+    assert {path.name for path in tmp_path.iterdir()} == {"made.zip", "cache"}
+    assert list((cache_folder() / "checkpoints").iterdir()) == []
+
+
 def test_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
     server.contents = make_zip(tmp_path / "made.zip")
     reports: list[tuple[int, int | None]] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small import TINY, write_google_checkpoint
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
@@ -54,6 +55,17 @@ def test_error_names_the_variable_with_another_shape(checkpoint: Path) -> None:
         InputError, match=r"word_embeddings has shape \[30522, 128\].* \[30000, 128\]"
     ):
         load_encoder(build_encoder(config), GOOGLE, checkpoint)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    encoder = build_encoder(TINY)
+    encoder.weights[-1].assign(np.where(np.arange(TINY.hidden_size) == 3, value, 0))
+    write_google_checkpoint(encoder, tmp_path / "bert_model.ckpt")
+    with pytest.raises(
+        InputError, match=r"bert_model.ckpt: pooler/dense/bias contains a number that is NaN"
+    ):
+        load_encoder(build_encoder(TINY), GOOGLE, tmp_path / "bert_model.ckpt")
 
 
 def test_truncated_checkpoint_raises_input_error(checkpoint: Path, tmp_path: Path) -> None:

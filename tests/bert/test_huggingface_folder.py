@@ -24,12 +24,12 @@ from torch_writer import write_torch
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.huggingface_folder import write_description
+from bertaccum.bert.huggingface_folder import HUGGINGFACE, write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.pretrained_weights import load_encoder
+from bertaccum.bert.pretrained_weights import load_encoder, read_head
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
@@ -250,6 +250,7 @@ MISTAKES = {
     "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; use a"),
     "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; use a"),
     "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, expected"),
+    "large epsilon": (set_to("config.json", layer_norm_eps=10**400), "layer_norm_eps is 1000"),
     "positions": (
         set_to("config.json", position_embedding_type="relative_key"),
         "config.json: position_embedding_type is 'relative_key', expected 'absolute'",
@@ -283,6 +284,14 @@ MISTAKES = {
         tensors(lambda held: held | {"bert.pooler.dense.bias": np.zeros(8, np.int8)}),
         "pooler.dense.bias has dtype I8, expected floats",
     ),
+    "infinite": (
+        tensors(lambda held: held | {"bert.pooler.dense.bias": np.full(8, -np.inf, np.float32)}),
+        "model.safetensors: pooler.dense.bias contains a number that is NaN, infinite or above",
+    ),
+    "double": (
+        tensors(lambda held: held | {"bert.pooler.dense.bias": np.full(8, 1e300)}),
+        "model.safetensors: pooler.dense.bias contains a number that is NaN, infinite or above",
+    ),
 }
 
 
@@ -293,6 +302,25 @@ def test_error_names_the_cause(folder: Path, mistake: str) -> None:
     with pytest.raises((InputError, ConfigError), match=message) as error:
         loaded(folder)
     assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("value", [np.float32("nan"), np.float16("inf"), np.float64(1e300)])
+def test_numbers_that_are_not_finite_are_refused_in_each_format_of_pytorch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, value: np.floating, older: bool
+) -> None:
+    held = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    held["bert.pooler.dense.weight"] = np.full((8, 8), value)
+    write_torch(folder / "pytorch_model.bin", held, monkeypatch, older)
+    with pytest.raises(InputError, match=r"pytorch_model.bin: pooler.dense.weight contains a numb"):
+        loaded(folder)
+
+
+def test_head_that_is_not_finite_is_refused(folder: Path) -> None:
+    rewrite(folder, lambda held: held | {"classifier.bias": np.array([0, np.nan, 0])})
+    with pytest.raises(InputError, match=r"model.safetensors: classifier.bias contains a number"):
+        read_head(HUGGINGFACE, folder / "model.safetensors")
 
 
 def test_error_without_safetensors_names_the_extra(

@@ -210,8 +210,12 @@ def test_contradictory_options_are_refused(checkpoint: Path, tmp_path: Path) -> 
         ({"hidden_size": True}, "not a positive whole number"),
         ({"hidden_act": "swish"}, "hidden_act is 'swish'; use one of gelu"),
         ({"num_attention_heads": 3}, "not a multiple of num_attention_heads 3"),
-        ({"initializer_range": float("nan")}, "initializer_range is nan"),
+        ({"initializer_range": float("nan")}, r"not valid JSON \(NaN is not a finite number"),
+        ({"initializer_range": 10**400}, "initializer_range is 1000.*, not a positive number"),
+        ({"initializer_range": 1e300}, r"initializer_range is 1e\+300, not a positive number"),
+        ('{"initializer_range": 1e999}', r"not valid JSON \(1e999 is not a finite number\)"),
         ({"hidden_size": 1_000_000}, "describes a model of .* parameters"),
+        ({"num_hidden_layers": 1000}, "describes a model of 1,000 layers, more than any BERT"),
     ],
 )
 def test_error_names_the_invalid_key(

@@ -113,6 +113,16 @@ def test_unusable_added_tokens_are_refused(
         read_tokenizer(path)
 
 
+def test_more_added_tokens_than_any_tokenizer_has_are_refused(tmp_path: Path) -> None:
+    words = {f"<{number}>": 155 + number for number in range(10_001)}
+    path = folder_of(tmp_path, LOWER, added_tokens=words)
+    with pytest.raises(InputError, match=r"its tokenizer has 10,001 added tokens, more than 10,0"):
+        read_tokenizer(path)
+    del words["<10000>"]
+    folder_of(tmp_path, LOWER, added_tokens=words)
+    assert len(read_tokenizer(path).added) == 10_000
+
+
 def test_other_normalizers_are_refused(tmp_path: Path) -> None:
     path = folder_of(tmp_path, LOWER, tokenizer={"normalizer": {"type": "Sequence"}})
     with pytest.raises(InputError, match="its normalizer is a Sequence, expected BertNormalizer"):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import collections
 import os
 import subprocess
+import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch_writer import write_torch
 
 from bertaccum.bert.torch_file import open_torch_file
@@ -102,6 +106,128 @@ def test_file_that_is_not_of_torch_is_refused(
             bundle.writestr(name, content[:-4] if name == "archive/data/0" else content)
     with pytest.raises(InputError, match="a storage has another size than expected"):
         open_torch_file(path)["matrix"].read()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(-3, 20) | st.floats() | st.text(),
+    lambda values: st.lists(values, max_size=3) | st.lists(values, max_size=3).map(tuple),
+    max_leaves=4,
+)
+WRONG = st.fixed_dictionaries(
+    {},
+    optional={
+        "storage": VALUES,
+        "offset": VALUES,
+        "shape": VALUES | st.tuples(VALUES, VALUES),
+        "strides": VALUES | st.tuples(VALUES, VALUES),
+        "key": VALUES,
+        "elements": VALUES,
+        "view": VALUES | st.tuples(VALUES, VALUES, VALUES),
+    },
+)
+# Each kind of value where a number belongs, alone and in a shape of two axes.
+KINDS = [None, True, -1, 2**63, 2**80, 1.0, float("nan"), float("inf"), "1", b"1", (), [1], {}]
+EXAMPLES = [{name: value} for name in ("storage", "offset", "elements") for value in KINDS]
+EXAMPLES += [{name: (value, 4)} for name in ("shape", "strides") for value in KINDS]
+EXAMPLES += [{"view": ("v", value, 12)} for value in KINDS]
+EXAMPLES += [{"view": ("v", 0, value), "shape": (2, 2**20)} for value in KINDS]
+EXAMPLES += [{"key": value} for value in KINDS if value != "1"]
+# A tensor with overlapping elements that would have 8 GiB.
+EXAMPLES += [{"shape": (2**31, 1), "strides": (0, 1)}, {"shape": (1,) * 99, "strides": (0,) * 99}]
+
+
+def read_torch(path: Path) -> np.ndarray | None:
+    """Return the tensor in a file, or None if the file is refused."""
+    try:
+        return open_torch_file(path)["matrix"].read()
+    except InputError:
+        return None
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_numbers_of_every_type_read_only_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    for wrong in EXAMPLES:
+        write_torch(tmp_path / "w.bin", {"matrix": MATRIX}, monkeypatch, older, **wrong)
+        assert read_torch(tmp_path / "w.bin") is None, wrong
+
+    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @given(WRONG)
+    def test(wrong: dict[str, Any]) -> None:
+        write_torch(tmp_path / "w.bin", {"matrix": MATRIX}, monkeypatch, older, **wrong)
+        found = read_torch(tmp_path / "w.bin")
+        assert found is None or set(found.ravel().tolist()) <= set(MATRIX.ravel().tolist())
+
+    test()
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_pickle_cannot_change_a_checked_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    moved = {"offset": 3, "shape": (3, 3)}
+    write_torch(tmp_path / "w.bin", {"matrix": MATRIX}, monkeypatch, older, attributes=moved)
+    np.testing.assert_array_equal(read_torch(tmp_path / "w.bin"), MATRIX)
+
+    class Storage(collections.OrderedDict):
+        def __reduce__(self) -> object:
+            values = {"kind": "FloatStorage", "key": "0", "elements": 10**9, "start": 0}
+            return collections.OrderedDict, (), values
+
+    write_torch(tmp_path / "w.bin", {"matrix": MATRIX}, monkeypatch, older, storage=Storage())
+    with pytest.raises(InputError, match="a tensor is invalid"):
+        open_torch_file(tmp_path / "w.bin")
+
+
+def write_pickle(path: Path, pickled: bytes, compression: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(path, "w", compression) as bundle:
+        bundle.writestr("archive/data.pkl", pickled)
+
+
+def test_small_pickle_takes_little_time_and_memory(tmp_path: Path) -> None:
+    path = tmp_path / "w.bin"
+    # Each of 64 tuples contains the one before twice, so that a hash takes 2**64 steps.
+    doubled = b"\x80\x02})" + b"q\x00h\x00\x86" * 64
+    write_pickle(path, doubled + b"Ns.")
+    with pytest.raises(InputError, match="its pickle has a key that is not a name"):
+        open_torch_file(path)
+    write_pickle(path, doubled.replace(b"})", b"}()", 1) + b"Nu.")
+    with pytest.raises(InputError, match="its pickle has a key that is not a name"):
+        open_torch_file(path)
+    for other in (b"\x80\x02(K\x01\x91.", b"\x80\x02N2.", b"\x80\x02\x82\x01."):
+        write_pickle(path, other)
+        with pytest.raises(InputError, match="contains an instruction that weights do not need"):
+            open_torch_file(path)
+    # An index of the memo for which pickle's own unpickler allocates 64 MiB.
+    write_pickle(path, b"\x80\x02}r" + (2**22).to_bytes(4, "little") + b".")
+    tracemalloc.start()
+    assert open_torch_file(path) == {}
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+def test_compressed_member_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "w.bin"
+    write_pickle(path, b"\x80\x02}.", zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match="it is compressed, which PyTorch does not do"):
+        open_torch_file(path)
+    write_torch(path, {"matrix": MATRIX}, monkeypatch)
+    with zipfile.ZipFile(path) as bundle:
+        members = {entry.filename: bundle.read(entry) for entry in bundle.infolist()}
+    for packed in ("archive/byteorder", "archive/data/0"):
+        with zipfile.ZipFile(path, "w") as bundle:
+            for name, content in members.items():
+                kind = zipfile.ZIP_DEFLATED if name == packed else zipfile.ZIP_STORED
+                bundle.writestr(name, content, kind)
+        with pytest.raises(InputError, match="it is compressed, which PyTorch does not do"):
+            open_torch_file(path)["matrix"].read()
+
+
+def test_dict_that_python_2_pickled_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "w.bin"
+    write_pickle(path, b"\x80\x02ccollections\nOrderedDict\n](](U\x01aK\x07ee\x85R.")
+    assert open_torch_file(path) == {}
 
 
 TORCH = """

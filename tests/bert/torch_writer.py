@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-KINDS = {"float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage"}
+KINDS = {
+    "float64": "DoubleStorage",
+    "float32": "FloatStorage",
+    "float16": "HalfStorage",
+    "int64": "LongStorage",
+}
 
 
 class _Storage:
@@ -23,21 +28,36 @@ class _Storage:
 
 
 class _Tensor:
-    def __init__(self, storage: _Storage) -> None:
-        self.storage = storage
+    def __init__(self, storage: _Storage, wrong: dict[str, Any]) -> None:
+        self.storage, self.wrong = storage, wrong
 
     def __reduce__(self) -> Any:
         tensor = self.storage.tensor
         strides = tuple(stride // tensor.itemsize for stride in tensor.strides)
         rebuild = sys.modules["torch._utils"]._rebuild_tensor_v2
-        arguments = (self.storage, 0, tensor.shape, strides, False, collections.OrderedDict())
-        return rebuild, arguments
+        right = {"storage": self.storage, "offset": 0, "shape": tensor.shape, "strides": strides}
+        values = [self.wrong.get(name, value) for name, value in right.items()]
+        arguments = (*values, False, collections.OrderedDict())
+        return rebuild, arguments, self.wrong.get("attributes")
 
 
 def write_torch(
-    path: Path, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch, older: bool = False
+    path: Path,
+    tensors: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    older: bool = False,
+    **wrong: Any,
 ) -> None:
-    """Write a dict as `torch.save` does; values that are not arrays are pickled as they are."""
+    """Write a dict as `torch.save` does; values that are not arrays are pickled as they are.
+
+    Args:
+      path: File to write.
+      tensors: The dict.
+      monkeypatch: Pytest's fixture.
+      older: Whether to use the format without a zip.
+      **wrong: Values that replace the right ones in every tensor: `storage`, `offset`, `shape`,
+        `strides`, `attributes`, and of its storage the `key`, `elements` and `view`.
+    """
     torch, utilities = types.ModuleType("torch"), types.ModuleType("torch._utils")
 
     def _rebuild_tensor_v2() -> None:
@@ -53,15 +73,16 @@ def write_torch(
     arrays = {name: t for name, t in tensors.items() if isinstance(t, np.ndarray)}
     storages = {name: _Storage(str(n), t) for n, (name, t) in enumerate(arrays.items())}
     state = collections.OrderedDict(tensors)
-    state |= {name: _Tensor(storage) for name, storage in storages.items()}
+    state |= {name: _Tensor(storage, wrong) for name, storage in storages.items()}
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, what: object) -> Any:
             if not isinstance(what, _Storage):
                 return None
             kind = getattr(torch, KINDS[what.tensor.dtype.name])
-            view = (None,) if older else ()
-            return ("storage", kind, what.key, "cpu", what.tensor.size, *view)
+            view = (wrong.get("view"),) if older or "view" in wrong else ()
+            key, size = wrong.get("key", what.key), wrong.get("elements", what.tensor.size)
+            return ("storage", kind, key, "cpu", size, *view)
 
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch", torch)

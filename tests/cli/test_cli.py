@@ -264,6 +264,11 @@ CONFIG_MISTAKES = {
     "flag for number": ("seed: true\n", "r.yaml, row 1: seed: 'true' is not a whole number"),
     "key given twice": ("seed: 1\nseed: 2\n", "r.yaml, row 2: seed is given twice"),
     "not a mapping": ("- 1\n", "has no `key: value` lines"),
+    "alias of a list": (
+        "seed: &a [1]\nepochs: [*a, *a]\n",
+        r"r.yaml, row 2: is not plain YAML \(the alias \*a stands for a list or a mapping\)",
+    ),
+    "too large": ("# \n" * 100_000, "r.yaml: has more than 256 KiB, so it is not such a file"),
     "not YAML": ("seed: [\n", "r.yaml, row 2: is not plain YAML .*; write `key: value` l"),
     "tag": ("seed: !!python/object/apply:os.getpid []\n", "r.yaml, row 1: is not plain YAML"),
 }

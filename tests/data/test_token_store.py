@@ -287,7 +287,10 @@ def test_labels_that_look_like_scores_are_an_error_without_a_task(tmp_path: Path
         read_labels(tmp_path)
     assert read_labels(tmp_path, "classification").values == ["1", "2", "4.5"]
     assert read_labels(tmp_path, "regression").mean == 2.5
-    for labels in (("1.0", "2.0"), ("1.5", "good")):
+    write(tmp_path / "train.tsv", "1\tgood", "4.5\tfood", "inf\tbad")
+    with pytest.raises(InputError, match=r"train.tsv, row 4: the label 'inf' is not a finite num"):
+        read_labels(tmp_path)
+    for labels in (("1.0", "2.0"), ("1.5", "good"), ("eng", "nan")):
         write(tmp_path / "train.tsv", *(f"{label}\tfood" for label in labels))
         assert read_labels(tmp_path).values == [*labels]
 

@@ -74,6 +74,24 @@ def test_error_names_invalid_line(tmp_path: Path, line: bytes, message: str) -> 
         rewrite(source, tmp_path / "copy")
 
 
+def test_small_archive_does_not_fill_memory_or_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = write_archive(tmp_path / "a.tgz", bytes(80 << 20), yelp_lines(2))
+    with pytest.raises(InputError, match=r"a.tgz: would unpack to 80 MiB, more than 50 times"):
+        rewrite(full, tmp_path / "copy")
+    monkeypatch.setattr("data_prep.archive.LONGEST", 1 << 14, raising=False)
+    line = b'"1","%s"\n' % (b"a" * (1 << 14))
+    source = write_archive(tmp_path / "a.tgz", yelp_lines(2) + line, yelp_lines(2))
+    with pytest.raises(InputError, match=rf"a.tgz:{YELP_FOLDER}/train.csv, row 3: is longer than"):
+        rewrite(source, tmp_path / "copy")
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        with tarfile.open(tmp_path / "a.tgz", "w:gz", format=form) as tar:
+            tar.addfile(tarfile.TarInfo("a" * (1 << 15)))
+        with pytest.raises(InputError, match=r"a.tgz: cannot be unpacked .*a header is too large"):
+            rewrite(tmp_path / "a.tgz", tmp_path / "copy")
+
+
 def test_other_and_damaged_archives_are_refused(tmp_path: Path) -> None:
     other = write_archive(tmp_path / "other.tgz", yelp_lines(2), yelp_lines(2), "imdb_polarity_csv")
     with pytest.raises(InputError, match=f"contains no {YELP_FOLDER}/train.csv"):

@@ -211,6 +211,10 @@ def test_table_from_a_pipe_is_refused(tmp_path: Path) -> None:
         ('{"label": 1}', 2, "has no key 'text'"),
         ('{"label": null, "text": "a"}', 2, "has no label"),
         ('{"label": 1, "text": ["a"]}', 2, "'text' is a list, not text"),
+        ('{"label": 1e999, "text": "a"}', 2, "'label' is inf, not a finite number; correct it or"),
+        ('{"label": NaN, "text": "a"}', 2, "'label' is nan, not a finite number"),
+        ('{"label": -Infinity, "text": "a"}', 2, "'label' is -inf, not a finite number"),
+        ('{"label": 1, "text": 1e999}', 2, "'text' is inf, not a finite number"),
         ("[1]", 2, "is not a JSON object"),
         ("{", 2, "is not valid JSON"),
     ],
@@ -240,11 +244,42 @@ def test_json_lines_and_parquet_values_become_text(tmp_path: Path) -> None:
     assert all_commands(tmp_path / "a.parquet") == [("1", "a"), ("2", "b")]
 
 
+@pytest.mark.parametrize("column", ["label", "weight"])
+def test_numbers_of_json_lines_and_parquet_must_be_finite(tmp_path: Path, column: str) -> None:
+    table = pd.DataFrame({"label": [1.0, 2.0], "text": ["a", "b"], "weight": [1.0, 2.0]})
+    table.loc[1, column] = float("inf")
+    pq.write_table(pa.Table.from_pandas(table), tmp_path / "a.parquet")
+    table.to_json(tmp_path / "null.jsonl", orient="records", lines=True)
+    rows = [json.dumps(row) for row in table.to_dict("records")]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    for name in ("a.parquet", "a.jsonl"):
+        with pytest.raises(InputError, match=f"{name}, row 2: the value of '{column}' is inf, not"):
+            list(read_rows(tmp_path / name, Reading(weight_column="weight")))
+    with pytest.raises(InputError, match=r"row 2: (has no label|the weight '')"):
+        list(read_rows(tmp_path / "null.jsonl", Reading(weight_column="weight")))
+
+
 def test_duplicate_parquet_column_names_are_refused(tmp_path: Path) -> None:
     columns = [pa.array(["1"]), pa.array(["a"]), pa.array(["b"])]
     pq.write_table(pa.table(columns, ["label", "text", "text"]), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a.parquet: has two columns named 'text'; rename one"):
         all_commands(tmp_path / "a.parquet", Reading("2", "1"))
+
+
+def test_table_far_larger_than_its_compressed_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_prep.text_files.most_unpacked_bytes", lambda packed: 50 * packed)
+    table = b"label,text\n" + b"1,%s\n" % (b"a" * 10_000) * 100
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(table))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.csv", table)
+    for name in ("a.csv.gz", "a.zip"):
+        with pytest.raises(InputError, match=rf"{name}: unpacks to more than 50 times its size; "):
+            list(read_rows(tmp_path / name, Reading()))
+    monkeypatch.undo()
+    for name in ("a.csv.gz", "a.zip"):
+        assert len(list(read_rows(tmp_path / name, Reading()))) == 100
 
 
 def test_large_gzip_file_is_not_unpacked_into_memory(

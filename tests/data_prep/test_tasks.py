@@ -105,6 +105,19 @@ def test_label_that_is_no_score_is_refused_with_its_row(refused: Refused, label:
     refused(message, train, task="regression")
 
 
+@pytest.mark.parametrize("label", ["nan", "inf", "-Infinity", "1e999"])
+def test_class_that_is_not_finite_among_numbers_is_refused_with_its_row(
+    refused: Refused, prepared: Prepare, label: str
+) -> None:
+    message = f"train_file.csv, row 4: the label '{label}' is not a finite number, unlike other"
+    refused(message, {"label": [1, 2, label, 2], "text": texts(4)})
+    refused(message, {"label": ["1.5", 2, label, 2], "text": texts(4)}, task="classification")
+    several = {"label": ["1|2", 2, f"{label}|1", "|"], "text": texts(4)}
+    refused(message, several, task="multi-label")
+    names = {"label": [label, "eng"] * 5, "text": texts(10)}
+    assert prepared(names).manifest["labels"] == sorted([label, "eng"])
+
+
 def test_constant_scores_are_refused(refused: Refused) -> None:
     train = {"label": [2, "2.0", "2.00"], "text": texts(3)}
     refused("every row has the score 2.0; add", train, task="regression")

@@ -80,6 +80,7 @@ def test_gelu_is_computed_with_its_product(store: TokenStore, model: Any) -> Non
         ("caf\udce9", False, r"'caf\\udce9' contains a character that UTF-8 cannot encode"),
         ('{"text": "\\ud83d", "text_pair": "b"}', True, "UTF-8 cannot encode"),
         ("a", True, "'a' is single"),
+        ("[" * 100_000, True, "is single"),
     ],
 )
 def test_error_names_a_text_that_does_not_suit(text: Any, pairs: bool, message: str) -> None:

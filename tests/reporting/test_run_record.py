@@ -84,6 +84,8 @@ def test_windows_out_of_memory_are_events_and_not_updates(tmp_path: Path) -> Non
         "[" * 1000,
         "\xff",
         "1: 2",
+        "seed: &a [1]\nepochs: &b [*a, *a]\ndata: [*b, *b]",
+        "# \n" * 100_000,
     ],
 )
 def test_error_names_damaged_configuration(tmp_path: Path, text: str) -> None:
@@ -110,6 +112,56 @@ def test_outline_names_a_run_with_damaged_logs(
     said = capsys.readouterr()
     assert "oth\\udce9r" in said.out
     assert "not listed:" in said.err
+
+
+def test_run_whose_configuration_stands_for_a_billion_numbers_is_not_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9)}]" for n in range(1, 10)]
+    bad = write_run(tmp_path / "bad", [0.7])
+    (bad / "config.yaml").write_text("\n".join(["data: &k0 [1]", *lines]))
+    write_run(tmp_path / "good", [0.5])
+    with pytest.raises(SystemExit):
+        main(["runs", str(tmp_path)])
+    said = capsys.readouterr()
+    assert "good" in said.out and "bad" not in said.out
+    (line,) = said.err.splitlines()
+    assert line.startswith("not listed:") and "the alias *k0 stands for a list" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": 1e999}'),
+        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": NaN}'),
+        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": 1e300}'),
+        ("metrics.jsonl", f'{{"update": 1{"0" * 400}, "loss": 1, "seconds": 1}}'),
+        ("eval.jsonl", '{"update": 1, "best": true, "accuracy": "x"}'),
+        ("eval.jsonl", '{"update": 1, "best": true, "accuracy": [1]}'),
+        ("plan.json", '{"micro_batch": {"a": 1}}'),
+        ("plan.json", '{"updates": "x"}'),
+    ],
+)
+def test_run_with_numbers_of_another_type_is_not_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    bad = write_run(tmp_path / "bad", [0.7], finished=False)
+    (bad / name).write_text(text + "\n")
+    write_run(tmp_path / "good", [0.5])
+    for command, where in (("runs", tmp_path), ("show", bad)):
+        with pytest.raises(SystemExit) as end:
+            main([command, str(where)])
+        said = capsys.readouterr()
+        (line,) = said.err.splitlines()
+        assert "bad: the files of this run are damaged" in line
+        assert (end.value.code or 0, "good" in said.out) == ((0, True), (2, False))[where == bad]
+
+
+def test_log_with_an_endless_line_ends_before_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", [0.7])
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"update": 2, "loss": 0.1, "note": "a" * 2**22}) + "\n")
+    assert [line["update"] for line in read_record(run).updates] == [1]
 
 
 def test_damaged_plan_and_summary_are_ignored(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import sha256
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -70,6 +71,21 @@ def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInp
     return source, read_inputs(source, make_task(labels), tsvs, config)
 
 
+def test_weights_of_a_run_that_are_not_finite_are_refused(begun: Begun) -> None:
+    begun.model.weights[-1].assign([0.0, np.nan])
+    files = ModelFiles.read(begun.path / "best")
+    evaluated = Evaluated(3, True, {"accuracy": 0.5, "loss": 0.6})
+    save_best(begun.model, files, evaluated, RunFolder(begun.path))
+    config = config_of(begun)
+    source, inputs = run_inputs(config, LABELS)
+    for load in (
+        lambda: build_model(config, source, 2, inputs.head),
+        lambda: load_trained(begun.path),
+    ):
+        with pytest.raises(InputError, match=r"model.ckpt: .*/bias contains a number that is N"):
+            load()
+
+
 @pytest.mark.parametrize("recompute", ["none", "layer"])
 def test_same_classes_load_encoder_and_head(begun: Begun, recompute: str) -> None:
     config = config_of(begun, recompute=recompute)
@@ -95,7 +111,15 @@ def test_other_classes_load_the_encoder_only(begun: Begun, labels: Labels) -> No
     assert np.abs(model.weights[-2]).max() < 0.1 < np.abs(begun.model.weights[-2]).max()
 
 
-@pytest.mark.parametrize("text", ["{}", '{"values": ["0"], "names": [], "colour": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"values": ["0"], "names": [], "colour": 1}',
+        '{"values": [], "names": [], "task": "regression", "mean": "3"}',
+        '{"values": [], "names": [], "task": "regression", "std": 0}',
+    ],
+)
 def test_error_names_damaged_labels(begun: Begun, text: str) -> None:
     (begun.path / "best/labels.json").write_text(text)
     with pytest.raises(InputError, match=r"first\.v2: labels.json is damaged \("):

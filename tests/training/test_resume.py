@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import hashlib
 import itertools
 import json
 import math
@@ -35,7 +36,7 @@ from bertaccum.settings import save_interval
 from bertaccum.stopping import Stopping
 from bertaccum.training import checkpoints
 from bertaccum.training import run as running
-from bertaccum.training.checkpoints import saved_states
+from bertaccum.training.checkpoints import Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.resume import check_start, resolved_config
 from bertaccum.training.run_folder import RunFolder
@@ -526,6 +527,36 @@ def test_damaged_checkpoint_error_names_the_previous_one(config: Make) -> None:
     shutil.rmtree(first, ignore_errors=True)
     with pytest.raises(InputError, match=r"update-2: .*; restore it, or start a new run with"):
         list(resume(run, {}, silent))
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, -3, True, None, [3]])
+@pytest.mark.parametrize("name", ["update", "examples", "shrinkings", "nonfinite_in_a_row"])
+def test_counts_of_a_position_are_whole_numbers(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is .*, not a number of at least 0"):
+        Position.of({"run": "mark", "best": None, "last": None, name: value})
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("../other", "../other is not the name of a file in it"),
+        ("/dev/zero", "/dev/zero is not the name of a file in it"),
+        ("link", "update-3/link: is a pipe or device, but must be a file"),
+        ("absent", "there is no such file"),
+    ],
+)
+def test_checkpoint_names_only_files_in_it(tmp_path: Path, file: str, message: str) -> None:
+    state = tmp_path / "update-3"
+    state.mkdir()
+    (tmp_path / "other").touch()
+    (state / "link").symlink_to("/dev/null")
+    empty = hashlib.sha256(b"").hexdigest()
+    values = {"position": {"run": "mark"}, "files": {file: empty}}
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    (state / "position.json").write_text(json.dumps(values | {"digest": digest}))
+    with pytest.raises(InputError, match=message) as caught:
+        read_saved(state, "mark")
+    assert "\n" not in str(caught.value) and caught.value.hint
 
 
 @pytest.mark.slow

@@ -69,6 +69,7 @@ def show(run: str, as_json: bool) -> None:
       bertaccum show --run runs/20260102-030405 --json
     """
     from bertaccum.reporting.run_outline import details
+    from bertaccum.reporting.run_record import undamaged
 
-    found = details(read_record(Path(run)))
-    give(as_json, found, run_tables.run)
+    with undamaged(Path(run)):
+        give(as_json, details(read_record(Path(run))), run_tables.run)

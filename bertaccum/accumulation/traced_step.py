@@ -1,0 +1,174 @@
+"""What a traced `train_step` does that accumulation cannot make exact.
+
+An optimizer that is applied twice is refused. Gradients that depend on weights which another
+optimizer has already updated, and weights that change without an optimizer, cause a warning. These
+two are visible only in graphs, not in eager mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum import _tf_compat, window_arguments
+from bertaccum.accumulation import micro_batch
+from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS
+from bertaccum.accumulation.gradient_tensors import Gradient, values_of
+from bertaccum.accumulation.replicas import here
+
+_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+
+@dataclass(frozen=True)
+class Update:
+    """A call of an optimizer in a train_step.
+
+    Attributes:
+      optimizer: The optimizer.
+      variables: The variables that had a gradient.
+      operations: Positions of the call's operations in the graph; empty in eager mode.
+    """
+
+    optimizer: Any
+    variables: Sequence[tf.Variable]
+    operations: range
+
+
+@contextlib.contextmanager
+def update(optimizer: Any, pairs: Sequence[tuple[Gradient, tf.Variable]]) -> Iterator[None]:
+    """Note what an optimizer does in this context as its update of the current micro-batch.
+
+    Args:
+      optimizer: The optimizer.
+      pairs: The (gradient, variable) pairs that it was called with.
+
+    Warns:
+      UserWarning: If the gradients depend on weights that another optimizer has updated.
+
+    Raises:
+      ValueError: If the optimizer was already applied in the same micro-step. That is certain in
+        the step of an `AccumulatingModel`, and in the train function of `fit`, which runs one
+        micro-step. In another function, calls with the same variables are several micro-steps, as
+        in an unrolled loop.
+    """
+    gradients = [g for g, _ in pairs if g is not None]
+    variables = [v for g, v in pairs if g is not None]
+    updates = _updates()
+    in_step = micro_batch.present() is not None or _tf_compat.is_in_train_function(_graph())
+    for earlier in updates if optimizer.accumulation_steps != 1 else []:
+        if earlier.optimizer is not optimizer:
+            if in_step and _depends_on(gradients, earlier.variables, earlier.operations.stop):
+                window_arguments.warn_of_new_weights(optimizer, earlier.optimizer)
+        elif in_step or {*map(id, earlier.variables)}.isdisjoint(map(id, variables)):
+            raise window_arguments.applied_twice(optimizer)
+    start = operations_so_far()
+    yield
+    updates.append(Update(optimizer, variables, range(start, operations_so_far())))
+
+
+def _updates() -> list[Update]:
+    """Return the updates so far of the current micro-batch or, outside of one, in this graph."""
+    micro, graph = micro_batch.present(), _graph()
+    if micro is not None:
+        return micro.updates
+    if graph is None:
+        return []
+    # Each replica is traced in a separate thread. An attribute lives as long as the graph.
+    if not hasattr(graph, "_accumulating_updates"):
+        graph._accumulating_updates = {}
+    return graph._accumulating_updates.setdefault(threading.get_ident(), [])
+
+
+def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable[Update]) -> None:
+    """Warn about weights that the operations since `start` change without an optimizer.
+
+    Metrics, random states, which are integers, and batch normalization, which has its own warning,
+    do not count.
+    """
+    graph = _graph()
+    if graph is None:
+        return
+    by_optimizers = {i for update in updates for i in update.operations}
+    operations = graph.get_operations()
+    outside = [op for i, op in enumerate(operations) if i >= start and i not in by_optimizers]
+    # An optimizer may update its variables in a branch, which has no position of its own.
+    trained = {id(here(v).handle) for update in updates for v in update.variables}
+    changed = _handles(graph, _assigned(outside, called=False))
+    changed |= _handles(graph, _assigned(outside, called=True)) - trained
+    window_arguments.warn_of_changing_state(
+        [v.name for v in _float_weights(model) if id(here(v).handle) in changed]
+    )
+
+
+def operations_so_far() -> int:
+    """Return the number of operations in the graph that is being traced; 0 in eager mode."""
+    graph = _graph()
+    return 0 if graph is None else len(graph.get_operations())
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _depends_on(
+    gradients: Sequence[Gradient], variables: Sequence[tf.Variable], start: int
+) -> bool:
+    """Return whether gradients depend on what operations since `start` read from the variables."""
+    graph = _graph()
+    if graph is None:
+        return False
+    new = {op.name for op in graph.get_operations()[start:]}
+    handles = {id(here(v).handle) for v in variables}
+    waiting = [values_of(g).op for g in gradients if g is not None]
+    seen = set()
+    while waiting:
+        op = waiting.pop()
+        if op.name not in seen and op.name in new:
+            seen.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs]
+            if _handles(graph, {t.name for t in op.inputs if t.dtype == tf.resource}) & handles:
+                return True
+    return False
+
+
+def _assigned(operations: Iterable[tf.Operation], called: bool) -> set[str]:
+    """Return the names of the handles whose variables the operations change.
+
+    Args:
+      operations: Operations of one graph.
+      called: Whether to look into the functions, branches and loops that they run.
+    """
+    names = set()
+    for op in operations:
+        if op.type in _ASSIGNMENTS or op.type.startswith(("ResourceScatter", "ResourceApply")):
+            names.add(op.inputs[0].name)
+        for graph in _tf_compat.called_graphs(op) if called else []:
+            inside = _assigned(graph.get_operations(), called)
+            inputs = op.inputs[len(op.inputs) - len(graph.inputs) :]
+            pairs = zip(inputs, graph.inputs, strict=True)
+            names |= {outer.name for outer, inner in pairs if inner.name in inside}
+    return names
+
+
+def _handles(graph: Any, names: set[str]) -> set[int]:
+    """Return the `id` of the variables' own handles, from the names of handles in a graph."""
+    if not names:
+        return set()
+    outside = [outer for outer, inner in graph.captures if inner.name in names]
+    in_outer_graph = {tensor.name for tensor in outside if tf.is_symbolic_tensor(tensor)}
+    found = {id(tensor) for tensor in outside if not tf.is_symbolic_tensor(tensor)}
+    return found | (_handles(graph.outer_graph, in_outer_graph) if in_outer_graph else set())
+
+
+def _float_weights(model: tf_keras.Model) -> list[tf.Variable]:
+    """Return the weights that `warn_of_changed_weights` reports, without metrics and so on."""
+    kinds = (tf_keras.metrics.Metric, *BATCH_NORMALIZATIONS)
+    others = [layer for layer in model.submodules if isinstance(layer, kinds)]
+    excluded = {id(v) for layer in others for v in layer.variables}
+    return [v for v in model.variables if v.dtype.is_floating and id(v) not in excluded]
