@@ -493,7 +493,8 @@ def report(
         wanted = EvalConfig(run=config.run, split=config.split)
         found = predictions(wanted, evaluated_table(wanted), progress)
         judged = evaluation(found).record(), most_wrong(found, _MISTAKES)
-    write_page(record, *judged, out)
+    # A link that the user names is followed; one in the run folder is replaced.
+    write_page(record, *judged, out.resolve() if config.out else out)
     return out
 
 

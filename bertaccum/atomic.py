@@ -7,7 +7,6 @@ complete. If the process is killed, the next writer of the same file or folder r
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bertaccum.errors import RunError, reason
-from bertaccum.temporary_paths import temporary_path
+from bertaccum.temporary_paths import remove, temporary_path
 
 # While `new_files` replaces files, it adds this suffix to the name of the marker. If a folder
 # contains the renamed marker but not the marker itself, the replacement was interrupted.
@@ -105,7 +104,7 @@ def _put_folder(written: Path, path: Path) -> None:
     """
     old = _old(path)
     if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
         path.rename(old)
     try:
         written.rename(path)
@@ -113,7 +112,7 @@ def _put_folder(written: Path, path: Path) -> None:
         if old.exists():
             old.rename(path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
 
 
 def standing(path: Path) -> Path:
@@ -132,7 +131,7 @@ def settle(path: Path) -> None:
     old = _old(path)
     if not path.exists() and old.exists():
         old.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
 
 
 def _old(path: Path) -> Path:
@@ -159,7 +158,8 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         put = partial(_replace, folder=folder, marker=marker, replaced=replaced)
-        making = _folder_beside(folder, put) if folder.exists() else new_folder(folder)
+        new = new_folder(folder, existing="refuse")
+        making = _folder_beside(folder, put) if folder.exists() else new
         with making as temporary:
             yield temporary
     except OSError as error:

@@ -18,3 +18,18 @@ def silent(what: str, done: int, total: int | None) -> None:
 
 def unheard(line: str) -> None:
     """Ignore a note."""
+
+
+def tell(progress: Progress, line: str) -> None:
+    """Show a message to the user.
+
+    Args:
+      progress: Shows the message with its method `note`, if it has one, as the views of the command
+        line do. Otherwise, the message is reported as a phase.
+      line: The message.
+    """
+    note: Note | None = getattr(progress, "note", None)
+    if note is None:
+        progress(line, 0, None)
+    else:
+        note(line)

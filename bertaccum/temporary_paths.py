@@ -49,7 +49,7 @@ def temporary_path(path: Path, create: Callable[[Path], None]) -> Iterator[Path]
             error.filename = str(path)
         raise
     finally:
-        _remove(temporary)
+        remove(temporary)
         if lock is not None:
             os.close(lock)
 
@@ -63,7 +63,7 @@ def remove_unfinished(folder: Path) -> None:
     """Remove the temporary files and folders, named by `beside`, that a killed process has left."""
     for path in folder.glob(".*-*"):
         if re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
-            _remove(path)
+            remove(path)
 
 
 def _locked(temporary: Path) -> int | None:
@@ -91,13 +91,13 @@ def _remove_abandoned(path: Path) -> None:
             lock = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(left)
+                remove(left)
             os.close(lock)
 
 
-def _remove(path: Path) -> None:
-    """Remove a file or folder, if it exists."""
-    if path.is_dir():
+def remove(path: Path) -> None:
+    """Remove a file, a folder or a link, if it exists; the target of a link is not touched."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

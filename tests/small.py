@@ -116,3 +116,33 @@ def scatter(model: tf_keras.Model) -> tf_keras.Model:
         spread = next((s for part, s in _LARGER.items() if part in weight.name), 0.5)
         weight.assign(rng.normal(0.1, spread, weight.shape))
     return model
+
+
+class Notes:
+    """A `Progress` that keeps the messages for the user, as the views of the command line do."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        pass
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def flip_a_bit(path: Path) -> None:
+    """Change one bit in the middle of a file, without changing its size or its time."""
+    raw, times = bytearray(path.read_bytes()), path.stat()
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def truncate(path: Path) -> None:
+    """Remove the second half of a file."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+# What can happen to a file in the cache.
+DAMAGES = (flip_a_bit, truncate, Path.unlink)

@@ -154,3 +154,27 @@ def test_error_on_a_full_disk_names_the_final_file(tmp_path: Path) -> None:
         (tmp_path / "other").read_bytes()
     assert missing.value.filename == str(tmp_path / "other")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with (
+        pytest.raises(RunError, match=r"out: cannot be written \(Directory not empty"),
+        new_files(folder, "mark", ["a", "b"]) as temporary,
+    ):
+        write(temporary, NEW)
+        folder.mkdir()
+        write(folder, OLD)
+    assert contents(folder) == OLD and list(tmp_path.iterdir()) == [folder]
+
+
+def test_replaced_link_leaves_its_target_and_no_files(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    write(target, OLD)
+    link.symlink_to(target)
+    for _ in range(2):
+        with new_folder(link) as temporary:
+            write(temporary, NEW)
+    assert contents(link) == NEW and contents(target) == OLD
+    assert sorted(tmp_path.iterdir()) == [link, target] and not link.is_symlink()

@@ -25,7 +25,7 @@ import requests
 
 from bertaccum.atomic import new_folder
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
-from bertaccum.cache import cache_folder
+from bertaccum.cache import cache_folder, is_cached, seal
 from bertaccum.errors import InputError, RunError, reason
 from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Progress
@@ -60,19 +60,20 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
       InputError: The network is down, the server does not have the file, or the file is damaged.
     """
     folder = _folder_of(preset)
-    if preset_folder(preset) is None:
+    if not has_preset(preset, progress):
         archive = _download(checkpoint_url(preset), folder.parent, progress)
         try:
             unpack(archive, folder, PRESETS[preset].digests)
-        finally:
+        except InputError:  # Any other error, such as a full disk, leaves the download.
             archive.unlink()
+            raise
+        archive.unlink(missing_ok=True)
     return folder
 
 
-def preset_folder(preset: str) -> Path | None:
-    """Return the folder of a preset in the cache, or None if it has not been downloaded."""
-    folder = _folder_of(preset)
-    return folder if folder.is_dir() else None
+def has_preset(preset: str, progress: Progress) -> bool:
+    """Return whether a preset's checkpoint is in the cache and intact."""
+    return is_cached(_folder_of(preset), progress)
 
 
 def listed_presets() -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ def listed_presets() -> list[dict[str, Any]]:
             "vocab_size": preset.encoder.vocab_size,
             "language": preset.language,
             "lower_case": preset.lower_case,
-            "cached": preset_folder(name) is not None,
+            "cached": _folder_of(name).is_dir(),
             "url": checkpoint_url(name),
             "sha256": dict(preset.digests),
         }
@@ -103,7 +104,7 @@ def _folder_of(preset: str) -> Path:
 
 
 def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None) -> None:
-    """Unpack a zip file in Google's format; `folder` appears only when it is complete.
+    """Unpack a zip file in Google's format into the cache; `folder` appears when it is complete.
 
     Only the four known files are extracted, by their base names, so no path in the zip can write
     outside of `folder`.
@@ -128,6 +129,7 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
                     with bundle.open(entry) as source, (whole / member).open("wb") as target:
                         shutil.copyfileobj(source, target)
                     _check_member(whole / member, (digests or {}).get(member), archive)
+            seal(whole, folder)
         except _DAMAGED as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
-from bertaccum.bert.download import fetch_preset, preset_folder, unpack
+from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import HUGGINGFACE
@@ -16,7 +16,7 @@ from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSourc
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset, preset_name
 from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.cache import cache_folder
+from bertaccum.cache import cache_folder, is_cached
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_mapping, sha256
@@ -103,7 +103,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     config = _with_presets(config)
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
-    absent = named in PRESET_CONFIGS and preset_folder(named) is None
+    absent = named in PRESET_CONFIGS and not has_preset(named, progress)
     wordless = named == NO_CHECKPOINT and not vocabulary.is_file()
     if config.bert_config is not None or not (absent or wordless):
         return find_model(config, progress)
@@ -144,7 +144,7 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
         return _in_folder(path, Path(named).name if _is_prefix(named) else _PREFIX, config)
     if path.is_file():
         folder = cache_folder() / "checkpoints" / sha256(path)[:16]
-        if not folder.is_dir():
+        if not is_cached(folder, progress):
             unpack(path, folder)
         return _Found(folder, _PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named

@@ -1,7 +1,7 @@
 """The labels and tokens of a TSV, which is tokenized only once.
 
 A token store is a folder in the cache, from which the tokens are memory-mapped. Its name is a
-digest of everything that determines its contents, so a store is never stale and needs no check.
+digest of everything that determines its contents, so a store is never stale.
 """
 
 from __future__ import annotations

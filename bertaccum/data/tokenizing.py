@@ -14,7 +14,7 @@ from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.cache import cache_folder
+from bertaccum.cache import cache_folder, is_cached, seal
 from bertaccum.data.store_digest import store_digest
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.truncation import Truncation
@@ -57,7 +57,7 @@ def open_store(
     task = task_in(tsv, task)
     digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
     folder = cache_folder() / "tokens" / digest
-    if not folder.is_dir():
+    if not is_cached(folder, progress):
         _make_store(folder, tsv, task, Tokenizer(tokenization), progress)
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
@@ -142,6 +142,7 @@ def _make_store(
         np.save(temporary / "weights.npy", weights)
         truncation = _truncation(np.concatenate(whole), tokenizer.tokenization, task.labels.pairs)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
+        seal(temporary, folder)
 
 
 def _truncation(lengths: np.ndarray, tokenization: Tokenization, pairs: bool) -> Truncation:

@@ -47,7 +47,7 @@ def export(config: ExportConfig) -> ExportResult:
     card = model_card(read_record(Path(config.run)), _LIBRARIES[config.format], usage=usage)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new_folder(path) as folder:
+        with new_folder(path, existing="refuse") as folder:
             if config.format == HUGGINGFACE:
                 write_huggingface(folder, trained, card)
             elif config.format == TFLITE:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.progress import Progress
+from bertaccum.progress import Progress, tell
 
 _END_SECONDS = 10
 # The number of passages of an example, and the number of tokens of the longest one.
@@ -140,9 +140,12 @@ class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
                     error = BertAccumError(answer["error"])
                     error.exit_code = answer["exit_code"]
                     raise error
-                if "progress" not in answer:
+                if "note" in answer:
+                    tell(self._progress, answer["note"])
+                elif "progress" in answer:
+                    self._progress(*answer["progress"])
+                else:
                     return answer
-                self._progress(*answer["progress"])
         except BrokenPipeError:
             pass
         code = process.wait()

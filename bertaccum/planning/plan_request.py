@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertaccum import machine_memory
-from bertaccum.atomic import write_text
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.cache import cache_folder
+from bertaccum.cache import cache_folder, read_cached, write_cached
 from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.files import json_text, read_mapping
 from bertaccum.machine_cores import usable_cores
 from bertaccum.planning import device_memory
 from bertaccum.planning.batch_plan import Saving
+from bertaccum.progress import Progress, silent
 from bertaccum.settings import field_names, size_in_bytes
 from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same
 # request.
-_FORMAT = 4
+_FORMAT = 5
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
@@ -79,15 +78,19 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, saving: Savin
       saving: How the plan saved memory.
     """
     path = limits_file(request)
-    values = read_mapping(path) or {}
+    values = read_cached(path, silent) or {}
     values[str(saving)] = min(micro_batch, values.get(str(saving), micro_batch))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json_text(values))
+    write_cached(path, values)
 
 
-def learned_limits(request: PlanRequest) -> dict[str, int]:
-    """Return, for each `Saving` as a string, the smallest micro-batch that ran out of memory."""
-    return read_mapping(limits_file(request)) or {}
+def learned_limits(request: PlanRequest, progress: Progress = silent) -> dict[str, int]:
+    """Return, for each `Saving` as a string, the smallest micro-batch that ran out of memory.
+
+    Args:
+      request: Request to the planner.
+      progress: Told if the file of limits is damaged; they are then learned again.
+    """
+    return read_cached(limits_file(request), progress) or {}
 
 
 def request_digest(request: PlanRequest, *ignored: str) -> str:

@@ -9,9 +9,7 @@ import dataclasses
 import math
 from typing import Any
 
-from bertaccum.atomic import write_text
-from bertaccum.cache import cache_folder
-from bertaccum.files import json_text, read_mapping
+from bertaccum.cache import cache_folder, read_cached, write_cached
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
 from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.plan_request import PlanRequest, learned_limits, limits_file, request_digest
@@ -31,19 +29,18 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
       BertAccumError: The data or the model cannot be used.
     """
     path = cache_folder() / "plans" / f"{request_digest(request)}.json"
-    if fresh:
-        path.unlink(missing_ok=True)
-        limits_file(request).unlink(missing_ok=True)
-    values = read_mapping(path)
+    values = None if fresh else read_cached(path, progress)
     cached = values is not None
     if values is None:
         values = measure_plan(request, progress)
+        if fresh:
+            path.unlink(missing_ok=True)
+            limits_file(request).unlink(missing_ok=True)
         # Do not cache that nothing fits: later, more memory may be free.
         if values["micro_batch"] is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json_text(values))
+            write_cached(path, values)
     if request.config.micro_batch == AUTO:
-        values = _avoiding_learned_limits(values, learned_limits(request))
+        values = _avoiding_learned_limits(values, learned_limits(request, progress))
     tsvs = request.inputs.tsvs
     timed_on = f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
     return PlanResult(values, cached, timed_on)

@@ -38,7 +38,7 @@ def write_page(
     Raises:
       InputError: The files of the run are damaged.
     """
-    write_text(path.resolve(), page(record, evaluation, mistakes))
+    write_text(path, page(record, evaluation, mistakes))
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:

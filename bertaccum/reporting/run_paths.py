@@ -12,6 +12,8 @@ from bertaccum.errors import InputError
 
 RUNS = Path("runs")
 LATEST = "latest"
+# A file in `checkpoints/` until the first checkpoint is saved: such a run may start over.
+NOT_SAVED_YET = "not-saved-yet"
 
 
 def target_of(run: Path) -> Path:
@@ -36,6 +38,14 @@ class RunPaths:
         self.lock = path / ".lock"
         self.card = path / "model-card.md"
         self.page = path / "report.html"
+
+    def best_aside(self, update: int) -> Path:
+        """Return the folder of a best model that a resumed run set aside.
+
+        Args:
+          update: Update after which the model was saved.
+        """
+        return self.path / f"best-update-{update}"
 
     def best_checkpoint(self) -> Path:
         """Return the folder of the best checkpoint.

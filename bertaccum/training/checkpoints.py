@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,8 +29,9 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
 from bertaccum.files import finite, json_text, read_json, sha256
 from bertaccum.planning.batch_plan import BatchPlan
-from bertaccum.reporting.run_paths import RunPaths
+from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
+from bertaccum.temporary_paths import remove
 from bertaccum.training.events import Evaluated
 
 _STATE, _POSITION = "state", "position.json"
@@ -139,6 +139,7 @@ class Checkpoints:
             # JSON has no NaN, so the digest is computed for the values as they are written.
             values = finite({"position": position.record() | cut, "files": files})
             write_text(folder / _POSITION, json_text(values | {"digest": _digest(values)}))
+        (self._folder / NOT_SAVED_YET).unlink(missing_ok=True)
         self._forget()
 
     def _forget(self) -> None:
@@ -147,7 +148,7 @@ class Checkpoints:
         bests = {_best_of(path) for path in states[-self._keep :]}
         for old in states[: -self._keep]:
             if old.name not in bests:
-                shutil.rmtree(old, ignore_errors=True)
+                remove(old)
 
     def share(self, topology: Topology) -> None:
         """Copy the chief's variables to all workers; every worker must call this method."""
@@ -309,8 +310,13 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
 def _unusable(path: Path, why: str) -> InputError:
     states = saved_states(path.parent)
     earlier = states[: states.index(path)] if path in states else []
-    then = f"resume from {earlier[-1].name}" if earlier else "start the run over"
-    return InputError(why, f"remove it to {then}", path=path)
+    return InputError(
+        why,
+        f"remove it to resume from {earlier[-1].name}"
+        if earlier
+        else "restore it, or start a new run with another `out`",
+        path=path,
+    )
 
 
 def _digest(values: dict[str, Any]) -> str:
@@ -329,6 +335,8 @@ def save_best(
         files.write(written)
         write_text(written / EVALUATION, json_text(evaluated.record()))
         tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
+    # The same update was evaluated again, so this is the model that `set_aside_best` renamed.
+    remove(folder.best_aside(evaluated.update))
 
 
 def best_evaluation(folder: RunPaths) -> Evaluated | None:

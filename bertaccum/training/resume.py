@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
+import itertools
 from pathlib import Path
 from typing import Any
 
+from bertaccum.atomic import standing
 from bertaccum.bert.model_finder import checkpoint_home
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESETS, preset_name
@@ -16,17 +18,21 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_json, sha256
+from bertaccum.files import read_json, read_mapping, sha256
 from bertaccum.planning.device_memory import device_name
-from bertaccum.reporting.run_record import read_run_config
+from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
+from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.version import __version__
+from data_prep.manifest import is_prepared
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab", "offload_folder")
 # These options decide when a run ends, and all workers must stop after the same update.
 _ENDING = ("max_updates", "patience", "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
 _CUTTING = ("micro_batch", "cut", "strategy", "replicas")
+# These parts of `inputs_of` are unknown for runs of earlier versions.
+_ADDED = ("class names", "files in manifest.json")
 
 
 def _absolute(name: str) -> str:
@@ -66,20 +72,21 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
 
     Raises:
       ConfigError: An option would change the updates, or `out` is set.
-      InputError: The folder contains no run.
+      InputError: The folder contains no run, or its config.yaml was edited in a way that would
+        change the updates.
     """
     if "out" in asked:
         raise ConfigError(
             f"`resume` {run} and `out` {asked['out']} both name the run folder", "omit `out`"
         )
     began, free = read_run_config(run), {}
-    other = []
-    cut_decides = began.dropout_stream == "micro-batch"
+    _check_options(run, began)
+    other, deciding = [], deciding_options(began)
     for field in dataclasses.fields(TrainConfig):
         if field.name not in asked:
             continue
         value, was = asked[field.name], getattr(began, field.name)
-        if field.metadata["free"] and not (cut_decides and field.name in _CUTTING):
+        if field.metadata["free"] and field.name not in deciding:
             free[field.name] = value
         elif _resolved(field.name, value) != _before(began, field.name):
             other.append(f"`{field.name}` to {value} (was {was})")
@@ -89,6 +96,38 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
             "omit these options, or start a new run with another `out`",
         )
     return dataclasses.replace(began, **free, out=str(run))
+
+
+def deciding_options(config: TrainConfig) -> dict[str, Any]:
+    """Return the options that decide a run's updates and its best checkpoint.
+
+    Files are left out, because their digests are compared.
+    """
+    cutting = _CUTTING if config.dropout_stream == "micro-batch" else ()
+    return {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name in cutting
+        or not (field.metadata["free"] or field.name in (*_PATHS, "out", "noise_scale"))
+    }
+
+
+def _check_options(run: Path, config: TrainConfig) -> None:
+    """Raise InputError if config.yaml no longer has the options with which the run began."""
+    with undamaged(run):
+        # Runs of earlier versions have not recorded their options.
+        began = dict((read_mapping(RunPaths(run).inputs) or {}).get("options", {}))
+    changed = [
+        f"`{name}` is {value}, but was {began[name]} when this run began"
+        for name, value in deciding_options(config).items()
+        if name in began and value != began[name]
+    ]
+    if changed:
+        raise InputError(
+            ", and ".join(changed),
+            "restore the old value, or start a new run with another `out`",
+            path=RunPaths(run).config,
+        )
 
 
 def _before(began: TrainConfig, name: str) -> Any:
@@ -121,6 +160,8 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
     return {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
         "labels": inputs.labels.values,
+        "class names": inputs.labels.names,
+        "files in manifest.json": [tsv.name for tsv in inputs.tsvs if is_prepared(tsv)],
         "vocabulary": hashlib.sha256(vocabulary.identity().encode()).hexdigest(),
         "model": dataclasses.asdict(inputs.source.encoder),
         "pretrained weights": weights and sha256(weights),
@@ -139,7 +180,7 @@ def read_mark(folder: RunFolder) -> str:
 def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
     """Raise InputError if data, vocabulary, model or weights have changed since the run began."""
     now = inputs_of(inputs)
-    before = _read_inputs(folder, list(now))
+    before = {name: now[name] for name in _ADDED} | _read_inputs(folder, [*now.keys() - _ADDED])
     changed = [name for name, value in now.items() if value != before[name]]
     if changed:
         raise InputError(
@@ -147,6 +188,52 @@ def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
             "restore the original files, or start a new run with another `out`",
             path=folder.path,
         )
+
+
+def check_start(run: RunPaths) -> None:
+    """Check that a run without a checkpoint may start over.
+
+    Raises:
+      InputError: A checkpoint was saved before, and starting over would destroy the results.
+    """
+    if (run.checkpoints / NOT_SAVED_YET).exists():
+        return
+    best, logs = standing(run.best), (run.metrics, run.eval)
+    left = [path for path in (best, run.summary) if path.exists()]
+    left += [path for path in logs if path.exists() and path.stat().st_size]
+    if left:
+        other = f" and `init_checkpoint` {run.path} for its best weights" if best.exists() else ""
+        raise InputError(
+            f"has no checkpoint in {run.checkpoints.name}/ to resume from, but has"
+            f" {', '.join(path.name for path in left)}, which a new start would destroy",
+            f"restore {run.checkpoints.name}/, or start a new run with another `out`{other}",
+            path=run.path,
+        )
+
+
+def check_logs(run: RunPaths, update: int, evaluated: int, interval: int) -> None:
+    """Check that the logs of a run contain everything up to a checkpoint.
+
+    Args:
+      run: The run.
+      update: Update of the checkpoint.
+      evaluated: Last scheduled evaluation before the checkpoint; 0 if none.
+      interval: Number of updates between evaluations.
+
+    Raises:
+      InputError: A line is missing or damaged.
+    """
+    for path, last, step in ((run.metrics, update, 1), (run.eval, evaluated, interval)):
+        expected = range(step, last + 1, step)
+        logged = [line["update"] for line in whole_lines(path) if "loss" in line]
+        for number, found in itertools.zip_longest(expected, logged[: len(expected)]):
+            if found != number:
+                raise InputError(
+                    f"the line of update {number} is missing or damaged, but a checkpoint was saved"
+                    f" after update {update}",
+                    "restore the file, or start a new run with another `out`",
+                    path=path,
+                )
 
 
 def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) -> None:
@@ -168,8 +255,9 @@ def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) 
 
 
 def _read_inputs(folder: RunFolder, names: list[str]) -> dict[str, Any]:
+    """Return the contents of inputs.json, which must include `names`."""
     try:
-        values = read_json(folder.inputs)
-        return {name: values[name] for name in names}
+        values: dict[str, Any] = read_json(folder.inputs)
+        return values | {name: values[name] for name in names}
     except (InputError, TypeError, KeyError) as error:
         raise InputError(f"is damaged ({error})", "start a new run", path=folder.inputs) from None

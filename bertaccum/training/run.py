@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.atomic import settle
 from bertaccum.metrics import metric_of
 from bertaccum.planning.plan_request import learned_limits
 from bertaccum.reporting.run_record import read_record
@@ -36,7 +37,7 @@ from bertaccum.training.events import (
     Stopped,
     Updated,
 )
-from bertaccum.training.resume import inputs_of
+from bertaccum.training.resume import check_logs, deciding_options, inputs_of
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.run_setup import RunSetup
 from bertaccum.training.tensorboard_log import TensorBoardLog
@@ -75,6 +76,7 @@ class Run:
         stores = {"train.tsv": self.setup.train_store, "dev.tsv": self.setup.dev_store}
         inputs = inputs_of(self.inputs) | {
             "mark": self.position.run,
+            "options": deciding_options(self.config),
             "rows": {name: len(store) for name, store in stores.items()},
             "truncation": {
                 name: dataclasses.asdict(store.truncation)
@@ -86,15 +88,32 @@ class Run:
         self.folder.create(self.config, inputs)
 
     def restore(self, path: Path, position: Position) -> None:
-        """Restore a checkpoint, and the model that was best when the checkpoint was saved."""
-        self.folder.rewind(position.update, position.evaluated, position.shrinkings)
-        best = position.best
-        if best is not None and best != best_evaluation(self.folder):
+        """Restore a checkpoint, and the model that was best when the checkpoint was saved.
+
+        Logs are changed last, so an error leaves them as they are.
+        """
+        interval = self.setup.updates_between_evaluations
+        check_logs(self.folder, position.update, position.evaluated, interval)
+        settle(self.folder.best)
+        best, found = position.best, best_evaluation(self.folder)
+        if best is not None and best != found:
             of_best = state_of(self.folder.checkpoints, best.update)
             read_saved(of_best, position.run)
             self.checkpoints.restore(of_best)
+            if found is not None:
+                self.folder.set_aside_best(found.update)
             self.evaluator.save(best)
         self.checkpoints.restore(path)
+        if best is None and found is not None:
+            self.folder.set_aside_best(found.update)
+        self.folder.rewind(position.update, position.evaluated, position.shrinkings)
+
+    def start_over(self) -> None:
+        """Undo everything, before the first checkpoint; a best model is kept under another name."""
+        settle(self.folder.best)
+        if (found := best_evaluation(self.folder)) is not None:
+            self.folder.set_aside_best(found.update)
+        self.folder.rewind(0, 0)
 
     def share_state(self, position: Position) -> None:
         """Copy the chief's restored state to all workers, and continue from `position`."""

@@ -18,13 +18,13 @@ from typing import IO, Any
 
 import yaml
 
-from bertaccum.atomic import new_folder, settle, sync, write_text
+from bertaccum.atomic import new_folder, sync, write_text
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.files import json_text, read_mapping
-from bertaccum.reporting.run_paths import LATEST, RUNS, RunPaths
+from bertaccum.reporting.run_paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
-from bertaccum.temporary_paths import beside, remove_unfinished
+from bertaccum.temporary_paths import beside, remove, remove_unfinished
 
 # Number of times to retry a lock, and the seconds between the attempts.
 _LOOKS, _LOOK_SECONDS = 3, 0.1
@@ -81,6 +81,7 @@ class RunFolder(RunPaths):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with new_folder(self.path, existing="refuse") as folder:
                 (folder / self.checkpoints.name).mkdir()
+                (folder / self.checkpoints.name / NOT_SAVED_YET).touch()
                 write_text(folder / self.config.name, _yaml(config))
                 write_text(folder / self.inputs.name, json_text(inputs))
         except OSError as error:
@@ -104,10 +105,11 @@ class RunFolder(RunPaths):
         this process ends.
 
         Raises:
-          InputError: Another process is training in the folder.
+          InputError: Another process is training in the folder, or a part of it is a link.
           RunError: The lock file cannot be written.
         """
-        with self.lock.open("a+") as file:
+        self._refuse_links()
+        with _opened(self.lock, "a+") as file:
             try:
                 _lock(file)
             except BlockingIOError:
@@ -125,11 +127,33 @@ class RunFolder(RunPaths):
             _point_latest_to(self.path)
             yield
 
+    def _refuse_links(self) -> None:
+        """Raise InputError if training would write through a link, or replace it."""
+        parts = (self.lock, self.metrics, self.eval, self.checkpoints, self.best, self.tensorboard)
+        for path in parts:
+            if path.is_symlink():
+                raise InputError(
+                    f"is a link to {path.readlink()}, and training follows no link in a run folder",
+                    "replace it with what it points to, or delete it",
+                    path=path,
+                )
+
+    def set_aside_best(self, update: int) -> None:
+        """Rename `best/`, because the run goes back to a checkpoint that does not know this model.
+
+        Args:
+          update: Update after which the model was saved.
+        """
+        aside = self.best_aside(update)
+        if aside.exists():  # The same model was set aside before.
+            remove(self.best)
+        else:
+            self.best.rename(aside)
+
     def rewind(self, update: int, evaluated: int, shrinkings: int = 0) -> None:
         """Undo everything that the run wrote after a checkpoint.
 
-        This removes later log lines, the summary, incomplete files and, if no evaluation is left,
-        the best model.
+        This removes later log lines, the summary and incomplete files.
 
         Args:
           update: Last update to keep in `metrics.jsonl`.
@@ -143,9 +167,6 @@ class RunFolder(RunPaths):
                 events = [line for line in lines if "loss" not in line][:shrinkings]
                 kept = [line for line in lines if line["update"] <= last or line in events]
                 write_text(path, "".join(json_text(line, indent=None) for line in kept))
-        settle(self.best)
-        if not evaluated and self.best.exists():
-            self.best.rename(beside(self.best))
         for folder in (self.path, self.checkpoints):
             remove_unfinished(folder)
 
@@ -169,7 +190,7 @@ class RunFolder(RunPaths):
           RunError: The line cannot be written.
         """
         try:
-            with path.open("a", encoding="utf-8") as file:
+            with _opened(path, "a") as file:
                 file.write(json_text(record, indent=None))
         except OSError as error:
             raise _unwritable(path, error) from None
@@ -195,6 +216,15 @@ class Bystander(RunFolder):
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Do nothing."""
+
+
+def _opened(path: Path, mode: str) -> IO[str]:
+    """Open a text file for writing; raise OSError if it is a link."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    return open(path, mode, encoding="utf-8", opener=opener)
 
 
 def _lock(file: IO[str]) -> None:

@@ -65,6 +65,8 @@ def main() -> None:
     def progress(what: str, done: int, total: int | None) -> None:
         answer(progress=[what, done, total])
 
+    # `tell` shows messages with this method of a view.
+    progress.note = lambda line: answer(note=line)  # type: ignore[attr-defined]
     try:
         bench = MeasuredModel(json.loads(sys.stdin.readline()), progress)
         answer(**bench.description())

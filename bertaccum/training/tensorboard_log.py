@@ -6,7 +6,6 @@ a repeated update appears only once.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,7 +35,7 @@ class TensorBoardLog:
     """A writer of a run's TensorBoard events, which begins with those already in the logs.
 
     Args:
-      folder: Folder to write to; its contents are replaced.
+      folder: Folder to write to; event files in it are replaced.
       record: Record of the run so far.
 
     Raises:
@@ -44,7 +43,9 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: Path, record: Record) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
+        for file in folder.glob("events.out.tfevents.*"):
+            with suppress(OSError):
+                file.unlink()
         self._folder = folder
         with self._writing():
             self._writer = tf.summary.create_file_writer(

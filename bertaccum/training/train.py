@@ -44,6 +44,7 @@ from bertaccum.training.recipe import Schedule
 from bertaccum.training.resume import (
     check_agreement,
     check_inputs,
+    check_start,
     is_deterministic,
     read_mark,
     resolved_config,
@@ -195,6 +196,8 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
     def find() -> dict[str, Any]:
         config = resumed_config(path, asked)
         states = saved_states(folder.checkpoints)
+        if not states:
+            check_start(folder)
         saved = read_saved(states[-1], read_mark(folder)) if states else None
         return {
             "config": dataclasses.asdict(config),
@@ -216,7 +219,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         run = _prepare(config, session, folder, earlier)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
-            told_by_chief(topology, lambda: folder.rewind(0, 0))
+            told_by_chief(topology, run.start_over)
         else:
             position = Position.of(saved)
             told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import errno
 import hashlib
 import http.server
+import shutil
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from full_disk import full_disk
+from small import DAMAGES, Notes
 
 from bertaccum.bert.download import MEMBERS, checkpoint_url, fetch_preset, unpack
 from bertaccum.bert.presets import PRESETS
-from bertaccum.cache import cache_folder
+from bertaccum.cache import DIGESTS, cache_folder
 from bertaccum.errors import InputError, RunError
 
 ZIP = "uncased_L-2_H-128_A-2.zip"
@@ -115,11 +118,44 @@ def test_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
     server.contents = make_zip(tmp_path / "made.zip")
     reports: list[tuple[int, int | None]] = []
     folder = fetch_preset("bert-tiny", lambda _, done, total: reports.append((done, total)))
-    assert sorted(file.name for file in folder.iterdir()) == sorted(MEMBERS)
+    assert sorted(file.name for file in folder.iterdir()) == sorted([*MEMBERS, DIGESTS])
     assert reports[-1] == (len(server.contents), len(server.contents))
     fetch_preset("bert-tiny", ignore)
     assert len(server.ranges) == 1
     assert [entry.name for entry in folder.parent.iterdir()] == ["bert-tiny"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [*MEMBERS, DIGESTS])
+def test_damaged_checkpoint_is_downloaded_again(
+    server: Server, tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    server.contents = make_zip(tmp_path / "made.zip")
+    folder = fetch_preset("bert-tiny", ignore)
+    expected = {path.name: path.read_bytes() for path in folder.iterdir()}
+    damage(folder / name)
+    progress = Notes()
+    assert fetch_preset("bert-tiny", progress) == folder
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
+    assert progress.lines == [f"{folder} does not match its recorded digest, so it is not used"]
+    assert len(server.ranges) == 2
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_full_disk_keeps_the_download(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server.contents = make_zip(tmp_path / "made.zip")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", full)
+        with pytest.raises(OSError, match="No space left"):
+            fetch_preset("bert-tiny", ignore)
+    assert fetch_preset("bert-tiny", ignore).is_dir()
+    # The second request asks only for what is missing, which is nothing.
+    assert server.ranges == [None, f"bytes={len(server.contents)}-"]
 
 
 def test_interrupted_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
@@ -195,7 +231,8 @@ def test_older_layout_and_hostile_paths_unpack_to_the_same_files(tmp_path: Path)
     make_zip(tmp_path / "hostile.zip", folder="../../")
     for name in ("old", "hostile"):
         unpack(tmp_path / f"{name}.zip", tmp_path / "out" / name)
-        assert sorted(f.name for f in (tmp_path / "out" / name).iterdir()) == sorted(MEMBERS)
+        names = sorted(file.name for file in (tmp_path / "out" / name).iterdir())
+        assert names == sorted([*MEMBERS, DIGESTS])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["hostile.zip", "old.zip", "out"]
 
 

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from small import Notes
 
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.download import MEMBERS
@@ -77,6 +78,33 @@ def test_zip_equals_its_folder(checkpoint: Path, tmp_path: Path) -> None:
             bundle.write(checkpoint / name, name)
     source = find(init_checkpoint=str(tmp_path / "model.zip"))
     assert source.encoder == find(init_checkpoint=str(checkpoint)).encoder
+
+
+def test_damaged_files_of_a_zip_are_unpacked_again(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as bundle:
+        for name in MEMBERS:
+            bundle.write(checkpoint / name, name)
+    source = find(init_checkpoint=str(tmp_path / "model.zip"))
+    assert source.checkpoint is not None
+    vocabulary = source.checkpoint.parent / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text().replace("good", "gold"))
+    assert find(init_checkpoint=str(tmp_path / "model.zip")) == source
+    assert "good" in vocabulary.read_text()
+
+
+def test_plan_does_not_download_a_damaged_preset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9/none")
+    (tmp_path / "cache/checkpoints/bert-tiny").mkdir(parents=True)
+    progress = Notes()
+    source = find_dimensions(TrainConfig(model="bert-tiny"), progress)
+    assert (source.name, source.vocabulary) == ("bert-tiny", None)
+    assert "checkpoints/bert-tiny does not match its recorded digest" in progress.lines[0]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small import DAMAGES, Notes
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
@@ -134,6 +137,46 @@ def test_interrupted_store_leaves_no_files(tmp_path: Path, cache: Path) -> None:
         open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(WORDS), 8), interrupt)
     assert list((cache / "tokens").iterdir()) == []
     assert len(open_tsv(tsv)) == 2
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_store_is_made_again(
+    tmp_path: Path, cache: Path, damage: Callable[[Path], None]
+) -> None:
+    tsv = write(tmp_path / "a.tsv", "1\tgood food", "0\tbad")
+    task, tokenization = make_task(LABELS), Tokenization(Vocabulary(WORDS), 8)
+    whole = open_store(tsv, task, tokenization, silent)
+    whole = dataclasses.replace(whole, token_ids=np.array(whole.token_ids))
+    (folder,) = (cache / "tokens").iterdir()
+    names = sorted(path.name for path in folder.iterdir())
+    for name in names:
+        damage(folder / name)
+        progress = Notes()
+        found = open_store(tsv, task, tokenization, progress)
+        for field in dataclasses.fields(TokenStore):
+            expected = getattr(whole, field.name)
+            np.testing.assert_equal(getattr(found, field.name), expected, field.name)
+        assert progress.lines == [
+            f"{folder} does not match its recorded digest, so it is not used"
+        ], name
+        assert sorted(path.name for path in folder.iterdir()) == names
+        assert list((cache / "tokens").iterdir()) == [folder]
+    progress = Notes()
+    open_store(tsv, task, tokenization, progress)
+    assert progress.lines == []
+
+
+def test_store_of_other_texts_is_not_used(tmp_path: Path, cache: Path) -> None:
+    """The files of a store are whole, but under the name of another store."""
+    tsv = write(tmp_path / "a.tsv", "1\tgood", "0\tbad")
+    open_tsv(tsv)
+    (folder,) = (cache / "tokens").iterdir()
+    other = write(tmp_path / "b.tsv", "1\tfood", "0\tfood")
+    open_tsv(other)
+    (wrong,) = (path for path in (cache / "tokens").iterdir() if path != folder)
+    shutil.rmtree(folder)
+    shutil.copytree(wrong, folder)
+    assert open_tsv(tsv).token_ids.tolist() == [2, 5, 3, 2, 6, 3]
 
 
 def test_error_names_unknown_label_and_row(tmp_path: Path) -> None:

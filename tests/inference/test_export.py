@@ -178,6 +178,19 @@ def test_model_is_not_loaded_if_folder_cannot_be_created(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_folder_that_appears_during_the_export_is_not_replaced(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(model: object, folder: Path, *_: float) -> None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model/mine").write_text("mine")
+
+    monkeypatch.setattr(export, "save_huggingface", late)
+    with pytest.raises(RunError, match=r"model: cannot be written \(Directory not empty\); "):
+        api.export(ExportConfig(str(run.path), "huggingface", str(tmp_path / "model")))
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "mine"]
+
+
 def test_failed_export_leaves_no_files(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

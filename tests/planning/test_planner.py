@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from simulated import Simulated
+from small import Notes, flip_a_bit
 
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import PlanConfig
+from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.planning import measured_plan
+from bertaccum.planning import measured_plan, planner
 from bertaccum.planning import plan_for_options as plans
 from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
@@ -25,6 +28,7 @@ from bertaccum.planning.plan_for_options import plan_for_options
 from bertaccum.planning.plan_request import learned_limits, remember_out_of_memory
 from bertaccum.planning.search import Candidate, SearchResult
 from bertaccum.progress import silent
+from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 
 MIB = 2**20
@@ -215,6 +219,54 @@ def test_damaged_cache_file_is_measured_again(make: Callable[..., Any], tmp_path
     assert not report.cached
 
 
+def test_changed_plan_in_the_cache_is_measured_again(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    whole, _ = make(memory_limit="4GiB")
+    (path,) = (tmp_path / "cache" / "plans").iterdir()
+    text = path.read_text()
+    assert '"micro_batch": 8' in text
+    path.write_text(text.replace('"micro_batch": 8', '"micro_batch": 7'))
+    progress = Notes()
+    found = plan_for_options(PlanConfig(memory_limit="4GiB"), progress)
+    assert (found.cached, found.plan) == (False, whole.plan)
+    assert progress.lines == [f"{path} does not match its recorded digest, so it is not used"]
+    path.unlink()
+    make(memory_limit="4GiB", target_batch=8)
+    (other,) = (tmp_path / "cache" / "plans").iterdir()
+    other.rename(path)
+    assert make(memory_limit="4GiB")[0].plan == whole.plan
+
+
+def test_changed_limits_in_the_cache_are_forgotten(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    read = plans.make_report
+    monkeypatch.setattr(plans, "make_report", lambda s, *rest: seen.append(s) or read(s, *rest))
+    make(memory_limit="4GiB")
+    remember_out_of_memory(seen[0], 8, Saving())
+    (path,) = (tmp_path / "cache" / "plans").glob("*.learned.json")
+    path.write_text(path.read_text().replace('"none": 8', '"none": 1'))
+    progress = Notes()
+    assert plan_for_options(PlanConfig(memory_limit="4GiB"), progress).plan.micro_batch == 8
+    assert progress.lines == [f"{path} does not match its recorded digest, so it is not used"]
+
+
+def test_failed_fresh_plan_keeps_the_cached_one(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    make(memory_limit="4GiB")
+    with monkeypatch.context() as patch:
+        patch.setattr(planner, "measure_plan", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make(memory_limit="4GiB", fresh=True)
+    assert make(memory_limit="4GiB")[0].cached
+
+
 def job(**changes: Any) -> dict[str, Any]:
     config = {"target_batch": 8, "max_seq_length": 64, "dropout": 0.0} | changes.pop("config", {})
     encoder = {
@@ -286,6 +338,24 @@ def test_error_of_the_measurement_process_is_raised(tmp_path: Path) -> None:
         worker.build(job(tsvs=[str(train)], vocabulary={"entries": words}))
     assert "row 3: label '7' is unknown" in str(error.value)
     assert error.value.exit_code == 2
+
+
+def test_note_of_the_measurement_process_reaches_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    train = tmp_path / "train.tsv"
+    train.write_text("label\ttext\n0\tgood\n1\tbad\n")
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, "good", "bad"])
+    task = make_task(Labels.numbered(2))
+    open_store(train, task, Tokenization(vocabulary, 64), silent)
+    (store,) = (tmp_path / "cache" / "tokens").iterdir()
+    flip_a_bit(store / "token_ids.int32")
+    progress = Notes()
+    with MeasurementProcess(progress, {}) as worker:
+        built = worker.build(job(tsvs=[str(train)], vocabulary=dataclasses.asdict(vocabulary)))
+    assert built is not None and built["largest"] == [1, 3]
+    assert progress.lines == [f"{store} does not match its recorded digest, so it is not used"]
 
 
 def test_stderr_of_a_failed_measurement_process_is_shown(

@@ -13,6 +13,7 @@ import pytest
 from browsing import browse
 from writing import write_json, write_run
 
+from bertaccum import api
 from bertaccum.errors import InputError
 from bertaccum.reporting.report_page import page, write_page
 from bertaccum.reporting.run_record import read_record
@@ -185,6 +186,19 @@ def test_report_command_needs_no_best_checkpoint(
         assert message in captured.err
         *_, last = lines = captured.err.splitlines()
         assert [line for line in lines if line.startswith("error: ")] == [last]
+
+
+def test_page_replaces_a_link_in_the_run_folder(run: Path, tmp_path: Path) -> None:
+    victim, own = tmp_path / "victim", tmp_path / "own.html"
+    victim.write_text("mine")
+    (run / "report.html").symlink_to(victim)
+    (tmp_path / "target.html").touch()
+    own.symlink_to(tmp_path / "target.html")
+    assert api.report(run) == run / "report.html"
+    assert victim.read_text() == "mine"
+    assert not (run / "report.html").is_symlink() and (run / "report.html").is_file()
+    api.report(run, out=str(own))  # The user named this link.
+    assert own.is_symlink() and (tmp_path / "target.html").read_text()
 
 
 def test_browser_shows_the_page_without_errors(run: Path, tmp_path: Path, browser: str) -> None:

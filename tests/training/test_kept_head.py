@@ -114,8 +114,10 @@ def test_huggingface_classifier_is_evaluated_unchanged(data: Path) -> None:
     page = api.report("run")
     assert page.exists()
     # Without updates there is nothing to resume, so the run starts again from the same weights.
+    best = Path("run/best/evaluation.json").read_text()
     again = api.train(resume="run", max_updates=1)
     assert again.updates == 1
+    assert Path("run/best-update-0/evaluation.json").read_text() == best
 
 
 def test_scores_are_in_the_unit_of_the_labels(data: Path) -> None:

@@ -38,9 +38,10 @@ from bertaccum.training import checkpoints
 from bertaccum.training import run as running
 from bertaccum.training.checkpoints import Position, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
-from bertaccum.training.resume import resolved_config
+from bertaccum.training.resume import check_start, resolved_config
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
+from data_prep.manifest import MANIFEST, TOOL
 
 # With twenty examples, windows of eight and two epochs, the third and the sixth window are short.
 EXAMPLES, UPDATES = 20, 6
@@ -191,6 +192,116 @@ def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> 
     assert result(short.out) == result(whole.out)
 
 
+def files_of(run: Path) -> dict[str, bytes]:
+    """Return the contents of a run's files, apart from its lock."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+def test_results_without_a_checkpoint_are_kept(config: Make) -> None:
+    run_config = config("run", max_updates=2)
+    list(train(run_config, silent))
+    run = Path(str(run_config.out))
+    removed = {
+        "best, summary.json, metrics.jsonl, eval.jsonl": [],
+        "metrics.jsonl, eval.jsonl": ["best", "summary.json"],
+        "metrics.jsonl": ["best", "summary.json", "eval.jsonl"],
+    }
+    for path in (run / "checkpoints").iterdir():
+        shutil.rmtree(path)
+    for left, parts in removed.items():
+        for part in parts:
+            if (run / part).exists():
+                (run / part).rename(run.parent / part)
+        before = files_of(run)
+        message = f"run: has no checkpoint in checkpoints/ to resume from, but has {left}, which.*"
+        message += "restore checkpoints/, or start a new run with another `out`"
+        message += " and `init_checkpoint` .*run for its" if "best" in left else "$"
+        with pytest.raises(InputError, match=message):
+            list(resume(run, {}, silent))
+        assert files_of(run) == before
+    (run / "checkpoints").rmdir()
+    with pytest.raises(InputError, match="has no checkpoint"):
+        list(resume(run, {}, silent))
+    (run / "checkpoints").symlink_to("/disk/that/is/not/mounted")
+    with pytest.raises(InputError, match="checkpoints: is a link to /disk/that/is/not/mounted"):
+        list(resume(run, {}, silent))
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize("eval_every", [2, 4])
+def test_best_model_that_a_resumed_run_does_not_know_is_set_aside(
+    config: Make, eval_every: int
+) -> None:
+    """The evaluation after the last update of a short run is not part of a longer run."""
+    short = config("short", max_updates=3, eval_every=eval_every)
+    run, scores = Path(str(short.out)), ScriptedScores(accuracy=[0.9, 0.95])
+    *_, last = under(scores, train(short, silent))
+    assert last.summary["best_update"] == 3
+    best = {path.name: path.read_bytes() for path in (run / "best").iterdir()}
+    events = resume(run, {"max_updates": UPDATES}, silent)
+    next(events)
+    events.close()
+    aside = run / "best-update-3"
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == best
+    if eval_every == 2:
+        assert json.loads((run / "best/evaluation.json").read_text())["update"] == 2
+    else:
+        assert not (run / "best").exists()
+
+
+def test_start_over_before_the_first_checkpoint_keeps_the_best_model(
+    config: Make, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config("run"), {})
+    folder.best.mkdir()
+    folder.append(folder.metrics, {"update": 1, "loss": 0.5})
+    check_start(folder)
+    folder.rewind(0, 0)
+    assert folder.best.is_dir() and folder.metrics.read_text() == ""
+
+
+def test_failed_restore_leaves_logs_and_summary_unchanged(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RunError("does not fit in memory")
+
+    run_config = config("run", max_updates=1)
+    list(train(run_config, silent))
+    run = Path(str(run_config.out))
+    before = files_of(run)
+    monkeypatch.setattr(checkpoints.Checkpoints, "restore", fails)
+    with pytest.raises(RunError, match="does not fit"):
+        list(resume(run, {}, silent))
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "metrics.jsonl", "eval.jsonl", "checkpoints", "best", "tensorboard"]
+)
+def test_training_follows_no_link_in_a_run_folder(config: Make, tmp_path: Path, name: str) -> None:
+    """A run folder may come from somebody else."""
+    folder, victim = RunFolder(tmp_path / "run"), tmp_path / "victim"
+    folder.create(config("run"), {})
+    if "." in name:
+        victim.write_text("mine\n")
+    else:
+        victim.mkdir()
+    if name == "checkpoints":
+        shutil.rmtree(folder.checkpoints)
+    (folder.path / name).symlink_to(victim)
+    with pytest.raises(InputError, match=rf"{name}: is a link to .*victim.*; replace it"):
+        list(resume(folder.path, {}, silent))
+    if "." in name:
+        with pytest.raises(RunError, match="cannot be written"):
+            folder.append(folder.path / name, {"update": 1})
+        assert victim.read_text() == "mine\n"
+    else:
+        assert list(victim.iterdir()) == []
+
+
 def test_resume_keeps_changed_options(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = config("cut", max_updates=2)
     run_until(train(cut, silent), 2)
@@ -319,6 +430,65 @@ def test_resume_refuses_changes_that_affect_updates(config: Make) -> None:
     assert result(run) == before
 
 
+def test_resume_refuses_what_was_edited_in_files(config: Make) -> None:
+    run_config = config("run", max_updates=3)
+    data, run = Path(run_config.data), Path(str(run_config.out))
+    manifest = {"tool": TOOL, "source": "", "labels": ["bad", "good"], "options": {}}
+    manifest["files"] = {"train.tsv": "", "dev.tsv": ""}
+    (data / MANIFEST).write_text(json.dumps(manifest))
+    run_until(train(run_config, silent), 3)
+    before = files_of(run)
+    log = (run / "metrics.jsonl").read_text()
+    first, second, _ = log.splitlines(keepends=True)
+    missing = "the line of update 2 is missing or damaged, but a checkpoint was saved after"
+    for path, old, new, message in (
+        (
+            run / "config.yaml",
+            "learning_rate: 0.01\n",
+            "learning_rate: 0.02\n",
+            "config.yaml: `learning_rate` is 0.02, but was 0.01 when this run began; restore",
+        ),
+        (run / "config.yaml", "learning_rate: 0.01\n", "", "rate` is .*, but was 0.01 when"),
+        (
+            run / "config.yaml",
+            "seed: 0\n",
+            "seed: 7\n",
+            "config.yaml: `seed` is 7, but was 0 when this run began; restore",
+        ),
+        (
+            run / "config.yaml",
+            "target_batch: 8\n",
+            "target_batch: 4\n",
+            "config.yaml: `target_batch` is 4, but was 8 when",
+        ),
+        (data / MANIFEST, '"good"', '"fine"', "run: class names changed since this run began"),
+        (data / MANIFEST, '"dev.tsv"', '"test.tsv"', "run: files in manifest.json changed since"),
+        (run / "metrics.jsonl", second, "", f"metrics.jsonl: {missing} update 2"),
+        (run / "metrics.jsonl", second, second.replace(":", ";"), f"metrics.jsonl: {missing}"),
+        (run / "metrics.jsonl", log, first, f"metrics.jsonl: {missing}"),
+        (run / "eval.jsonl", '"update": 2', '"update": 1', f"eval.jsonl: {missing}"),
+        (run / "inputs.json", '"options": {', '"options": 1, "x": {', "run: the files .* damaged"),
+    ):
+        text = path.read_text()
+        assert old in text, old
+        path.write_text(text.replace(old, new))
+        edited = files_of(run)
+        with pytest.raises(InputError, match=message):
+            list(resume(run, {}, silent))
+        assert files_of(run) == edited
+        path.write_text(text)
+    assert files_of(run) == before
+    # Options that decide no update may be edited, and earlier versions recorded less.
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("keep: 2", "keep: 1"))
+    inputs = json.loads((run / "inputs.json").read_text())
+    for name in ("options", "class names", "files in manifest.json"):
+        del inputs[name]
+    (run / "inputs.json").write_text(json.dumps(inputs))
+    *_, last = resume(run, {}, silent)
+    assert last.summary["updates"] == 3
+
+
 @pytest.mark.slow
 def test_damaged_checkpoint_error_names_the_previous_one(config: Make) -> None:
     run_config = config("run", max_updates=2)
@@ -355,7 +525,7 @@ def test_damaged_checkpoint_error_names_the_previous_one(config: Make) -> None:
     for state in saved_states(run / "checkpoints"):
         (state / "position.json").unlink()
     shutil.rmtree(first, ignore_errors=True)
-    with pytest.raises(InputError, match=r"update-2: .*; remove it to start the run over"):
+    with pytest.raises(InputError, match=r"update-2: .*; restore it, or start a new run with"):
         list(resume(run, {}, silent))
 
 
@@ -406,8 +576,12 @@ def test_checkpoint_before_the_last_best_model_can_be_resumed(
     with pytest.raises(InputError, match=r"update-4.*resume from update-3"):
         list(resume(run, {}, silent))
     shutil.rmtree(states[-1])
-    list(resume(run, {"max_updates": UPDATES}, silent))
-    assert result(run) == whole
+    events = resume(run, {"max_updates": UPDATES}, silent)
+    next(events)
+    aside = run / "best-update-4"
+    assert aside.is_dir()
+    list(events)
+    assert result(run) == whole and not aside.exists()
 
 
 @pytest.mark.slow

@@ -42,6 +42,8 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_resumed_run_has_each_update_once(run: Path) -> None:
+    (run / "tensorboard").mkdir()
+    (run / "tensorboard/notes.txt").write_text("mine")
     for more in ([3, 4], [3, 4, 5]):
         files = TensorBoardLog(run / "tensorboard", read_record(run))
         for number in more:
@@ -55,6 +57,7 @@ def test_resumed_run_has_each_update_once(run: Path) -> None:
     assert found["dev/accuracy"] == [(2, 0.5)]
     # Values that are missing or not finite are not plotted.
     assert "train/gradient_norm" not in found and "memory/peak_bytes" not in found
+    assert (run / "tensorboard/notes.txt").read_text() == "mine"
 
 
 def test_unwritable_folder_is_an_error(run: Path) -> None:
