@@ -97,6 +97,16 @@ def accumulate_gradients(
     return model
 
 
+def _trained_by_others(model: keras.Model, accumulating: list[AccumulatingOptimizer]) -> list[str]:
+    """Return descriptions of the weights that a model's other optimizers have trained."""
+    parts = [v for v in vars(model).values() if isinstance(v, list | keras.optimizers.Optimizer)]
+    found = [v for v in keras.tree.flatten(parts) if isinstance(v, keras.optimizers.Optimizer)]
+    known = {id(part) for one in accumulating for part in (one, *_keras_compat.innermost(one))}
+    known |= {id(part) for one in accumulating for part in [one.inner_optimizer]}
+    others = [one for one in found if one.built and id(one) not in known]
+    return [f"those that optimizer {one.name!r} trains" for one in others]
+
+
 def _check_activity_regularizers(model: keras.Model) -> None:
     layers = _keras_compat.all_layers(model)
     names = [one.name for one in layers if one.activity_regularizer is not None]
@@ -171,6 +181,7 @@ class AccumulatingModel(_Mixin):
         if not current.optimizers and self.trainable_variables:
             raise none_accumulates(own_class(self))
         self._seen_optimizers().update({id(one): one for one in current.optimizers})
+        warn_of_changing_state(_trained_by_others(self, current.optimizers))
         if self._accumulation.loss_weight and not current.given:
             raise ValueError(
                 f"the train_step of {own_class(self).__name__} does not call compute_loss, so"

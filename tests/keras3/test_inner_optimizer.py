@@ -254,6 +254,15 @@ def test_optimizers_that_do_not_accumulate_are_refused() -> None:
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="on JAX, a model has one optimizer")
+def test_an_optimizer_that_does_not_accumulate_beside_one_that_does_causes_a_warning() -> None:
+    both = [AccumulatingOptimizer(SGD(0.1), 4), SGD(0.2, name="plain")]
+    model = accumulate_gradients(steps_of(dense_model(), 2, both), 4)
+    model.compile(SGD(0.1), LOSS)
+    with pytest.warns(UserWarning, match="weights that change .* optimizer 'plain' trains"):
+        model.fit(*dense_data(), batch_size=8, verbose=0)
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="on JAX, a model has one optimizer")
 def test_each_part_has_its_optimizer() -> None:
     """The partial windows of all optimizers end with the epoch."""
     both = [AccumulatingOptimizer(SGD(0.1), 4), AccumulatingOptimizer(SGD(0.2), 4)]
