@@ -49,6 +49,11 @@ def checked_steps(steps: Any, schedule: bool = False) -> Any:
     return whole_steps(steps, allowed)
 
 
+def accumulates(steps: Any) -> bool:
+    """Return whether a window may have several micro-steps; `steps` may also be a variable."""
+    return not (isinstance(steps, int) and steps == 1)
+
+
 def check_inner(optimizer: Any, accumulating: type) -> None:
     """Raise TypeError or ValueError for an optimizer that cannot be wrapped."""
     scaled = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)

@@ -78,7 +78,7 @@ def accumulate_gradients(
     for layer in model.submodules:
         if isinstance(layer, AccumBatchNormalization):
             _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)
-    if accumulation_steps != 1:
+    if checks.accumulates(accumulation_steps):
         checks.warn_of_batch_normalization(model)
     settings = {"_accumulation": _Settings(accumulation_steps, on_partial, loss_weight)}
     bases = (AccumulatingModel, type(model))
@@ -101,7 +101,7 @@ class AccumulatingModel(_Mixin):
         with micro_batch.micro_batch(_length(data)) as present:
             results = super().train_step(data)
         self._check_step(present)
-        if self._accumulation.steps != 1:
+        if checks.accumulates(self._accumulation.steps):
             traced_step.warn_of_changed_weights(self, start, present.updates)
         optimizers = [update.optimizer for update in present.updates]
         for loss in present.corrections:

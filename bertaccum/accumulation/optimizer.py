@@ -403,8 +403,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     @property
     def _at_once(self) -> bool:
         """Whether every micro-step is a window, so that no accumulators are needed."""
-        steps = self.accumulation_steps
-        return isinstance(steps, int) and steps == 1 and not self._wrapped
+        return not checks.accumulates(self.accumulation_steps) and not self._wrapped
 
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None

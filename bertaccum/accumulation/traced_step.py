@@ -17,7 +17,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat, window_arguments
-from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS
+from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, accumulates
 from bertaccum.accumulation.gradient_tensors import Gradient, values_of
 from bertaccum.accumulation.replicas import here
 
@@ -64,7 +64,7 @@ def update(
     variables = [v for g, v in pairs if g is not None]
     updates = _updates_in_graph() if so_far is None else so_far
     in_step = so_far is not None or _tf_compat.is_in_train_function(_graph())
-    for earlier in updates if optimizer.accumulation_steps != 1 else []:
+    for earlier in updates if accumulates(optimizer.accumulation_steps) else []:
         if earlier.optimizer is not optimizer:
             if in_step and _depends_on(gradients, earlier.variables, earlier.operations.stop):
                 window_arguments.warn_of_new_weights(optimizer, earlier.optimizer)
@@ -81,9 +81,9 @@ def _updates_in_graph() -> list[Update]:
     if graph is None:
         return []
     # Each replica is traced in a separate thread. An attribute lives as long as the graph.
-    if not hasattr(graph, "_accumulating_updates"):
-        graph._accumulating_updates = {}
-    return graph._accumulating_updates.setdefault(threading.get_ident(), [])
+    if not hasattr(graph, "accumulating_updates"):
+        graph.accumulating_updates = {}
+    return graph.accumulating_updates.setdefault(threading.get_ident(), [])
 
 
 def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable[Update]) -> None:
