@@ -389,8 +389,8 @@ def called_graphs(operation: tf.Operation) -> list[Any]:
     Relies on `FuncGraph._get_function`. The last inputs of the operation are those of each graph.
     """
     attributes = operation.node_def.attr.values()
-    names = [attribute.func.name for attribute in attributes if attribute.HasField("func")]
-    functions = map(operation.graph._get_function, names)
+    called = [one for a in attributes for one in (a.func, *a.list.func) if one.name]
+    functions = (operation.graph._get_function(one.name) for one in called)
     return [function.graph for function in functions if getattr(function, "graph", None)]
 
 

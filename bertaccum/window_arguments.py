@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 ON_PARTIAL = ("apply", "carry", "drop")
@@ -58,6 +59,14 @@ def skipped_hook(optimizer: Any, hook: str) -> TypeError:
     )
 
 
+def no_attribute(optimizer: Any, inner: Any, name: str) -> AttributeError:
+    """Return the error for an attribute that neither of two optimizers has."""
+    return AttributeError(
+        f"neither {type(optimizer).__name__} nor its inner {type(inner).__name__} has an attribute"
+        f" {name!r}"
+    )
+
+
 def applied_twice(optimizer: Any) -> ValueError:
     """Return the error for an optimizer that a train_step calls more than once."""
     return ValueError(
@@ -83,6 +92,27 @@ def warn_of_unknown_divisor(loss_name: str) -> None:
         " example or pass `loss_weight` to accumulate_gradients",
         stacklevel=2,
     )
+
+
+@contextmanager
+def recorded_values(loss: Any) -> Iterator[list[Any]]:
+    """Return a list to which the `call` of a loss appends what it returns, before the mean."""
+    returned: list[Any] = []
+    call, attributes = loss.call, vars(loss)
+    before = attributes.get("call")
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        returned.append(call(*args, **kwargs))
+        return returned[-1]
+
+    # In the dictionary, because a class may do more when an attribute is set.
+    attributes["call"] = recording
+    try:
+        yield returned
+    finally:
+        del attributes["call"]
+        if before is not None:
+            attributes["call"] = before
 
 
 def warn_of_changing_state(names: Sequence[str]) -> None:

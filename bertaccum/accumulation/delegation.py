@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import _tf_compat
+from bertaccum import _tf_compat, window_arguments
 
 
 def delegated(owner: str, name: str) -> property:
@@ -24,7 +24,7 @@ def delegated(owner: str, name: str) -> property:
     )
 
 
-_PACKAGE = __name__.partition(".")[0]
+_PACKAGE = __name__.partition(".")[0] + "."
 
 
 class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
@@ -77,18 +77,22 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or _is_defined_by(type(self), name):
             super().__setattr__(name, value)
-        else:
-            setattr(self._owner(name), name, value)
+            return
+        try:
+            owner = self._owner(name)
+        except AttributeError:
+            if type(self).__module__.startswith(_PACKAGE):
+                raise
+            super().__setattr__(name, value)  # A subclass may have attributes of its own.
+            return
+        setattr(owner, name, value)
 
     def _owner(self, name: str) -> Any:
         """Return the inner optimizer that has an attribute: the innermost one if it does."""
         for optimizer in (self._innermost, self.inner):
             if hasattr(optimizer, name):
                 return optimizer
-        raise AttributeError(
-            f"neither {type(self).__name__} nor its inner {type(self._innermost).__name__} has an"
-            f" attribute {name!r}"
-        )
+        raise window_arguments.no_attribute(self, self._innermost, name)
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
         """Let the inner optimizer assign its moving averages to the weights at the end of `fit`."""
@@ -131,11 +135,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
 
 def _is_defined_by(kind: type, name: str) -> bool:
-    """Return whether a class defines or annotates an attribute itself, without the Keras classes.
-
-    A user's subclass may set any attribute.
-    """
-    if kind.__module__.partition(".")[0] != _PACKAGE:
-        return True
-    own = [vars(base) for base in kind.__mro__ if base.__module__.startswith(_PACKAGE)]
+    """Return whether a class, without those of Keras, defines or annotates an attribute."""
+    classes = kind.__mro__[: kind.__mro__.index(tf_keras.optimizers.Optimizer)]
+    own = [vars(base) for base in classes]
     return any(name in members or name in members.get("__annotations__", ()) for members in own)

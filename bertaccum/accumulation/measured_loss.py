@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any
 
 import tensorflow as tf
@@ -41,7 +40,7 @@ class MeasuredLoss:
         present = micro_batch.present()
         if present is None:
             return self.loss(y_true, y_pred, sample_weight)
-        with _noted_values(self.loss) as values:
+        with window_arguments.recorded_values(self.loss) as values:
             value = self.loss(y_true, y_pred, sample_weight)
         if present.weight_given:
             present.corrections[self] = self._correction(value, present.size, present.examples)
@@ -79,25 +78,6 @@ class MeasuredLoss:
 
 def _weighted_mean(window: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(window[0], window[1]) * window[2]
-
-
-@contextlib.contextmanager
-def _noted_values(loss: tf_keras.losses.Loss) -> Iterator[list[Any]]:
-    """Return a list to which the loss's own `call` appends what it returns, before the mean."""
-    call, own = loss.call, vars(loss).get("call")
-    values: list[Any] = []
-
-    def noting(y_true: Any, y_pred: Any) -> Any:
-        values.append(call(y_true, y_pred))
-        return values[-1]
-
-    loss.call = noting
-    try:
-        yield values
-    finally:
-        del loss.call
-        if own is not None:
-            loss.call = own
 
 
 def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:

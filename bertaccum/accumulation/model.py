@@ -123,7 +123,7 @@ class AccumulatingModel(_Mixin):
     def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
         """Return the optimizers that the model's steps have used so far, keyed by `id`."""
         # Keras would track an attribute, but not an entry of `__dict__`, as a part of the model.
-        return self.__dict__.setdefault("_accumulating", {})
+        return self.__dict__.setdefault("_optimizers_seen", {})
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
@@ -144,6 +144,16 @@ class AccumulatingModel(_Mixin):
     def _measured_losses(self) -> list[MeasuredLoss]:
         losses = _tf_compat.compiled_losses(self.compiled_loss)
         return [loss for loss in losses if isinstance(loss, MeasuredLoss)]
+
+    def reset_metrics(self) -> None:
+        """Reset the metrics, and start a new window of the logged losses."""
+        super().reset_metrics()
+        self._end_logged_window()
+
+    def _end_logged_window(self) -> None:
+        with self.distribute_strategy.scope():
+            for loss in self._measured_losses():
+                loss.end_window()
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Call `Model.fit`, and treat partial windows as `on_partial` says."""
@@ -188,8 +198,7 @@ class AccumulatingModel(_Mixin):
             for layer in self.submodules:
                 if isinstance(layer, AccumBatchNormalization):
                     layer.end_window() if apply else layer.drop_window()
-            for loss in self._measured_losses():
-                loss.end_window()
+        self._end_logged_window()
 
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())

@@ -417,6 +417,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         in windows that do not overflow as one large batch.
         """
         self._loss_is_sum = micro_batch.has_values(loss)
+        if (micro := micro_batch.present()) is not None and not callable(loss):
+            micro.loss_is_sum = self._loss_is_sum  # The step may have taken a mean.
         scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
         parts = self._power_of_two() if scaled else 1.0
 

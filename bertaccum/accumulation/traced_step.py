@@ -31,11 +31,13 @@ class Update:
     Attributes:
       optimizer: The optimizer.
       variables: The variables that had a gradient.
-      operations: Positions of the call's operations in the graph; empty in eager mode.
+      graph: The graph that was traced, or None in eager mode.
+      operations: Positions of the call's operations in this graph; empty in eager mode.
     """
 
     optimizer: Any
     variables: Sequence[tf.Variable]
+    graph: Any
     operations: range
 
 
@@ -66,13 +68,13 @@ def update(
     in_step = so_far is not None or _tf_compat.is_in_train_function(_graph())
     for earlier in updates if accumulates(optimizer.accumulation_steps) else []:
         if earlier.optimizer is not optimizer:
-            if in_step and _depends_on(gradients, earlier.variables, earlier.operations.stop):
+            if in_step and _depends_on(gradients, earlier):
                 window_arguments.warn_of_new_weights(optimizer, earlier.optimizer)
         elif in_step or {*map(id, earlier.variables)}.isdisjoint(map(id, variables)):
             raise window_arguments.applied_twice(optimizer)
     start = operations_so_far()
     yield
-    updates.append(Update(optimizer, variables, range(start, operations_so_far())))
+    updates.append(Update(optimizer, variables, _graph(), range(start, operations_so_far())))
 
 
 def _updates_in_graph() -> list[Update]:
@@ -95,7 +97,8 @@ def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable
     graph = _graph()
     if graph is None:
         return
-    by_optimizers = {i for update in updates for i in update.operations}
+    own = [update for update in updates if update.graph is graph]
+    by_optimizers = {i for update in own for i in update.operations}
     operations = graph.get_operations()
     outside = [op for i, op in enumerate(operations) if i >= start and i not in by_optimizers]
     # An optimizer may update its variables in a branch, which has no position of its own.
@@ -117,15 +120,13 @@ def _graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _depends_on(
-    gradients: Sequence[Gradient], variables: Sequence[tf.Variable], start: int
-) -> bool:
-    """Return whether gradients depend on what operations since `start` read from the variables."""
+def _depends_on(gradients: Sequence[Gradient], update: Update) -> bool:
+    """Return whether gradients depend on variables that were read after an update of them."""
     graph = _graph()
-    if graph is None:
+    if graph is None or graph is not update.graph:
         return False
-    new = {op.name for op in graph.get_operations()[start:]}
-    handles = {id(here(v).handle) for v in variables}
+    new = {op.name for op in graph.get_operations()[update.operations.stop :]}
+    handles = {id(here(v).handle) for v in update.variables}
     waiting = [values_of(g).op for g in gradients if g is not None]
     seen = set()
     while waiting:
@@ -151,8 +152,8 @@ def _assigned(operations: Iterable[tf.Operation], called: bool) -> set[str]:
             names.add(op.inputs[0].name)
         for graph in _tf_compat.called_graphs(op) if called else []:
             inside = _assigned(graph.get_operations(), called)
-            inputs = op.inputs[len(op.inputs) - len(graph.inputs) :]
-            pairs = zip(inputs, graph.inputs, strict=True)
+            # The captured tensors are the last inputs of both; a dataset has no others.
+            pairs = zip(reversed(op.inputs), reversed(graph.inputs), strict=False)
             names |= {outer.name for outer, inner in pairs if inner.name in inside}
     return names
 

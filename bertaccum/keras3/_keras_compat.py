@@ -76,7 +76,9 @@ def replace_losses(
         return
 
     def replace() -> None:
-        container._flat_losses = [one._replace(loss=by(one.loss)) for one in container._flat_losses]
+        container._flat_losses = [
+            one._replace(loss=one.loss and by(one.loss)) for one in container._flat_losses
+        ]
         # A model with several outputs also logs the loss of each.
         container._metrics[:] = [tracker(metric.name) for metric in container._metrics]
 
@@ -181,7 +183,8 @@ def skipped_hook(optimizer: keras.optimizers.Optimizer) -> str | None:
     hook = {"jax": "apply_gradients", "tensorflow": "_all_reduce_sum_gradients"}.get(backend, "")
     original = getattr(keras.optimizers.Optimizer, hook, None)
     own = getattr(optimizer, hook, None)
-    return hook if getattr(own, "__func__", own) is not original else None
+    # `list` is what `stop_reducing` has set.
+    return hook if own is not list and getattr(own, "__func__", own) is not original else None
 
 
 def stop_reducing(optimizer: keras.optimizers.Optimizer) -> None:

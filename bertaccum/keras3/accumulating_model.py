@@ -101,9 +101,10 @@ def _trained_by_others(model: keras.Model, accumulating: list[AccumulatingOptimi
     """Return descriptions of the weights that a model's other optimizers have trained."""
     parts = [v for v in vars(model).values() if isinstance(v, list | keras.optimizers.Optimizer)]
     found = [v for v in keras.tree.flatten(parts) if isinstance(v, keras.optimizers.Optimizer)]
-    known = {id(part) for one in accumulating for part in (one, *_keras_compat.innermost(one))}
-    known |= {id(part) for one in accumulating for part in [one.inner_optimizer]}
-    others = [one for one in found if one.built and id(one) not in known]
+    inner = [one.inner_optimizer for one in accumulating]
+    known = {id(part) for one in inner for part in (one, *_keras_compat.innermost(one))}
+    plain = [one for one in found if not isinstance(one, AccumulatingOptimizer)]
+    others = [one for one in plain if one.built and id(one) not in known]
     return [f"those that optimizer {one.name!r} trains" for one in others]
 
 
@@ -144,7 +145,7 @@ class AccumulatingModel(_Mixin):
         """Make the optimizer accumulate, and the losses report their divisors."""
         self.__dict__.pop("_optimizers_seen", None)
         tracker = functools.partial(WindowLoss, self._accumulation.steps)
-        _keras_compat.replace_losses(self, loss_divisor.measured, tracker)
+        _keras_compat.replace_losses(self, loss_divisor.MeasuredLoss, tracker)
         if self.optimizer is not None:
             self.optimizer = self._accumulating(self.optimizer)
 
@@ -234,6 +235,11 @@ class AccumulatingModel(_Mixin):
         loss = super().compute_loss(*args, **kwargs)
         if current is None or self._accumulation.steps == 1:
             return loss
+        if len(loss.shape):
+            raise ValueError(
+                f"compute_loss of {own_class(self).__name__} returns several values, which Keras"
+                " sums; return their mean"
+            )
         return self._summed(loss, current) if _keras_compat.adds_sums(self) else loss
 
     def _summed(self, loss: Any, current: step_weight.StepWeight) -> Any:

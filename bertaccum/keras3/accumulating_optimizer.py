@@ -206,7 +206,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         sums_of = dict(zip(with_gradient, sums, strict=True))
         means = self._means(sums_of, weight / replicas.count())
         # Not `apply`, because the inner optimizer may have its own `apply_gradients`.
-        self.inner_optimizer.apply_gradients([(means.get(i), v) for i, v in enumerate(trained)])
+        self.inner_optimizer.apply_gradients([(mean, trained[i]) for i, mean in means.items()])
         self._reset()
 
     def _means(self, sums: dict[int, Any], weight: Any) -> dict[int, Any]:

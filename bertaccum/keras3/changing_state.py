@@ -28,6 +28,8 @@ def _changes(layer: keras.Layer) -> bool:
         return True
     if isinstance(layer, AccumBatchNormalization):
         return False
+    if layer.variables and not any("float" in v.dtype for v in layer.variables):
+        return False  # Counters and random states.
     own = [one for one in type(layer).__mro__ if not one.__module__.startswith("keras.")]
     members = {name: member for one in reversed(own[:-1]) for name, member in vars(one).items()}
     waiting: set[str] = set(_STEP)

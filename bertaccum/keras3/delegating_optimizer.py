@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from bertaccum.window_arguments import no_attribute
+
 _OWN_ATTRIBUTES = ("name", "built", "inner_optimizer", "accumulation_steps")
 
 
@@ -51,10 +53,7 @@ class DelegatingOptimizer(keras.optimizers.Optimizer):
         for owner in owners:
             if hasattr(owner, name):
                 return owner
-        raise AttributeError(
-            f"neither {type(self).__name__} nor its inner {type(owners[0]).__name__} has an"
-            f" attribute {name!r}"
-        )
+        raise no_attribute(self, owners[0], name)
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_") or self._is_own(name):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from typing import Any
 
 import keras
@@ -11,17 +10,12 @@ from keras import ops
 
 from bertaccum.keras3 import _keras_compat, step_weight
 from bertaccum.keras3 import tensorflow_replicas as replicas
-from bertaccum.window_arguments import warn_of_unknown_divisor
+from bertaccum.window_arguments import recorded_values, warn_of_unknown_divisor
 
 _EXAMPLES, _POSITIONS, _WEIGHTS = "examples", "unmasked positions", "sample weights"
 
 
-def measured(loss: Any) -> Any:
-    """Return a function that calls a loss and reports its divisor; it never copies the loss."""
-    return loss if loss is None or isinstance(loss, _MeasuredLoss) else _MeasuredLoss(loss)
-
-
-class _MeasuredLoss:
+class MeasuredLoss:
     """What the container of a compiled model calls in place of the user's loss.
 
     Args:
@@ -46,7 +40,7 @@ class _MeasuredLoss:
                 f"loss {self.loss.name} has the reduction {reduction!r}, but accumulation needs"
                 " a mean; use reduction='sum_over_batch_size'"
             )
-        with _recorded(self.loss) as called:
+        with recorded_values(self.loss) as called:
             value = self.loss(y_true, y_pred, sample_weight)
         if not current.given:
             losses = called[-1] if called else value
@@ -55,28 +49,6 @@ class _MeasuredLoss:
                 warn_of_unknown_divisor(self.loss.name)
             _report(current, kind, current.examples if size is None else size)
         return value
-
-
-@contextmanager
-def _recorded(loss: keras.losses.Loss) -> Iterator[list[Any]]:
-    """Return a context that records what the `call` of a loss returns inside of it."""
-    returned: list[Any] = []
-    call = loss.call
-
-    def recording(*args: Any, **kwargs: Any) -> Any:
-        returned.append(call(*args, **kwargs))
-        return returned[-1]
-
-    attributes = vars(loss)
-    before = attributes.get("call")
-    # In the dictionary, because a class may do more when an attribute is set.
-    attributes["call"] = recording
-    try:
-        yield returned
-    finally:
-        del attributes["call"]
-        if before is not None:
-            attributes["call"] = before
 
 
 def _divisor(
@@ -114,7 +86,7 @@ def report_sum(current: step_weight.StepWeight, alone: bool) -> None:
     Raises:
       ValueError: If the model also has a loss that is a mean.
     """
-    if current.given or not alone or current.kind not in (None, step_weight.SUM):
+    if not alone or current.kind not in (None, step_weight.SUM):
         raise ValueError(
             "a layer passes one value per example to add_loss, which Keras sums over the batch, but"
             " the model also has a loss that is a mean, so their gradients cannot be accumulated"

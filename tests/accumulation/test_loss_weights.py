@@ -136,6 +136,18 @@ def test_scalar_loss_without_loss_weight_warns() -> None:
         assert differing(language_model, TOKENS, LABELS, scalar) > 0.01
 
 
+def test_logs_start_again_when_the_metrics_are_reset() -> None:
+    model = accumulate_gradients(language_model(), 2, "carry")
+    model.compile(tf_keras.optimizers.SGD(0.0), IGNORING)
+    halves = [slice(0, 4), slice(4, 8)]
+    expected = [model.test_on_batch(TOKENS[half], LABELS[half]) for half in halves]
+    for _ in range(2):
+        logged = [model.train_on_batch(TOKENS[h], LABELS[h], reset_metrics=True) for h in halves]
+        assert logged == pytest.approx(expected, rel=1e-5)
+    fitted = model.fit(TOKENS[:4], LABELS[:4], batch_size=4, epochs=3, verbose=0)
+    assert fitted.history["loss"] == pytest.approx([expected[0]] * 3, rel=1e-5)
+
+
 @pytest.mark.parametrize("on_partial", ["apply", "drop"])
 def test_logs_of_a_partial_window_equal_those_of_a_large_batch(on_partial: str) -> None:
     # Three examples per micro-batch: windows of 6 and 2.
@@ -183,6 +195,29 @@ def test_losses_of_examples_that_keras_adds_up_are_added_up(functional: bool, ho
             optimizer = AccumulatingOptimizer(optimizer, steps, reduction)
         model.compile(optimizer)
         model.fit(IMAGES[:, 0, :, 0], batch_size=8 // (steps or 1), epochs=3, verbose=0)
+        return model.get_weights()
+
+    for own, other in zip(fit(4), fit(None), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-6)
+
+
+def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean() -> None:
+    class Mean(tf_keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape() as tape:
+                self(data, training=True)
+                loss = tf.reduce_mean(self.compute_loss(data))
+            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+            return {"loss": loss}
+
+    def fit(steps: int | None) -> list[np.ndarray]:
+        tf_keras.utils.set_random_seed(0)
+        model = Mean([layers.Dense(3), Energies()])
+        if steps:
+            accumulate_gradients(model, steps)
+        model.compile(tf_keras.optimizers.SGD(0.1))
+        features = tf.data.Dataset.from_tensor_slices(IMAGES[:, 0, :, 0]).batch(8 // (steps or 1))
+        model.fit(features, epochs=3, verbose=0)
         return model.get_weights()
 
     for own, other in zip(fit(4), fit(None), strict=True):

@@ -231,6 +231,35 @@ def test_methods_and_attributes_are_those_of_the_inner_optimizer() -> None:
         optimizer.beta_1 = 0.9
 
 
+def test_attributes_of_subclasses() -> None:
+    class Named(AccumulatingOptimizer):
+        label = "a"
+
+    optimizer = Named(optimizers.SGD(0.1), 2)
+    optimizer.momentum, optimizer.label, optimizer.other = 0.9, "b", 3
+    assert optimizer.inner.momentum == 0.9
+    assert (vars(optimizer)["label"], vars(optimizer)["other"]) == ("b", 3)
+
+
+@pytest.mark.parametrize("make", [optimizers.Adam, optimizers.legacy.Adam])
+def test_a_model_can_be_compiled_again(make: Any) -> None:
+    def fit(steps: int | None) -> list[np.ndarray]:
+        tf_keras.utils.set_random_seed(0)
+        model = tf_keras.Sequential([tf_keras.layers.Dense(4), tf_keras.layers.Dense(3)])
+        if steps:
+            accumulate_gradients(model, steps)
+        size, optimizer = 8 // (steps or 1), make(0.1)
+        model.compile(optimizer, "mse")
+        model.fit(FEATURES, NUMBERS, size, shuffle=False, verbose=0)
+        model.layers[0].trainable = False
+        model.compile(optimizer, "mse")
+        model.fit(FEATURES, NUMBERS, size, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    for own, other in zip(fit(4), fit(None), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-5)
+
+
 def test_variables_can_be_called_as_in_keras() -> None:
     for inner in (optimizers.Adam(), optimizers.legacy.Adam(), LossScale(optimizers.Adam())):
         optimizer = AccumulatingOptimizer(inner, 2)
@@ -495,8 +524,22 @@ class Sharp(tf_keras.Sequential):
         return {"loss": loss}
 
 
+class Switching(tf_keras.layers.Layer):
+    """A layer that changes a weight in a branch, and reads a dataset."""
+
+    def build(self, shape: Any) -> None:
+        self.chosen = self.add_weight("chosen", trainable=False)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        numbers = tf.data.Dataset.from_tensor_slices((tf.range(3), tf.range(3), tf.range(3)))
+        index = tf.cast(numbers.map(lambda a, b, c: a).reduce(0, lambda a, b: a + b), tf.int32)
+        branches = [lambda: self.chosen.assign(1.0), lambda: self.chosen.assign(2.0)]
+        return inputs + tf.switch_case(index - 2, branches)
+
+
 layers = tf_keras.layers
 CHANGING = {
+    "chosen": lambda: tf_keras.Sequential([Switching(), layers.Dense(3)]),
     "vector_u": lambda: tf_keras.Sequential([layers.SpectralNormalization(layers.Dense(3))]),
     "average": lambda: tf_keras.Sequential([Counting(), layers.Dense(3)]),
     "kernel": lambda: Sharp([layers.Dense(3)]),

@@ -257,6 +257,7 @@ def test_optimizers_that_do_not_accumulate_are_refused() -> None:
 def test_an_optimizer_that_does_not_accumulate_beside_one_that_does_causes_a_warning() -> None:
     both = [AccumulatingOptimizer(SGD(0.1), 4), SGD(0.2, name="plain")]
     model = accumulate_gradients(steps_of(dense_model(), 2, both), 4)
+    model.generator_optimizer, model.critic_optimizer = both
     model.compile(SGD(0.1), LOSS)
     with pytest.warns(UserWarning, match="weights that change .* optimizer 'plain' trains"):
         model.fit(*dense_data(), batch_size=8, verbose=0)
@@ -274,3 +275,25 @@ def test_each_part_has_its_optimizer() -> None:
     assert not any(one.pending for one in both)
     for old, new, rate in zip(before, model.get_weights(), (0.1, 0.1, 0.2, 0.2), strict=True):
         np.testing.assert_allclose(old - 2 * rate, new, atol=1e-6)
+
+
+def test_a_model_can_be_compiled_again_with_the_same_optimizer() -> None:
+    """Also with a layer that was frozen meanwhile, and an optimizer with its own hook."""
+
+    class Doubling(SGD):
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            super().apply([2 * g for g in grads], trainable_variables)
+
+    def fit(steps: int | None) -> list[np.ndarray]:
+        model = dense_model()
+        if steps:
+            accumulate_gradients(model, steps)
+        optimizer = Doubling(0.1) if BACKEND != "jax" else SGD(0.1)
+        for _ in range(2):
+            model.compile(optimizer, LOSS)
+            model.fit(*dense_data(), batch_size=32 // (steps or 1), shuffle=False, verbose=0)
+            model.layers[0].trainable = False
+        return model.get_weights()
+
+    for own, other in zip(fit(4), fit(None), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-5)
