@@ -159,6 +159,15 @@ def accept_unit(model: keras.Model) -> None:
     shardings.append(NamedSharding(mesh, PartitionSpec()) if mesh else shardings[0])
 
 
+def is_in_step(graph: Any) -> bool:
+    """Return whether `fit` is tracing a step on TensorFlow, which it calls `one_step_on_data`."""
+    while graph is not None:
+        if getattr(graph, "name", None) == "one_step_on_data":
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 def layout_of(variable: keras.Variable) -> Any | None:
     """Return how `keras.distribution` spreads a variable over devices, or None."""
     return getattr(variable, "_layout", None)

@@ -125,7 +125,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """Accumulate gradients, and update the variables if the window is complete."""
         variables = list(trainable_variables or _keras_compat.trained(self))
         self.build(variables)
-        current = self._current()
+        current = self._current(variables)
         _keras_compat.check_known(self, variables)
         pairs = [(v, g) for v, g in zip(variables, grads, strict=True) if g is not None]
         gradients = {_keras_compat.position(self, v): gradient for v, gradient in pairs}
@@ -146,15 +146,20 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
-    def _current(self) -> step_weight.StepWeight:
+    def _current(self, variables: Sequence[keras.Variable] = ()) -> step_weight.StepWeight:
         """Return the current micro-step, or one with weight 1 outside of an accumulating model.
 
         Raises:
           ValueError: If this optimizer has been called before in the same micro-step.
         """
-        current = step_weight.current() or step_weight.StepWeight(1.0)
-        if self.accumulation_steps != 1 and any(one is self for one in current.optimizers):
+        current = step_weight.current()
+        if current is None:
+            twice = replicas.is_second_call(self, variables)
+        else:
+            twice = any(one is self for one in current.optimizers)
+        if twice and self.accumulation_steps != 1:
             raise applied_twice(self)
+        current = current or step_weight.StepWeight(1.0)
         current.optimizers.append(self)
         return current
 

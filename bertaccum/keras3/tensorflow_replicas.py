@@ -7,6 +7,7 @@ On other backends there is one replica.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -72,6 +73,26 @@ def check_equal(one: Any, other: Any, message: str) -> None:
         tf.debugging.assert_equal(one, other, message)
     elif one != other:
         raise ValueError(message)
+
+
+def is_second_call(optimizer: Any, variables: Sequence[Any]) -> bool:
+    """Return whether a call of an optimizer belongs to the same micro-step as an earlier one.
+
+    This is visible only while TensorFlow traces a function. In the step of `fit`, each second call
+    is one. In another function, calls with the same variables are several micro-steps.
+    """
+    if not _TENSORFLOW or tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "accumulating_calls"):
+        graph.accumulating_calls = {}
+    # Each replica is traced in a separate thread.
+    key = id(optimizer), threading.get_ident()
+    earlier = graph.accumulating_calls.setdefault(key, set())
+    new = {id(variable) for variable in variables}
+    second = bool(earlier) and (_keras_compat.is_in_step(graph) or earlier.isdisjoint(new))
+    earlier |= new
+    return second
 
 
 def run_if(condition: Any, function: Callable[[], None]) -> None:

@@ -244,6 +244,16 @@ def test_optimizer_applied_twice_is_refused(times: int) -> None:
         model.fit(*dense_data(), batch_size=8, verbose=0)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only graphs show what belongs to a step")
+@pytest.mark.parametrize("compiled", [True, False])
+def test_optimizer_alone_applied_twice_is_refused(compiled: bool) -> None:
+    model = steps_of(dense_model(), 2, [None])
+    model.compile(AccumulatingOptimizer(SGD(0.1), 4), LOSS, jit_compile=compiled)
+    model.optimizer.build(model.trainable_variables)
+    with pytest.raises(ValueError, match="is applied twice in one train_step"):
+        model.fit(*dense_data(), batch_size=8, verbose=0)
+
+
 def test_optimizers_that_do_not_accumulate_are_refused() -> None:
     """A GAN with plain optimizers of its own."""
     plain = [SGD(0.1), SGD(0.1)]
