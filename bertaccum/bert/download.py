@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import lzma
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ MEMBERS = ("bert_config.json", VOCABULARY_MEMBER, "bert_model.ckpt.index", WEIGH
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
     EOFError,
     RuntimeError,
     ValueError,
