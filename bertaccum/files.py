@@ -97,6 +97,7 @@ def read_json(path: Path) -> Any:
     Raises:
       InputError: The file is missing or does not contain JSON, or a number in it is not finite.
     """
+    refuse_special(path)
     text = read_text(path)
     try:
         return json.loads(text, parse_float=_finite_float, parse_constant=_finite_float)

@@ -27,12 +27,12 @@ from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.files import finite, json_text, read_json, sha256
+from bertaccum.files import finite, json_text, read_json, refuse_special, sha256
 from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.temporary_paths import remove
-from bertaccum.training.events import Evaluated
+from bertaccum.training.events import Evaluated, check_count
 
 _STATE, _POSITION = "state", "position.json"
 # Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
@@ -86,8 +86,7 @@ class Position:
         """
         own = {key: value for key, value in saved.items() if key not in CUT}
         for name in ("update", "examples", "shrinkings", "nonfinite_in_a_row"):
-            if type(count := own.get(name, 0)) is not int or count < 0:
-                raise ValueError(f"{name} is {count!r}, not a number of at least 0")
+            check_count(name, own.get(name, 0))
         evaluations = {key: own[key] and Evaluated.of(own[key]) for key in ("best", "last")}
         return Position(**own | evaluations)
 
@@ -289,6 +288,8 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
       InputError: The checkpoint is damaged, or belongs to another run.
     """
     try:
+        for part in path.glob("*"):
+            refuse_special(part)
         values = read_json(path / _POSITION)
         digest = values.pop("digest")
         if digest != _digest(values):
