@@ -139,6 +139,11 @@ def json_text(values: dict[str, Any], indent: int | None = 2) -> str:
     return json.dumps(finite(values), indent=indent, ensure_ascii=False) + "\n"
 
 
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 digest of a JSON value, in hexadecimal; the order of keys is ignored."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def finite(value: Any) -> Any:
     """Return a copy of a nested value in which None replaces NaN and infinity."""
     if isinstance(value, dict):
