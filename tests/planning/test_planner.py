@@ -235,6 +235,9 @@ def test_changed_plan_in_the_cache_is_measured_again(
     found = plan_for_options(PlanConfig(memory_limit="4GiB"), progress)
     assert (found.cached, found.plan) == (False, whole.plan)
     assert progress.lines == [f"{path} does not match its recorded digest, so it is not used"]
+    path.write_text('{"plan": {}}')  # As an earlier version wrote it.
+    assert not plan_for_options(PlanConfig(memory_limit="4GiB"), progress).cached
+    assert progress.lines[1:] == [f"{path} has no recorded digest, so it is not used"]
     path.unlink()
     make(memory_limit="4GiB", target_batch=8)
     (other,) = (tmp_path / "cache" / "plans").iterdir()
