@@ -7,11 +7,16 @@ configuration or input, 1 for a failed run.
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
 # TensorFlow adds these parts to the error message of an operation.
 _OPERATION = re.compile(r"\{\{\w+ .*?\}\} ?| \[Op:\w+\].*")
+
+
+# Codes of the operating system's errors when a disk, a quota or a file is full.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class BertAccumError(Exception):

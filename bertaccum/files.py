@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertaccum.errors import ConfigError, InputError, reason
-from bertaccum.sizes import format_size
 
 # Bytes in the largest text that is read at once, such as a vocabulary of a million entries.
 _LARGEST = 1 << 25
+# Bytes that a compressed file may contain beyond 50 times its size.
+_UNPACKED_BYTES = 1 << 26
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -96,6 +97,7 @@ def read_json(path: Path) -> Any:
     Raises:
       InputError: The file is missing or does not contain JSON, or a number in it is not finite.
     """
+    refuse_special(path)
     text = read_text(path)
     try:
         return json.loads(text, parse_float=_finite_float, parse_constant=_finite_float)
@@ -137,6 +139,11 @@ def json_text(values: dict[str, Any], indent: int | None = 2) -> str:
     return json.dumps(finite(values), indent=indent, ensure_ascii=False) + "\n"
 
 
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 digest of a JSON value, in hexadecimal; the order of keys is ignored."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def finite(value: Any) -> Any:
     """Return a copy of a nested value in which None replaces NaN and infinity."""
     if isinstance(value, dict):
@@ -146,21 +153,15 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def most_unpacked_bytes(packed_bytes: int) -> int:
-    """Return the size above which the contents of an archive cannot be weights or texts.
-
-    Args:
-      packed_bytes: Size of the archive in bytes. Texts unpack to about three times their size.
-    """
-    return 50 * packed_bytes + 2**26
-
-
 def check_unpacked(path: Path, size_bytes: int) -> None:
-    """Raise InputError if the contents of an archive are far larger than the archive."""
-    if size_bytes > most_unpacked_bytes(path.stat().st_size):
+    """Raise InputError if the contents of a compressed file are far larger than the file.
+
+    Weights and texts unpack to about three times their size.
+    """
+    if size_bytes > 50 * path.stat().st_size + _UNPACKED_BYTES:
         raise InputError(
-            f"would unpack to {format_size(size_bytes)}, more than 50 times its size",
-            "use another archive",
+            "unpacks to more than 50 times its size plus 64 MiB",
+            "check what it contains, or unpack it yourself",
             path=path,
         )
 

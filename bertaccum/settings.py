@@ -256,13 +256,14 @@ def host_names(value: str | None) -> tuple[str, ...]:
     Raises:
       ConfigError: A name is empty or contains more than a host name.
     """
-    names = () if value is None else tuple(name.strip().lower() for name in value.split(","))
-    if not all(re.fullmatch(r"[\w.-]+|[0-9a-f:.]+", name) for name in names):
+    names = [] if value is None else value.lower().split(",")
+    names = [name.strip().removesuffix(".") for name in names]
+    if not all(re.fullmatch(r"[\w.-]+|[0-9a-f:.]+", name, re.ASCII) for name in names):
         raise ConfigError(
             f"`allowed_host` {value!r} is not a host name",
             "write names without http:// and port, separated by commas, as in a.example,b.example",
         )
-    return names
+    return tuple(names)
 
 
 def check_label_separator(value: str) -> None:

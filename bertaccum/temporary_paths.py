@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+# Opening a named pipe would wait for its writer.
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+
 
 def beside(path: Path) -> Path:
     """Return an unused temporary name next to `path`.
@@ -34,7 +37,7 @@ def temporary_path(path: Path, create: Callable[[Path], None]) -> Iterator[Path]
       path: The final path, which replaces the temporary one in errors.
       create: Creates the file or folder.
     """
-    _remove_abandoned(path)
+    remove_abandoned(path.parent, path.name)
     temporary, lock = beside(path), None
     try:
         while lock is None:
@@ -59,11 +62,18 @@ def scratch_folder(path: Path) -> AbstractContextManager[Path]:
     return temporary_path(path, lambda temporary: temporary.mkdir(0o700))
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files and folders, named by `beside`, that a killed process has left."""
-    for path in folder.glob(".*-*"):
-        if re.fullmatch(r"\..+-[0-9a-f]{12}", path.name):
-            remove(path)
+def remove_abandoned(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files and folders that killed processes have left in a folder.
+
+    Args:
+      folder: The folder.
+      name: Name of the final file or folder; None for those of any name.
+    """
+    final = ".+" if name is None else re.escape(name)
+    temporary = re.compile(rf"\.{final}-[0-9a-f]{{12}}")
+    with contextlib.suppress(OSError):
+        for left in [path for path in folder.iterdir() if temporary.fullmatch(path.name)]:
+            _remove_unlocked(left)
 
 
 def _locked(temporary: Path) -> int | None:
@@ -72,7 +82,7 @@ def _locked(temporary: Path) -> int | None:
     Returns None if another process has removed it, because it was not locked yet.
     """
     try:
-        lock = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW)
+        lock = os.open(temporary, _FLAGS)
     except FileNotFoundError:
         return None
     with contextlib.suppress(OSError):  # A network file system may have no such locks.
@@ -83,15 +93,14 @@ def _locked(temporary: Path) -> int | None:
     return None
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove temporary files and folders of `path` that killed processes have left."""
-    name = re.compile(rf"\.{re.escape(path.name)}-[0-9a-f]{{12}}")
+def _remove_unlocked(left: Path) -> None:
+    """Remove a temporary file or folder unless a process that writes to it holds the lock."""
     with contextlib.suppress(OSError):
-        for left in [other for other in path.parent.iterdir() if name.fullmatch(other.name)]:
-            lock = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove(left)
+        lock = os.open(left, _FLAGS)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(left)
+        finally:
             os.close(lock)
 
 

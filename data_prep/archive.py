@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import lzma
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -86,12 +88,16 @@ def rewrite(archive: Path, target: Path) -> None:
         with _Archive.open(archive) as source, tarfile.open(target, "w") as copy:
             members = {name: _member(source, name, archive) for name in _MEMBERS}
             check_unpacked(archive, sum(member.size for member in members.values()))
+            assert source.fileobj is not None  # The archive is open.
             for name, member in members.items():
                 file = source.extractfile(member)
                 assert file is not None  # It is None only if the member is not a file.
                 lines = _checked_lines(file, f"{archive}:{name}")
                 _add_member(copy, name, lines, target.parent)
-    except (tarfile.TarError, EOFError, OSError) as error:
+            # tarfile does not read the end of the compressed file, which contains its checksum.
+            while source.fileobj.read(1 << 20):
+                check_unpacked(archive, source.fileobj.tell())
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if getattr(error, "errno", None) is not None:  # Not a damaged archive.
             raise RunError(
                 f"cannot be unpacked into {target.parent} ({reason(error)})",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
-import math
-import os
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from bertaccum.errors import InputError
-from bertaccum.files import most_unpacked_bytes, open_input
+from bertaccum.files import check_unpacked, open_input
 
 _UTF_8 = "utf-8"
 # UTF-32 comes first because its byte order mark starts with that of UTF-16.
@@ -139,6 +138,7 @@ _OFFICE = {
     "content.xml": "an OpenDocument file",
 }
 _NAMED_MEMBERS = 3
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
 _PACKED = frozenset({".gz", ".zip"})
 
 
@@ -159,7 +159,7 @@ def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
             unpacked = _unpacked(cast(io.BufferedReader, file), path)
             _check_kind(unpacked.peek(), path)
             yield unpacked
-        except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile) as error:
+        except _DAMAGED as error:
             raise InputError(f"is damaged ({error})", _AGAIN, path=path) from error
         except (RuntimeError, NotImplementedError) as error:  # Encrypted, or unknown compression.
             raise InputError(f"cannot be unpacked ({error})", _UNPACK, path=path) from error
@@ -194,17 +194,15 @@ class _Unpacked(io.RawIOBase):
 
     Args:
       contents: The contents.
-      file: The compressed file. The contents of a pipe may have any size.
-      path: Its path, for the error message.
+      path: Path of the compressed file. The contents of a pipe may have any size.
 
     Raises:
       InputError: The contents are too large; raised while they are read.
     """
 
-    def __init__(self, contents: gzip.GzipFile | IO[bytes], file: IO[bytes], path: Path) -> None:
-        size = os.fstat(file.fileno()).st_size
-        self._left = most_unpacked_bytes(size) if path.is_file() else math.inf
-        self._contents, self._path = contents, path
+    def __init__(self, contents: gzip.GzipFile | IO[bytes], path: Path) -> None:
+        self._contents, self._path, self._read = contents, path, 0
+        self._is_file = path.is_file()
 
     def readable(self) -> bool:
         return True
@@ -212,20 +210,19 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         read = self._contents.read(len(buffer))
         buffer[: len(read)] = read
-        self._left -= len(read)
-        if self._left < 0:
-            what = "unpacks to more than 50 times its size"
-            raise InputError(what, "check what it contains, or unpack it yourself", path=self._path)
+        self._read += len(read)
+        if self._is_file:
+            check_unpacked(self._path, self._read)
         return len(read)
 
 
 def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
     head = file.peek()
     if head.startswith(_GZIP):
-        return io.BufferedReader(_Unpacked(gzip.GzipFile(fileobj=file), file, path))
+        return io.BufferedReader(_Unpacked(gzip.GzipFile(fileobj=file), path))
     if head.startswith(_ZIP):
         archive, name = _only_member(file, path)
-        return io.BufferedReader(_Unpacked(archive.open(name), file, path))
+        return io.BufferedReader(_Unpacked(archive.open(name), path))
     if head.startswith(_PARQUET):
         raise InputError(
             "is a Parquet file, not text",

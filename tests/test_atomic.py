@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from full_disk import full_disk
 from preparing import contents
+from waiting import in_a_minute
 
 from bertaccum.atomic import new_file, new_files, new_folder, write_bytes
 from bertaccum.errors import RunError
-from bertaccum.temporary_paths import scratch_folder
+from bertaccum.temporary_paths import remove_abandoned, scratch_folder
 
 OLD = {"a": b"old", "b": b"old", "mark": b"old"}
 NEW = {"a": b"new", "c": b"new", "mark": b"new"}
@@ -138,6 +139,22 @@ def test_next_writer_removes_what_a_killed_process_has_left(
         assert len(list(tmp_path.glob(".out-????????????"))) == 2 and not left.exists()
     done = {"out"} if kind is not scratch_folder else set()
     assert {path.name for path in tmp_path.iterdir()} == others | done
+
+
+def test_every_abandoned_entry_is_removed_and_none_is_waited_for(tmp_path: Path) -> None:
+    """A named pipe would wait for its writer, and a link cannot be locked."""
+    (tmp_path / ".out-000000000000").symlink_to("nowhere")
+    os.mkfifo(tmp_path / ".out-111111111111")
+    (tmp_path / ".out-222222222222").write_bytes(b"half")
+    (tmp_path / ".out-333333333333").mkdir()
+    os.mkfifo(tmp_path / ".other-111111111111")
+    with in_a_minute():
+        write_bytes(tmp_path / "out", b"new")
+        link, other = ".out-000000000000", ".other-111111111111"
+        assert {path.name for path in tmp_path.iterdir()} == {"out", link, other}
+        with scratch_folder(tmp_path / "held") as held:
+            remove_abandoned(tmp_path)
+            assert {path.name for path in tmp_path.iterdir()} == {"out", link, held.name}
 
 
 def test_error_on_a_full_disk_names_the_final_file(tmp_path: Path) -> None:

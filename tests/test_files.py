@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import InputError
-from bertaccum.files import read_json, read_mapping, read_text, sha256
+from bertaccum.files import json_digest, read_json, read_mapping, read_text, sha256
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity"])
@@ -35,6 +35,13 @@ def test_text_that_is_too_large_is_refused(tmp_path: Path) -> None:
     assert read_text(path, 5) == "[PAD]"
     with pytest.raises(InputError, match="has more than"):
         read_text(path, 4)
+
+
+def test_digest_of_a_json_value_ignores_the_order_of_keys() -> None:
+    assert json_digest({"a": 1, "b": {"c": 2, "d": 3}}) == json_digest(
+        {"b": {"d": 3, "c": 2}, "a": 1}
+    )
+    assert json_digest({"a": 1}) != json_digest({"a": 2})
 
 
 def test_pipe_or_device_has_no_digest(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import cli
 from bertaccum.errors import BertAccumError
+from bertaccum.files import json_digest
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import silent
 from bertaccum.reporting.run_record import read_run_config
@@ -340,14 +341,12 @@ def labels_case(folder: Path) -> tuple[Path, Reader]:
 
 
 def state_case(folder: Path) -> tuple[Path, Reader]:
-    from bertaccum.training.checkpoints import _digest
-
     state = folder / "update-3"
     state.mkdir()
     position = {"run": "mark", "micro_batch": 8, "recompute": "none", "update": 3}
     values = {"position": position | {"best": None, "last": None}, "files": {}}
     path = state / "position.json"
-    path.write_text(json.dumps(values | {"digest": _digest(values)}))
+    path.write_text(json.dumps(values | {"digest": json_digest(values)}))
     return path, lambda path: read_saved(path.parent, "mark")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import lzma
 import os
 import re
 import shutil
@@ -25,8 +26,8 @@ import requests
 
 from bertaccum.atomic import new_folder
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
-from bertaccum.cache import cache_folder, is_cached, seal
-from bertaccum.errors import InputError, RunError, reason
+from bertaccum.cache import DIGESTS, cache_folder, is_cached, record_digests, seal
+from bertaccum.errors import NO_SPACE, InputError, RunError, reason
 from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Progress
 
@@ -36,6 +37,7 @@ MEMBERS = ("bert_config.json", VOCABULARY_MEMBER, "bert_model.ckpt.index", WEIGH
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
     EOFError,
     RuntimeError,
     ValueError,
@@ -43,7 +45,6 @@ _DAMAGED = (
     OSError,
 )
 _CHUNK_BYTES = 1 << 16
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TIMEOUT_SECONDS = 30
 
 
@@ -73,7 +74,16 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
 
 def has_preset(preset: str, progress: Progress) -> bool:
     """Return whether a preset's checkpoint is in the cache and intact."""
-    return is_cached(_folder_of(preset), progress)
+    folder, published = _folder_of(preset), PRESETS[preset].digests
+    if published and not (folder / DIGESTS).exists() and _is_published(folder, published):
+        record_digests(folder, folder.name)
+    return is_cached(folder, progress)
+
+
+def _is_published(folder: Path, published: Mapping[str, str]) -> bool:
+    """Return whether a folder, whose digests were not recorded, has the files of a release."""
+    whole = all((folder / member).is_file() for member in MEMBERS)
+    return whole and all(sha256(folder / name) == digest for name, digest in published.items())
 
 
 def listed_presets() -> list[dict[str, Any]]:
@@ -164,7 +174,7 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
     try:
         _fetch(url, part, progress)
     except (OSError, requests.RequestException) as error:
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise RunError(
                 f"cannot be written ({reason(error)})",
                 "free disk space and try again (which resumes the download), or set BERTACCUM_CACHE"

@@ -64,9 +64,9 @@ def read_head(form: CheckpointFormat, checkpoint: Path) -> list[np.ndarray]:
 
 
 def _usable(tensors: Mapping[str, HeldTensor], key: str, path: Path) -> Any:
-    with np.errstate(over="ignore"):  # A double that is too large becomes infinite.
+    with np.errstate(over="ignore"):  # A number that is too large becomes infinite.
         value = tensors[key].read()
-    check_finite(value, tensors[key].name or key, path)
+        check_finite(value, tensors[key].name or key, path)
     return value
 
 

@@ -43,6 +43,8 @@ _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 # Bytes in the largest pickle. That of BERT-Large has 100 KiB.
 _LARGEST_PICKLE = 1 << 20
 _MOST_AXES = 8
+# Values in the longest name of a storage.
+_LONGEST_ID = 6
 _INSTRUCTIONS = (
     "PROTO FRAME STOP MARK MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET GLOBAL STACK_GLOBAL"
     " BINPERSID REDUCE BUILD NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING"
@@ -160,15 +162,34 @@ def _check_keys(keys: Iterable[Any]) -> None:
         raise ValueError("its pickle has a key that is not a name")
 
 
-def _dict(items: Iterable[Any] = ()) -> dict[Any, Any]:
+def _dict(items: Any = ()) -> dict[Any, Any]:
     """Return the dict of key and value pairs, which Python 2 pickles as a list."""
+    if items and type(items) is not list:
+        raise ValueError("a dict is invalid")
     found = {}
     for key, value in items:
         _check_keys([key])
         found[key] = value
-    if isinstance(items, list):
+    if items:
         items.clear()  # A pickle could name one long list many times.
     return found
+
+
+# The arguments of these functions are named, because a pickle could pass a long tuple many times.
+def _view(
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    grad: Any = 0,
+    hooks: Any = 0,
+    meta: Any = 0,
+) -> _View:
+    return _View(storage, offset, shape, strides)
+
+
+def _parameter(tensor: Any, grad: Any = 0, hooks: Any = 0) -> Any:
+    return tensor
 
 
 # The unpickler in C would allocate memory for any memo index, and ignore signals while it hashes.
@@ -184,14 +205,14 @@ class _Unpickler(_PlainUnpickler):
         if module in ("torch", "torch.storage") and name in _KINDS:
             return name
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return lambda storage, offset, shape, strides, *_: _View(
-                storage, offset, shape, strides
-            )
+            return _view
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return lambda tensor, *_: tensor
+            return _parameter
         raise _ForbiddenError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> _Storage:
+        if type(pid) is not tuple or len(pid) > _LONGEST_ID:
+            raise ValueError("a storage is invalid")
         tag, kind, key, _, elements, *view = pid
         if not all(type(text) is str for text in (tag, kind, key)):
             raise ValueError("a storage is invalid")

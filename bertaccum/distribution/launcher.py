@@ -21,6 +21,7 @@ from types import FrameType
 from typing import IO
 
 from bertaccum.errors import ConfigError
+from bertaccum.printable import printable
 
 # After a worker fails, the others have `FIND_OUT_SECONDS` to find out which one failed. They then
 # receive SIGTERM and, `STOP_SECONDS` later, SIGKILL.
@@ -134,7 +135,7 @@ def _prefix(number: int, lines: IO[str]) -> None:
 
 def _say(line: str) -> None:
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(printable(line, "\t") + "\n")
         sys.stderr.flush()
 
 

@@ -177,6 +177,8 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
 
 def _locked(path: Path) -> bool:
     """Return whether a process is training in the folder."""
+    if not path.is_file():  # Opening a named pipe would wait for its writer.
+        return False
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

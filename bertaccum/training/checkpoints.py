@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,12 +25,12 @@ from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.files import finite, json_text, read_json, sha256
+from bertaccum.files import finite, json_digest, json_text, read_json, refuse_special, sha256
 from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.temporary_paths import remove
-from bertaccum.training.events import Evaluated
+from bertaccum.training.events import Evaluated, check_count
 
 _STATE, _POSITION = "state", "position.json"
 # Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
@@ -86,8 +84,7 @@ class Position:
         """
         own = {key: value for key, value in saved.items() if key not in CUT}
         for name in ("update", "examples", "shrinkings", "nonfinite_in_a_row"):
-            if type(count := own.get(name, 0)) is not int or count < 0:
-                raise ValueError(f"{name} is {count!r}, not a number of at least 0")
+            check_count(name, own.get(name, 0))
         evaluations = {key: own[key] and Evaluated.of(own[key]) for key in ("best", "last")}
         return Position(**own | evaluations)
 
@@ -138,7 +135,7 @@ class Checkpoints:
             cut = {key: getattr(batch, key) for key in CUT}
             # JSON has no NaN, so the digest is computed for the values as they are written.
             values = finite({"position": position.record() | cut, "files": files})
-            write_text(folder / _POSITION, json_text(values | {"digest": _digest(values)}))
+            write_text(folder / _POSITION, json_text(values | {"digest": json_digest(values)}))
         (self._folder / NOT_SAVED_YET).unlink(missing_ok=True)
         self._forget()
 
@@ -289,9 +286,11 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
       InputError: The checkpoint is damaged, or belongs to another run.
     """
     try:
+        for part in path.glob("*"):
+            refuse_special(part)
         values = read_json(path / _POSITION)
         digest = values.pop("digest")
-        if digest != _digest(values):
+        if digest != json_digest(values):
             raise ValueError(f"{_POSITION} does not match its digest")
         for name, expected in values["files"].items():
             if Path(name).name != name:
@@ -317,10 +316,6 @@ def _unusable(path: Path, why: str) -> InputError:
         else "restore it, or start a new run with another `out`",
         path=path,
     )
-
-
-def _digest(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def save_best(

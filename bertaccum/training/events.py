@@ -102,6 +102,12 @@ class Updated:
     noise_scales: dict[str, float | None] | None = None
 
 
+def check_count(name: str, count: Any) -> None:
+    """Raise ValueError if a value of a file, which can have any type, is not a count."""
+    if type(count) is not int or not 0 <= count < 2**63:
+        raise ValueError(f"{name} is {count!r:.40}, not a number from 0 to 2**63 - 1")
+
+
 @dataclass(frozen=True)
 class Evaluated:
     """An evaluation on dev.tsv, recorded as a line of `eval.jsonl`.
@@ -142,8 +148,9 @@ class Evaluated:
         """Return the evaluation of which `record` returned a dict.
 
         Raises:
-          KeyError, TypeError: The dict is not a record of an evaluation.
+          KeyError, TypeError, ValueError: The dict is not a record of an evaluation.
         """
+        check_count("update", record["update"])
         scores = {k: v for k, v in record.items() if k not in ("update", "best")}
         return Evaluated(record["update"], record["best"], scores)
 

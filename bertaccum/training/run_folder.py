@@ -21,10 +21,10 @@ import yaml
 from bertaccum.atomic import new_folder, sync, write_text
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.files import json_text, read_mapping
+from bertaccum.files import json_text, read_mapping, refuse_special
 from bertaccum.reporting.run_paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
 from bertaccum.reporting.run_record import whole_lines
-from bertaccum.temporary_paths import beside, remove, remove_unfinished
+from bertaccum.temporary_paths import beside, remove, remove_abandoned
 
 # Number of times to retry a lock, and the seconds between the attempts.
 _LOOKS, _LOOK_SECONDS = 3, 0.1
@@ -99,13 +99,14 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for training in this context, and point `runs/latest` to it.
+        """Lock the folder for training in this context.
 
         No other process can train in the folder then. The operating system releases the lock when
         this process ends.
 
         Raises:
-          InputError: Another process is training in the folder, or a part of it is a link.
+          InputError: Another process is training in the folder, or a part of it is a link or a
+            pipe.
           RunError: The lock file cannot be written.
         """
         self._refuse_links()
@@ -124,11 +125,23 @@ class RunFolder(RunPaths):
                 os.write(file.fileno(), str(os.getpid()).encode())
             except OSError as error:
                 raise _unwritable(self.lock, error) from None
-            _point_latest_to(self.path)
             yield
 
+    def point_latest(self) -> None:
+        """Point `runs/latest` to this run; the link is relative, so that `runs` can be moved.
+
+        Nothing is changed if the run is not in `runs`, or `latest` is not a link.
+        """
+        link = RUNS / LATEST
+        if self.path.resolve().parent != RUNS.resolve():
+            return
+        if link.is_symlink() or not link.exists():
+            temporary = beside(link)
+            temporary.symlink_to(self.path.name, target_is_directory=True)
+            temporary.replace(link)
+
     def _refuse_links(self) -> None:
-        """Raise InputError if training would write through a link, or replace it."""
+        """Raise InputError if training would write through a link or to a pipe, or replace it."""
         parts = (self.lock, self.metrics, self.eval, self.checkpoints, self.best, self.tensorboard)
         for path in parts:
             if path.is_symlink():
@@ -137,6 +150,7 @@ class RunFolder(RunPaths):
                     "replace it with what it points to, or delete it",
                     path=path,
                 )
+            refuse_special(path)
 
     def set_aside_best(self, update: int) -> None:
         """Rename `best/`, because the run goes back to a checkpoint that does not know this model.
@@ -168,7 +182,7 @@ class RunFolder(RunPaths):
                 kept = [line for line in lines if line["update"] <= last or line in events]
                 write_text(path, "".join(json_text(line, indent=None) for line in kept))
         for folder in (self.path, self.checkpoints):
-            remove_unfinished(folder)
+            remove_abandoned(folder)
 
     def sync_logs(self) -> None:
         """Flush the logs to disk, so that no checkpoint lacks its log lines after a crash."""
@@ -206,6 +220,9 @@ class Bystander(RunFolder):
     def locked(self) -> Iterator[None]:
         """Lock nothing."""
         yield
+
+    def point_latest(self) -> None:
+        """Do nothing."""
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
         """Do nothing."""
@@ -254,16 +271,6 @@ def _unused_name() -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     names = itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2)))
     return next(RUNS / name for name in names if not (RUNS / name).exists())
-
-
-def _point_latest_to(path: Path) -> None:
-    """Point `runs/latest` to a run in `runs`; the link is relative, so `runs` can be moved."""
-    link = RUNS / LATEST
-    if path.resolve().parent != RUNS.resolve() or (link.exists() and not link.is_symlink()):
-        return
-    temporary = beside(link)
-    temporary.symlink_to(path.name, target_is_directory=True)
-    temporary.replace(link)
 
 
 def _yaml(config: TrainConfig) -> str:

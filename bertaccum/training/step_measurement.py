@@ -7,7 +7,6 @@ continues.
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import math
@@ -35,7 +34,7 @@ from bertaccum.config import TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import BertAccumError, RunError
+from bertaccum.errors import NO_SPACE, BertAccumError, RunError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.planning import device_memory
 from bertaccum.planning.measurement_process import MeasurementRequest, Shape
@@ -206,10 +205,11 @@ def write_scratch_state(model: tf_keras.Model, optimizer: AccumulatingOptimizer)
         try:
             write_state(model, optimizer, folder / "state")
         except tf.errors.ResourceExhaustedError as error:
-            if os.strerror(errno.ENOSPC) not in str(error):
+            full = [why for why in map(os.strerror, NO_SPACE) if why in str(error)]
+            if not full:
                 raise
             raise RunError(
-                f"cannot be written ({os.strerror(errno.ENOSPC)})",
+                f"cannot be written ({full[0]})",
                 "free space there, or set TMPDIR to another folder",
                 path=folder.parent,
             ) from None

@@ -20,7 +20,7 @@ from bertaccum.atomic import write_text
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
-from bertaccum.errors import ConfigError, DivergedError, RunError
+from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.files import json_text, read_mapping
 from bertaccum.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.sweep_figure import write_heat_map
@@ -129,6 +129,7 @@ class Sweep:
 
     Raises:
       ConfigError: The grid is invalid, or the folder contains another sweep.
+      InputError: The record of the sweep in the folder is damaged.
     """
 
     def __init__(
@@ -157,6 +158,18 @@ class Sweep:
                 f"`out` {self._folder} contains a sweep with another grid or other options",
                 "choose another folder, or repeat that sweep to continue it",
             )
+        try:
+            self._take(saved)
+            self.result()
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"is damaged ({type(error).__name__}: {error})",
+                "delete it and repeat the sweep, or choose another `out`",
+                path=self._folder / RECORD,
+            ) from None
+
+    def _take(self, saved: dict[str, Any]) -> None:
+        """Take over the results that an earlier call saved."""
         self.best_by = saved["best_by"]
         done = {json_text(one["options"]): one for one in saved["cells"]}
         for cell in self.cells:

@@ -176,6 +176,7 @@ def _begin(config: TrainConfig, named: Iterable[str], session: Session) -> Itera
         run = _prepare(config, session, folder)
         told_by_chief(topology, lambda: run.create_folder(named))
         with folder.locked():
+            folder.point_latest()
             yield from _events(run)
 
 
@@ -227,6 +228,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         if asked:
             lasting = resolved_config(TrainConfig(**told["config"]), run.source.name)
             told_by_chief(topology, lambda: folder.write_config(lasting))
+        folder.point_latest()
         yield from _events(run)
 
 

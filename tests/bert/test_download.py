@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 from full_disk import full_disk
-from small import DAMAGES, Notes
+from small import DAMAGES, Notes, truncate
 
-from bertaccum.bert.download import MEMBERS, checkpoint_url, fetch_preset, unpack
+from bertaccum import cache
+from bertaccum.bert.download import MEMBERS, checkpoint_url, fetch_preset, has_preset, unpack
 from bertaccum.bert.presets import PRESETS
 from bertaccum.cache import DIGESTS, cache_folder
 from bertaccum.errors import InputError, RunError
+from bertaccum.files import sha256
 
 ZIP = "uncased_L-2_H-128_A-2.zip"
 
@@ -105,7 +107,7 @@ def test_zip_with_far_larger_contents_is_not_unpacked(server: Server, tmp_path: 
         for member in MEMBERS:
             bundle.writestr(member, bytes(20 << 20))
     server.contents = (tmp_path / "made.zip").read_bytes()
-    too_large = "would unpack to 80 MiB, more than 50 times its size"
+    too_large = "unpacks to more than 50 times its size plus 64 MiB"
     with pytest.raises(InputError, match=too_large):
         unpack(tmp_path / "made.zip", tmp_path / "out")
     with pytest.raises(InputError, match=too_large):
@@ -137,9 +139,67 @@ def test_damaged_checkpoint_is_downloaded_again(
     progress = Notes()
     assert fetch_preset("bert-tiny", progress) == folder
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
-    assert progress.lines == [f"{folder} does not match its recorded digest, so it is not used"]
+    gone = (name, damage) == (DIGESTS, Path.unlink)
+    why = "has no recorded digest" if gone else "does not match its recorded digest"
+    assert progress.lines == [f"{folder} {why}, so it is not used"]
     assert len(server.ranges) == 2
     assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_release_without_recorded_digests_is_not_downloaded_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier version recorded no digests."""
+    server.contents = make_zip(tmp_path / "made.zip")
+    published = {"vocab.txt": hashlib.sha256(b"vocab.txt" * 1000).hexdigest()}
+    preset = dataclasses.replace(PRESETS["bert-tiny"], digests=published)
+    monkeypatch.setitem(PRESETS, "bert-tiny", preset)
+    folder = fetch_preset("bert-tiny", ignore)
+    expected = (folder / DIGESTS).read_bytes()
+    (folder / DIGESTS).unlink()
+    progress = Notes()
+    assert has_preset("bert-tiny", progress) and fetch_preset("bert-tiny", progress) == folder
+    assert progress.lines == [] and len(server.ranges) == 1
+    assert (folder / DIGESTS).read_bytes() == expected
+    for name in MEMBERS[:2]:
+        (folder / DIGESTS).unlink()
+        (folder / name).write_text("other") if name == "vocab.txt" else (folder / name).unlink()
+        assert not has_preset("bert-tiny", progress)
+        assert not (folder / DIGESTS).exists()
+        fetch_preset("bert-tiny", ignore)
+
+
+def test_checkpoint_is_hashed_once_and_damage_is_told_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.contents, progress, hashed = make_zip(tmp_path / "made.zip"), Notes(), []
+    folder = fetch_preset("bert-tiny", ignore)
+    monkeypatch.setattr(cache, "sha256", lambda path: hashed.append(path) or sha256(path))
+    for _ in range(3):
+        assert has_preset("bert-tiny", progress)
+    assert len(hashed) == len(MEMBERS) and progress.lines == []
+    truncate(folder / "vocab.txt")
+    for _ in range(3):
+        assert not has_preset("bert-tiny", progress)
+    assert progress.lines == [f"{folder} does not match its recorded digest, so it is not used"]
+
+
+def test_folder_that_another_process_puts_into_the_cache_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, folder = tmp_path / "written", tmp_path / "folder"
+    written.mkdir()
+    (written / "a").write_text("a")
+
+    def late(path: Path) -> Path:
+        shutil.copytree(written, folder)
+        return path.with_name("away")
+
+    monkeypatch.setattr(cache, "beside", late)
+    removed: list[Path] = []
+    monkeypatch.setattr(cache, "remove", removed.append)
+    cache.seal(written, folder)
+    assert removed == []
 
 
 def test_full_disk_keeps_the_download(

@@ -22,8 +22,10 @@ from safetensors.numpy import load_file, save_file
 from small import scatter
 from torch_writer import write_torch
 
+from bertaccum.bert import pretrained_weights
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.huggingface_folder import HUGGINGFACE, write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
@@ -315,6 +317,16 @@ def test_numbers_that_are_not_finite_are_refused_in_each_format_of_pytorch(
     write_torch(folder / "pytorch_model.bin", held, monkeypatch, older)
     with pytest.raises(InputError, match=r"pytorch_model.bin: pooler.dense.weight contains a numb"):
         loaded(folder)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.float32(3e38), np.float64(1e300)])
+def test_weight_that_is_too_large_is_refused_without_a_warning(
+    folder: Path, value: np.floating
+) -> None:
+    tensor = HeldTensor([8], "F32", lambda: np.full(8, value).astype(np.float32))
+    with pytest.raises(InputError, match=r"weights: w contains a number"):
+        pretrained_weights._usable({"w": tensor}, "w", Path("weights"))
 
 
 def test_head_that_is_not_finite_is_refused(folder: Path) -> None:

@@ -199,6 +199,24 @@ def test_small_pickle_takes_little_time_and_memory(tmp_path: Path) -> None:
         write_pickle(path, other)
         with pytest.raises(InputError, match="contains an instruction that weights do not need"):
             open_torch_file(path)
+    # One long tuple that is passed to a function many times.
+    many, tuples = 2000, b"(" + b"K\x01" * 2000 + b"tq\x00"
+    pairs = b"X\x01\0\0\0aK\x01\x86q\x01(" + b"h\x01" * many + b"tq\x00"
+    ordered = b"ccollections\nOrderedDict\nq\x02" + b"h\x02h\x00\x85R" * many
+    write_pickle(path, b"\x80\x02](" + pairs + ordered + b"e.")
+    with pytest.raises(InputError, match="a dict is invalid"):
+        open_torch_file(path)
+    ids = b"U\x07storageU\x0cFloatStorageU\x010NK\x01"
+    write_pickle(
+        path, b"\x80\x02](" + tuples.replace(b"(", b"(" + ids, 1) + b"h\x00Q" * many + b"e."
+    )
+    with pytest.raises(InputError, match="a storage is invalid"):
+        open_torch_file(path)
+    for name in (b"_rebuild_parameter", b"_rebuild_tensor_v2"):
+        call = b"ctorch._utils\n%s\nq\x02" % name + b"h\x02h\x00R" * many
+        write_pickle(path, b"\x80\x02](" + tuples + call + b"e.")
+        with pytest.raises(InputError, match="positional arguments but 2000 were given"):
+            open_torch_file(path)
     # An index of the memo for which pickle's own unpickler allocates 64 MiB.
     write_pickle(path, b"\x80\x02}r" + (2**22).to_bytes(4, "little") + b".")
     tracemalloc.start()

@@ -186,9 +186,10 @@ def test_results_follow_links_and_refuse_paths_that_are_not_files(run: Any, fold
     assert (folder / "real.txt").read_text().startswith("eval_accuracy = ")
     os.mkfifo(folder / "pipe")
     for named in ("", ".", "/dev/absent", "pipe", "none/file"):
-        code, out, err = run("eval", "--split", "dev", "--results", named)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"error: --results {named}" in err
+        for command in (["eval", "--split", "dev"], ["predict", "a text"]):
+            code, out, err = run(*command, "--results", named)
+            assert (code, out, err.count("\n")) == (2, "", 1)
+            assert f"error: --results {named}" in err
 
 
 def test_sigterm_leaves_no_partial_results(cut: Any, folder: Path) -> None:

@@ -461,8 +461,10 @@ def test_control_characters_in_names_are_shown_as_escapes(
     live = Live(console)
     live(HOSTILE, 1, 2)
     live.note(HOSTILE)
+    live.note("a\tb")
     console.print(live._render())
     assert console.file.getvalue().count(ESCAPED) == 2
+    assert "a       b\n" in console.file.getvalue()
     sentences.note(HOSTILE, sys.stdout)
     sentences.result(HOSTILE)
     assert capsys.readouterr().out == f"{ESCAPED}\n" * 2

@@ -269,17 +269,32 @@ def test_duplicate_parquet_column_names_are_refused(tmp_path: Path) -> None:
 def test_table_far_larger_than_its_compressed_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data_prep.text_files.most_unpacked_bytes", lambda packed: 50 * packed)
+    monkeypatch.setattr("bertaccum.files._UNPACKED_BYTES", 0)
     table = b"label,text\n" + b"1,%s\n" % (b"a" * 10_000) * 100
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(table))
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.csv", table)
     for name in ("a.csv.gz", "a.zip"):
-        with pytest.raises(InputError, match=rf"{name}: unpacks to more than 50 times its size; "):
+        with pytest.raises(
+            InputError, match=rf"{name}: unpacks to more than 50 times its size plus"
+        ):
             list(read_rows(tmp_path / name, Reading()))
     monkeypatch.undo()
     for name in ("a.csv.gz", "a.zip"):
         assert len(list(read_rows(tmp_path / name, Reading()))) == 100
+
+
+def test_damaged_lzma_member_is_refused(tmp_path: Path) -> None:
+    table = b"label,text\n" + b"".join(b"1,text %d\n" % number for number in range(9999))
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.csv", table)
+    assert len(list(read_rows(path, Reading()))) == 9999
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=r"a.zip: is damaged \((Corrupt input data|Bad CRC)"):
+        list(read_rows(path, Reading()))
 
 
 def test_large_gzip_file_is_not_unpacked_into_memory(

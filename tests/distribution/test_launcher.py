@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -63,6 +64,11 @@ def test_exit_code_is_that_of_the_first_failure(capfd: pytest.CaptureFixture[str
     errors = capfd.readouterr().err
     for worker in (0, 1):
         assert f"[{worker}] error: Invalid value for '--target-batch'" in errors
+
+
+def test_line_of_a_worker_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    module._prefix(1, io.StringIO("a\tb\x1b[31m\x9bc\n"))
+    assert capsys.readouterr().err == "[1] a\tb\\x1b[31m\\x9bc\n"
 
 
 def test_python_file_gets_its_worker_number(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from simulated import Simulated
 from small import Notes, flip_a_bit
 
@@ -30,6 +33,7 @@ from bertaccum.planning.search import Candidate, SearchResult
 from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
+from bertaccum.training import step_measurement
 
 MIB = 2**20
 
@@ -231,6 +235,9 @@ def test_changed_plan_in_the_cache_is_measured_again(
     found = plan_for_options(PlanConfig(memory_limit="4GiB"), progress)
     assert (found.cached, found.plan) == (False, whole.plan)
     assert progress.lines == [f"{path} does not match its recorded digest, so it is not used"]
+    path.write_text('{"plan": {}}')  # As an earlier version wrote it.
+    assert not plan_for_options(PlanConfig(memory_limit="4GiB"), progress).cached
+    assert progress.lines[1:] == [f"{path} has no recorded digest, so it is not used"]
     path.unlink()
     make(memory_limit="4GiB", target_batch=8)
     (other,) = (tmp_path / "cache" / "plans").iterdir()
@@ -328,6 +335,20 @@ def test_killed_measurement_process_restarts(
         assert worker.run(MeasurementRequest([[one] * 2], "none")) is None
         assert worker.run(MeasurementRequest([[one] * 2], "none")).seconds > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_or_quota_is_not_lack_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(*_: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, f"state; {os.strerror(code)}")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(step_measurement, "write_state", full)
+    message = rf"cannot be written \({os.strerror(code)}\); free space there"
+    with pytest.raises(RunError, match=message):
+        step_measurement.write_scratch_state(None, None)  # type: ignore[arg-type]
 
 
 def test_error_of_the_measurement_process_is_raised(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from waiting import in_a_minute
 from writing import write_run
 
 from bertaccum.cli.program import main
@@ -48,6 +49,14 @@ def test_run_is_running_only_while_its_lock_is_held(tmp_path: Path) -> None:
             fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     assert read_record(run).status == "stopped"
     assert read_record(run).best is None
+
+
+def test_lock_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", [0.7], finished=False)
+    (run / ".lock").unlink(missing_ok=True)
+    os.mkfifo(run / ".lock")
+    with in_a_minute():
+        assert read_record(run).status == "stopped"
 
 
 @pytest.mark.parametrize(

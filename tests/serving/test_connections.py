@@ -61,6 +61,7 @@ OTHERS = ["evil.example", "localhost.evil.example:8000", "127.0.0.1.evil.example
         ({"host": "::"}, LOOPBACK + ADDRESSES),
         ({"host": "evil.example"}, [*LOOPBACK, *ADDRESSES, "evil.example"]),
         ({"allowed_host": "a.example, Evil.Example"}, [*LOOPBACK, "evil.example"]),
+        ({"allowed_host": "evil.example., a.example."}, [*LOOPBACK, "evil.example"]),
     ],
 )
 def test_hosts_that_the_service_answers_to(options: dict[str, str], allowed: list[str]) -> None:
@@ -70,7 +71,9 @@ def test_hosts_that_the_service_answers_to(options: dict[str, str], allowed: lis
     assert is_allowed(None, config)  # HTTP/1.0, as in simple health checks.
 
 
-@pytest.mark.parametrize("value", ["http://a.example", "a.example:8000", "a.example,", "*"])
+@pytest.mark.parametrize(
+    "value", ["http://a.example", "a.example:8000", "a.example,", "*", "é.example", "."]
+)
 def test_allowed_host_must_be_a_name(value: str) -> None:
     with pytest.raises(ConfigError, match=r"`allowed_host` '.*' is not a host name; write names"):
         ServeConfig(allowed_host=value)

@@ -26,6 +26,7 @@ import tensorflow as tf
 from resuming import result
 from scripted import ChangedLogits, CountedPasses, ScriptedScores, under
 from small import write_small_task
+from waiting import in_a_minute
 
 from bertaccum import api, atomic
 from bertaccum.cli.program import main
@@ -34,9 +35,10 @@ from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.progress import silent
 from bertaccum.settings import save_interval
 from bertaccum.stopping import Stopping
+from bertaccum.tasks.model_files import EVALUATION
 from bertaccum.training import checkpoints
 from bertaccum.training import run as running
-from bertaccum.training.checkpoints import Position, read_saved, saved_states
+from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.resume import check_start, resolved_config
 from bertaccum.training.run_folder import RunFolder
@@ -302,6 +304,44 @@ def test_training_follows_no_link_in_a_run_folder(config: Make, tmp_path: Path, 
         assert list(victim.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "eval.jsonl"])
+def test_training_writes_to_no_pipe_in_a_run_folder(
+    config: Make, tmp_path: Path, name: str
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create(config("run"), {})
+    os.mkfifo(folder.path / name)
+    with in_a_minute(), pytest.raises(InputError, match=rf"{name}: is a pipe or device, but must"):
+        list(resume(folder.path, {}, silent))
+
+
+@pytest.mark.parametrize("name", ["position.json", "state.index"])
+def test_checkpoint_with_a_pipe_is_damaged(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    if name != "position.json":
+        (tmp_path / "position.json").write_text("{}")
+    with in_a_minute(), pytest.raises(InputError, match=rf"is damaged .*{name}: is a pipe or"):
+        read_saved(tmp_path, "mark")
+
+
+def test_latest_is_the_last_run_that_went_on(
+    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    latest, states = Path("runs/latest"), Path("runs/a/checkpoints")
+    list(train(config("runs/a", max_updates=1), silent))
+    assert latest.readlink() == Path("a")
+    latest.unlink()
+    latest.symlink_to("other")
+    states.rename("away")
+    with pytest.raises(InputError, match="no checkpoint"):
+        list(resume(Path("runs/a"), {}, silent))
+    assert latest.readlink() == Path("other")
+    Path("away").rename(states)
+    list(resume(Path("runs/a"), {}, silent))
+    assert latest.readlink() == Path("a")
+
+
 def test_resume_keeps_changed_options(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = config("cut", max_updates=2)
     run_until(train(cut, silent), 2)
@@ -529,11 +569,23 @@ def test_damaged_checkpoint_error_names_the_previous_one(config: Make) -> None:
         list(resume(run, {}, silent))
 
 
-@pytest.mark.parametrize("value", ["3", 3.0, -3, True, None, [3]])
+@pytest.mark.parametrize("value", ["3", 3.0, -3, True, None, [3], 2**63, "9" * 99])
 @pytest.mark.parametrize("name", ["update", "examples", "shrinkings", "nonfinite_in_a_row"])
 def test_counts_of_a_position_are_whole_numbers(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} is .*, not a number of at least 0"):
+    with pytest.raises(ValueError, match=rf"{name} is .{{1,40}}, not a number from 0 to"):
         Position.of({"run": "mark", "best": None, "last": None, name: value})
+
+
+@pytest.mark.parametrize("value", ["../../victim", 3.0, -3, True, None, 2**63])
+def test_update_of_an_evaluation_is_a_whole_number(tmp_path: Path, value: Any) -> None:
+    """A best model that is set aside is renamed after its update."""
+    record = {"update": value, "best": True, "accuracy": 0.5}
+    with pytest.raises(ValueError, match=r"update is .*, not a number from 0 to 2\*\*63"):
+        Position.of({"run": "mark", "best": record, "last": None})
+    folder = RunFolder(tmp_path)
+    folder.best.mkdir()
+    (folder.best / EVALUATION).write_text(json.dumps(record))
+    assert best_evaluation(folder) is None
 
 
 @pytest.mark.parametrize(
@@ -745,6 +797,7 @@ def test_latest_is_the_run_that_was_trained_last(
         folder.create(TrainConfig(), {})
     for folder in (one, two, one):
         with folder.locked():
+            folder.point_latest()
             assert Path("runs/latest").resolve() == folder.path.resolve()
 
 

@@ -14,7 +14,7 @@ from small import write_small_task
 from bertaccum import api
 from bertaccum.cli.program import main
 from bertaccum.config import TrainConfig
-from bertaccum.errors import ConfigError, DivergedError, RunError
+from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.training import seed_sweep
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.sweep import PAPER, Sweep, cells_of
@@ -148,6 +148,18 @@ def test_other_options_need_another_folder(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(ConfigError, match="another grid or other options"):
         run(tmp_path, Trainer())
+
+
+@pytest.mark.parametrize("key", ["best_by", "cells", "rounds", "score", "seconds"])
+def test_damaged_record_of_a_sweep_is_refused(tmp_path: Path, key: str) -> None:
+    run(tmp_path, Trainer())
+    path = tmp_path / "sweep.json"
+    text = path.read_text().replace(f'"{key}"', '"other"')
+    path.write_text(text)
+    trainer, message = Trainer(), rf"sweep.json: is damaged \(KeyError: '{key}'\); delete it and"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, trainer)
+    assert trainer.runs == [] and path.read_text() == text
 
 
 def test_invalid_grids_are_refused() -> None:

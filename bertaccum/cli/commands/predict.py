@@ -54,8 +54,13 @@ def predict(
                 "no texts are given", "pass texts as arguments, with --file or through a pipe"
             )
         values["file"] = "-"
-    from bertaccum.cli.display.run_classifier_files import results_file, write_results
+    from bertaccum.cli.display.run_classifier_files import (
+        check_results,
+        results_file,
+        write_results,
+    )
 
+    check_results(results)
     with view, results_file(results) as file:
         name_run(view, values["run"])
         found = api.predict(texts or None, note=view.note, **values)

@@ -25,15 +25,10 @@ def check_results(named: str | None) -> None:
 
 @contextmanager
 def results_file(named: str | None) -> Iterator[BinaryIO | None]:
-    """Yield a file to write to, or None if `named` is None; the file appears only when complete.
-
-    Raises:
-      ConfigError: The file cannot be written. The error is raised before any computation.
-    """
+    """Yield a file to write to, or None if `named` is None; the file appears only when complete."""
     if named is None:
         yield None
         return
-    check_results(named)
     # Write to the target of a symbolic link, so that the link remains.
     with new_file(Path(named).resolve()) as file:
         yield file
