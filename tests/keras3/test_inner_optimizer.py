@@ -302,7 +302,8 @@ def test_a_model_can_be_compiled_again_with_the_same_optimizer() -> None:
         for _ in range(2):
             model.compile(optimizer, LOSS)
             model.fit(*dense_data(), batch_size=32 // (steps or 1), shuffle=False, verbose=0)
-            model.layers[0].trainable = False
+            # On JAX, Keras refuses an optimizer that was built with the layer.
+            model.layers[0].trainable = BACKEND == "jax"
         return model.get_weights()
 
     for own, other in zip(fit(4), fit(None), strict=True):

