@@ -1,7 +1,7 @@
 """The cache folder for downloads, token stores and plans.
 
-Whatever is read from the cache is first compared with its recorded SHA-256. If it differs, because
-a file was changed, truncated or damaged on the disk, it is made or downloaded again.
+Everything in the cache is compared with its recorded SHA-256 before it is read. If it differs,
+because a file was changed, truncated or damaged on the disk, it is made or downloaded again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertaccum.temporary_paths import beside, remove
 
 # The file in a cached folder that contains the digests of the others.
 DIGESTS = "digests.json"
-# What the user has been told of.
+# The damage that the user has been told about.
 _told: set[tuple[Path, tuple[tuple[Any, ...], ...]]] = set()
 
 

@@ -1,4 +1,4 @@
-"""Reading of files that the user named, and JSON. What is read at once has a largest size.
+"""Reading of files that the user named, and JSON. Files that are read at once have a maximum size.
 
 This module imports only the standard library.
 """

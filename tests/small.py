@@ -144,5 +144,5 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-# What can happen to a file in the cache.
+# Kinds of damage to a file in the cache.
 DAMAGES = (flip_a_bit, truncate, Path.unlink)

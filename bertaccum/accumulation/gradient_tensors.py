@@ -49,6 +49,11 @@ def dense(gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> li
     ]
 
 
+def current_graph() -> Any:
+    """Return the graph that is being traced, or None in eager mode."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
 def after(gradients: Sequence[Gradient]) -> Any:
     """Return a context whose operations run only after gradients have been computed.
 

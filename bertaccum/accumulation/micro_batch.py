@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation.gradient_tensors import Gradient, times
+from bertaccum.accumulation.gradient_tensors import Gradient, current_graph, times
 from bertaccum.accumulation.replicas import replicas_in_sync
 
 
@@ -104,8 +104,7 @@ def check_function() -> None:
     micro = _PRESENT.get()
     if micro is None:
         return
-    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    if not _tf_compat.is_in_function_of(graph, getattr(micro.size, "graph", None)):
+    if not _tf_compat.is_in_function_of(current_graph(), getattr(micro.size, "graph", None)):
         raise ValueError(
             "a tf.function around train_step, or around a part of it, does not receive the sizes"
             " of micro-batches; remove it, because fit and train_on_batch trace the whole step"

@@ -1,4 +1,4 @@
-"""What a traced `train_step` does that accumulation cannot make exact.
+"""Checks of a traced `train_step` for actions that accumulation cannot make exact.
 
 An optimizer that is applied twice is refused. Gradients that depend on weights which another
 optimizer has already updated, and weights that change without an optimizer, cause a warning. These
@@ -18,7 +18,7 @@ import tf_keras
 
 from bertaccum import _tf_compat, window_arguments
 from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, accumulates
-from bertaccum.accumulation.gradient_tensors import Gradient, values_of
+from bertaccum.accumulation.gradient_tensors import Gradient, current_graph, values_of
 from bertaccum.accumulation.replicas import here
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
@@ -65,7 +65,7 @@ def update(
     gradients = [g for g, _ in pairs if g is not None]
     variables = [v for g, v in pairs if g is not None]
     updates = _updates_in_graph() if so_far is None else so_far
-    in_step = so_far is not None or _tf_compat.is_in_train_function(_graph())
+    in_step = so_far is not None or _tf_compat.is_in_train_function(current_graph())
     for earlier in updates if accumulates(optimizer.accumulation_steps) else []:
         if earlier.optimizer is not optimizer:
             if in_step and _depends_on(gradients, earlier):
@@ -74,12 +74,12 @@ def update(
             raise window_arguments.applied_twice(optimizer)
     start = operations_so_far()
     yield
-    updates.append(Update(optimizer, variables, _graph(), range(start, operations_so_far())))
+    updates.append(Update(optimizer, variables, current_graph(), range(start, operations_so_far())))
 
 
 def _updates_in_graph() -> list[Update]:
     """Return the updates so far in the graph that is being traced, on this replica."""
-    graph = _graph()
+    graph = current_graph()
     if graph is None:
         return []
     # Each replica is traced in a separate thread. An attribute lives as long as the graph.
@@ -94,7 +94,7 @@ def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable
     Metrics, random states, which are integers, and batch normalization, which has its own warning,
     do not count.
     """
-    graph = _graph()
+    graph = current_graph()
     if graph is None:
         return
     own = [update for update in updates if update.graph is graph]
@@ -112,17 +112,13 @@ def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable
 
 def operations_so_far() -> int:
     """Return the number of operations in the graph that is being traced; 0 in eager mode."""
-    graph = _graph()
+    graph = current_graph()
     return 0 if graph is None else len(graph.get_operations())
-
-
-def _graph() -> Any:
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def _depends_on(gradients: Sequence[Gradient], update: Update) -> bool:
     """Return whether gradients depend on variables that were read after an update of them."""
-    graph = _graph()
+    graph = current_graph()
     if graph is None or graph is not update.graph:
         return False
     new = {op.name for op in graph.get_operations()[update.operations.stop :]}

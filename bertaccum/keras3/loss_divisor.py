@@ -16,7 +16,7 @@ _EXAMPLES, _POSITIONS, _WEIGHTS = "examples", "unmasked positions", "sample weig
 
 
 class MeasuredLoss:
-    """What the container of a compiled model calls in place of the user's loss.
+    """A function that the container of a compiled model calls in place of the user's loss.
 
     Args:
       loss: The user's loss.

@@ -198,7 +198,7 @@ def write_scratch_state(model: tf_keras.Model, optimizer: AccumulatingOptimizer)
     """Write a checkpoint that is deleted at once.
 
     Raises:
-      RunError: The disk is full, for which TensorFlow uses the same error as for lack of memory.
+      RunError: The disk is full. TensorFlow uses the same error when it is out of memory.
     """
     # The operating system may kill this process, because memory runs out.
     with scratch_folder(Path(tempfile.gettempdir(), "bertaccum-state")) as folder:

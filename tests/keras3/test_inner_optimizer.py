@@ -1,4 +1,4 @@
-"""What reaches the optimizer inside of `bertaccum.keras3.AccumulatingOptimizer`."""
+"""Tests of the inner optimizer of `bertaccum.keras3.AccumulatingOptimizer`."""
 
 from __future__ import annotations
 
