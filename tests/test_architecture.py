@@ -36,7 +36,7 @@ LOWEST = {
 # Modules that need only TensorFlow, psutil or PyYAML, which any other module may import.
 LEAF = {
     *("bertaccum._tf_compat", "bertaccum.backward_gates", "bertaccum.machine_memory"),
-    "bertaccum.yaml_loader",
+    *("bertaccum.compiled", "bertaccum.yaml_loader"),
 }
 # The packages that each package may import, besides itself, LOWEST and LEAF.
 MAY_IMPORT = {

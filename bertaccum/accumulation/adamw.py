@@ -12,6 +12,7 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation.host_adam import update_from_host
 from bertaccum.accumulation.host_memory import HostTensor
+from bertaccum.compiled import maybe_compiled
 
 
 class InPlaceAdamW(tf_keras.optimizers.AdamW):
@@ -40,6 +41,8 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **(kwargs | {"jit_compile": False}))
         self.bias_correction = bias_correction
+        # Whether XLA compiles `apply_gradients`, if the moments are on the device.
+        self.compiled = False
         self._host = False  # Whether the moments are in host memory.
         self._host_folder: str | None = None
         # The last operation on each device, for which the update of the next variable waits.
@@ -80,6 +83,12 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             yield
         finally:
             self._factor = None
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        """Update the variables, as `tf_keras.optimizers.Optimizer.apply_gradients` does."""
+        pairs, apply = list(grads_and_vars), super().apply_gradients
+        compile = self.compiled and not self._host
+        return maybe_compiled(lambda: tf.identity(apply(pairs, *args, **kwargs)), compile)
 
     def _apply_weight_decay(self, variables: Any) -> None:
         """Start an update instead of applying weight decay, which `update_step` does.

@@ -55,7 +55,7 @@ class HostSums(tf.Module):
         """
         return self._arrays(), tf.identity(here(self.weight))
 
-    def reset(self) -> tf.Operation:
+    def reset(self, compile: bool = False) -> tf.Operation:
         """Set all accumulators to zero."""
         with tf.control_dependencies([tf.identity(here(self.weight))]):
             filled = fill_with_zeros(self._arrays())

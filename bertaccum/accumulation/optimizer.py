@@ -38,6 +38,7 @@ from bertaccum.accumulation.host_sums import HostSums
 from bertaccum.accumulation.legacy import adapted
 from bertaccum.accumulation.model_variables import ModelVariables, positions_of
 from bertaccum.accumulation.sums import GradientSums, WindowState
+from bertaccum.compiled import maybe_compiled
 from bertaccum.window_arguments import check_choice
 
 
@@ -71,6 +72,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     Attributes:
       observer: A function that is called with every window's gradients, in the graph, on each
         replica; see `contracts.py`. None for no such function.
+      compiled: Whether XLA compiles the parts of `apply` that run on one device.
 
     Raises:
       TypeError: If `optimizer` is not a tf_keras optimizer, or an argument has a wrong type.
@@ -83,6 +85,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     nonfinite: str
     gradient_transform: GradientTransform | None
     observer: Observer | None
+    compiled: bool
     skipped_windows: tf.Variable
     gradient_norm: tf.Variable
     half_updated: tf.Variable
@@ -114,6 +117,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
         self.observer = None
+        self.compiled = False
         self._loss_is_sum = False
         self._sums_on_host = False
         self._host_folder: str | None = None
@@ -268,7 +272,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         touched = tf.identity(sums.touched)
         applied, total = self._update(read, touched, self._trained.candidates(), report)
         with tf.control_dependencies([applied]):
-            self._state.reset()
+            self._state.reset(self.compiled)
         return applied if report is None else (applied, total)
 
     def avoid_copies(self) -> None:
@@ -363,13 +367,16 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         sums, factor = window_update.quotient(groups, self.reduction)
         factor *= tf.cast(loss_scaling.unscaling(self.inner), factor.dtype)
         if self.observer is not None:
-            seen = self.observer(dict(zip(used, sums, strict=True)), factor, agreed)
+            by_position, observe = dict(zip(used, sums, strict=True)), self.observer
+            seen = maybe_compiled(lambda: observe(by_position, factor, agreed), self.compiled)
             with tf.control_dependencies([seen]):
                 factor = tf.identity(factor)
         pairs = [(s, self._trained.variables[i]) for s, i in zip(sums, used, strict=True)]
         scales = isinstance(self._innermost, TakesScaledSum)
         transform = self.gradient_transform
-        pairs, factor, norm = window_update.transformed(pairs, factor, transform, scales)
+        pairs, factor, norm = window_update.transformed(
+            pairs, factor, transform, scales, self.compiled
+        )
         self.gradient_norm.assign(tf.cast(norm, tf.float32))
         finite = tf.math.is_finite(norm) | ~agreed
         if self.nonfinite != "propagate":

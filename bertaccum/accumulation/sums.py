@@ -11,6 +11,7 @@ from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype, values_of
 from bertaccum.accumulation.host_memory import free
 from bertaccum.accumulation.replicas import alike, here, summed
+from bertaccum.compiled import maybe_compiled
 
 
 class GradientSums(tf.Module):
@@ -98,17 +99,31 @@ class GradientSums(tf.Module):
         for position in self._scattered:
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
 
-    def reset(self) -> tf.Operation:
-        """Assign zero to all accumulators; multiplication by zero would keep a NaN."""
+    def reset(self, compile: bool = False) -> tf.Operation:
+        """Assign zero to all accumulators; multiplication by zero would keep a NaN.
+
+        Args:
+          compile: Whether XLA compiles it.
+        """
+        maybe_compiled(self._reset_compiled if compile else self._reset_totals, compile)
+        self.weight.assign(tf.zeros([], tf.float64))
+        self.touched.assign(tf.zeros_like(self.touched))
+        return tf.no_op()
+
+    def _reset_compiled(self) -> None:
+        zero = self._zero.read_value()
+        for total in map(here, self.totals):
+            # XLA writes into the memory of variables that it reads.
+            own = tf.cast(zero, total.dtype)
+            total.assign(tf.where(tf.equal(own, 0), own, total.read_value()))
+
+    def _reset_totals(self) -> None:
         done: list[tf.Operation] = []
         for position, total in enumerate(map(here, self.totals)):
             # New zeros need memory before the old sum is freed, so reset one at a time.
             with tf.control_dependencies(done):
                 zeroed = self._zeroed(total, position in self._scattered)
             done = [] if zeroed is None else [zeroed]
-        self.weight.assign(tf.zeros([], tf.float64))
-        self.touched.assign(tf.zeros_like(self.touched))
-        return tf.no_op()
 
     def _zeroed(self, total: tf.Variable, scattered: bool) -> tf.Operation | None:
         zero = tf.cast(self._zero, total.dtype)
@@ -193,14 +208,14 @@ class WindowState:
         self.overflowed.assign(False)
         return tf.no_op()
 
-    def reset(self) -> None:
-        """Set all accumulators and the number of micro-steps to zero."""
-        self._reset_sums()
+    def reset(self, compile: bool = False) -> None:
+        """Set all accumulators and the number of micro-steps to zero; XLA may compile it."""
+        self._reset_sums(compile)
         self.step.assign(0)
 
-    def _reset_sums(self) -> tf.Operation:
+    def _reset_sums(self, compile: bool = False) -> tf.Operation:
         for sums in self.all_sums:
-            sums.reset()
+            sums.reset(compile)
         return tf.no_op()
 
 

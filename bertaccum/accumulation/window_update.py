@@ -17,6 +17,7 @@ from bertaccum.accumulation.contracts import GradientTransform, MeanGradients, S
 from bertaccum.accumulation.gradient_tensors import compute_dtype, times
 from bertaccum.accumulation.host_memory import HostArray
 from bertaccum.accumulation.replicas import first, replicas_in_sync, sum_over_replicas
+from bertaccum.compiled import maybe_compiled
 
 # For each divisor, a pair of the summed gradients, one per variable of the model, and their
 # weight, a float64 scalar. The first pair belongs to the total loss, the others to its parts.
@@ -73,7 +74,11 @@ def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
 
 
 def transformed(
-    pairs: MeanGradients, factor: Any, transform: GradientTransform | None, takes_scaled_sum: bool
+    pairs: MeanGradients,
+    factor: Any,
+    transform: GradientTransform | None,
+    takes_scaled_sum: bool,
+    compile: bool = False,
 ) -> tuple[MeanGradients, tf.Tensor, tf.Tensor]:
     """Return the gradients for the inner optimizer: the mean, with `transform` applied.
 
@@ -84,6 +89,8 @@ def transformed(
       takes_scaled_sum: Whether the inner optimizer multiplies by a factor itself; see
         `contracts.py`.
 
+      compile: Whether XLA compiles the norm, if no means are computed.
+
     Returns:
       (gradient, variable) pairs; the factor by which the inner optimizer must multiply the
       gradients, a float64 scalar; and the global norm of the mean before the transform, a float64
@@ -91,7 +98,8 @@ def transformed(
     """
     if takes_scaled_sum and isinstance(transform, ScalesByFactor):
         with tf.control_dependencies([factor]):  # It is available once arrays may be read.
-            norm = _global_norm([total for total, _ in pairs]) * factor
+            totals = [total for total, _ in pairs]
+            norm = maybe_compiled(lambda: _global_norm(totals, compile), compile) * factor
         return pairs, factor * transform.factor(norm), norm
     means = [(_widened(total) * tf.cast(factor, compute_dtype(total)), v) for total, v in pairs]
     norm = _global_norm([mean for mean, _ in means])
@@ -168,7 +176,7 @@ def hand_over(
     return context.merge_call(merged, args=(gradients, factor, if_so, which))
 
 
-def _global_norm(gradients: list[Any]) -> tf.Tensor:
+def _global_norm(gradients: list[Any], compile: bool = False) -> tf.Tensor:
     """Return the global norm of tensors with any dtypes, a float64 scalar."""
     if isinstance(gradients[0], HostArray):
         return tf.sqrt(host_memory.square_sum(gradients))
@@ -176,8 +184,18 @@ def _global_norm(gradients: list[Any]) -> tf.Tensor:
     for gradient in gradients:
         # Reading a variable that received IndexedSlices copies it, so read one at a time.
         with tf.control_dependencies(squares[-1:]):
-            squares.append(tf.cast(2 * tf.nn.l2_loss(_widened(gradient)), tf.float64))
+            square = _square_of_rows if compile else lambda x: 2 * tf.nn.l2_loss(x)
+            squares.append(tf.cast(square(_widened(gradient)), tf.float64))
     return tf.sqrt(tf.add_n(squares))
+
+
+def _square_of_rows(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the sum of squares, for which XLA keeps a number for each row of the tensor.
+
+    For a sum over all axes, XLA on CPUs keeps the square of each element.
+    """
+    rows = tf.reshape(tensor, [-1, *tensor.shape[-1:]])
+    return tf.reduce_sum(tf.einsum("ij,ij->i", rows, rows))
 
 
 def _widened(tensor: tf.Tensor) -> tf.Tensor:

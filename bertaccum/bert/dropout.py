@@ -25,47 +25,55 @@ _ROWS = 4096
 # Distance in the pool between the rows of consecutive passages of a text. It is odd, so no two of
 # the first 4096 passages share rows.
 _PASSAGE = 2531
+# Key with which TensorFlow turns a seed into the state of a generator.
+_SCRAMBLE = 0x02461E293EC8F720
 # Masks are drawn as 16-bit numbers, so rates are accurate to 1e-5.
 _LEVELS = 2**16
 
 
 @dataclass(frozen=True)
 class Masks:
-    """The masks of one update.
+    """The masks of one update, or of a micro-batch.
 
     Args:
       seed: Seed from which the pools and offsets are drawn, two integers.
       pools: Booleans [rows, width] for each rate, true for values to keep.
+      sites: Numbers of the dropout layers.
+      of_sites: Offsets into the rows of a pool for each of these layers, [sites, 3, width] int32:
+        one for the layer, and one for each index of the second and third axis of its inputs.
       positions: Positions of the examples in the window, [examples] int32.
-      examples: Offset of each example into the rows of a pool, [examples] int32.
-      first: Index of the micro-batch's first example in `examples`.
+      offsets: Offset of each example into the rows of a pool, [examples] int32.
       stream: "example" for one mask per example, "micro-batch" for fresh masks per micro-batch.
     """
 
     seed: tf.Tensor
     pools: dict[float, tf.Tensor]
+    sites: list[int]
+    of_sites: tf.Tensor
     positions: tf.Tensor
-    examples: tf.Tensor
-    first: Any = 0
+    offsets: tf.Tensor
     stream: str = "example"
 
-    def of_micro_batch(self, first: Any) -> Masks:
-        """Return the masks of the micro-batch that starts at example `first`."""
-        seed = self.seed
+    def of_micro_batch(self, first: Any, examples: Any) -> Masks:
+        """Return the masks of the micro-batch of `examples` examples that starts at `first`."""
+        positions, offsets = (
+            tf.slice(x, [first], [examples]) for x in (self.positions, self.offsets)
+        )
+        of_sites = self.of_sites
         if self.stream == "micro-batch":
-            seed = tf.random.experimental.stateless_fold_in(seed, self.positions[first])
-        return dataclasses.replace(self, seed=seed, first=first)
+            seed = fold_in(self.seed, positions[0])
+            of_sites = _of_sites(seed, self.sites, of_sites.shape[-1])
+        return dataclasses.replace(self, of_sites=of_sites, positions=positions, offsets=offsets)
 
-    def of_passages(self, passages: tf.RaggedTensor) -> Masks:
+    def of_passages(self, examples: tf.Tensor, numbers: tf.Tensor) -> Masks:
         """Return the masks of passages, of which the first in each example has the example's masks.
 
         Args:
-          passages: The passages of the examples of a micro-batch, [examples, (passages), ...].
+          examples: Index of each passage's example, [passages] int32.
+          numbers: Number of each passage in its example, counted from 0, [passages] int32.
         """
-        numbers = tf.ragged.range(passages.row_lengths()) * _PASSAGE
-        offsets = tf.gather(self.examples[self.first :], passages.value_rowids())
-        offsets += tf.cast(numbers.values, tf.int32)
-        return dataclasses.replace(self, examples=offsets, first=0)
+        offsets = tf.gather(self.offsets, examples) + numbers * _PASSAGE
+        return dataclasses.replace(self, offsets=offsets)
 
 
 _MASKS: ContextVar[Masks | None] = ContextVar("masks", default=None)
@@ -137,12 +145,10 @@ class ExampleDropout(tf_keras.layers.Dropout):
 
         It is a sum of random offsets, one per axis.
         """
-        own = tf.random.experimental.stateless_fold_in(masks.seed, self.site)
-        # Drawing the maximum number of offsets makes them independent of the padding.
-        offsets = tf.random.stateless_uniform([rank, self.width], own, 0, _ROWS, tf.int32)
-        rows = masks.examples[masks.first : masks.first + shape[0]] + offsets[0, 0]
+        own = masks.of_sites[masks.sites.index(self.site)]  # [3, width]
+        rows = masks.offsets + own[0, 0]
         for axis in range(1, rank - 1):
-            rows = rows[..., tf.newaxis] + offsets[axis, : shape[axis]]
+            rows = rows[..., tf.newaxis] + own[axis, : shape[axis]]
         return tf.bitwise.bitwise_and(rows, _ROWS - 1)
 
 
@@ -152,6 +158,7 @@ def draw_masks(
     examples: tf.Tensor,
     positions: tf.Tensor | None = None,
     stream: str = "example",
+    run: Callable[[Callable[[], Any]], Any] = lambda draw: draw(),
 ) -> Masks:
     """Draw the masks of an update.
 
@@ -162,28 +169,76 @@ def draw_masks(
       positions: Positions in the window of the examples that this replica processes, [share]
         int32; None for all.
       stream: "example" or "micro-batch", as in `Masks`.
+      run: Calls the function that draws what does not depend on the examples; it may compile it.
 
     Returns:
       The masks of the examples at `positions`.
     """
-    layers = [part for part in model.submodules if isinstance(part, ExampleDropout)]
+    layers = [part for part in model.submodules if isinstance(part, ExampleDropout) and part.rate]
     width = max((layer.width for layer in layers), default=0)
-    pools = {
-        float(rate): _pool(tf.random.experimental.stateless_fold_in(seed, number), rate, width)
-        for number, rate in enumerate(sorted({layer.rate for layer in layers if layer.rate}))
-    }
-    own = tf.random.experimental.stateless_fold_in(seed, -1)
-    offsets = tf.random.stateless_uniform([examples], own, 0, _ROWS, tf.int32)
+    sites, rates = [layer.site for layer in layers], sorted({float(x.rate) for x in layers})
+
+    def draw() -> tuple[dict[float, tf.Tensor], tf.Tensor]:
+        pools = {rate: _pool(fold_in(seed, n), rate, width) for n, rate in enumerate(rates)}
+        return pools, _of_sites(seed, sites, width)
+
+    pools, of_sites = run(draw)
+    offsets = _offsets([examples], fold_in(seed, -1))
     if positions is None:
         positions = tf.range(examples)
-    return Masks(seed, pools, positions, tf.gather(offsets, positions), stream=stream)
+    of_examples = tf.gather(offsets, positions)
+    return Masks(seed, pools, sites, of_sites, positions, of_examples, stream)
+
+
+def fold_in(seed: tf.Tensor, number: Any) -> tf.Tensor:
+    """Return the seed that `tf.random.experimental.stateless_fold_in` makes with Philox."""
+    number = tf.convert_to_tensor(number)
+    return tf.stack([_integers([], seed, number.dtype), number])
+
+
+def _of_sites(seed: tf.Tensor, sites: list[int], width: int) -> tf.Tensor:
+    """Return offsets [sites, 3, width] int32 into the rows of a pool.
+
+    Their number depends on the maximum width, which makes them independent of the padding.
+    """
+    drawn = [_offsets([3, width], fold_in(seed, site)) for site in sites]
+    return tf.stack(drawn) if drawn else tf.zeros([0, 3, width], tf.int32)
 
 
 def _pool(seed: tf.Tensor, rate: float, width: int) -> tf.Tensor:
     """Return booleans [rows, width]; a fraction `rate` of them is false."""
-    halves = tf.random.stateless_uniform([_ROWS, (width + 1) // 2], seed, None, None, tf.uint32)
+    halves = _integers([_ROWS, (width + 1) // 2], seed, tf.uint32)
     numbers = tf.reshape(tf.bitcast(halves, tf.uint16), [_ROWS, -1])[:, :width]
     return tf.cast(numbers, tf.int32) >= round(rate * _LEVELS)
+
+
+def _offsets(shape: list[Any], seed: tf.Tensor) -> tf.Tensor:
+    """Return random rows of a pool, [*shape] int32."""
+    return tf.raw_ops.StatelessRandomUniformIntV2(
+        shape=shape, minval=0, maxval=_ROWS, **_philox(seed)
+    )
+
+
+def _integers(shape: list[int], seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return integers [*shape] that are drawn from all integers of a dtype."""
+    return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=dtype, **_philox(seed))
+
+
+def _philox(seed: tf.Tensor) -> dict[str, Any]:
+    """Return the algorithm of random numbers, and its state for a seed of two integers.
+
+    By default, compiled code uses another algorithm, and another state for negative integers. The
+    functions of `tf.random` accept the algorithm, but then run many more operations.
+    """
+    algorithm = tf.random.Algorithm.PHILOX.value
+    state = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[2],
+        key=tf.constant([_SCRAMBLE], tf.uint64),
+        counter=tf.cast(seed, tf.uint64),
+        dtype=tf.uint64,
+        alg=algorithm,
+    )
+    return {"key": state[:1], "counter": state * [0, 1], "alg": algorithm}
 
 
 @tf.autograph.experimental.do_not_convert

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from bertaccum.bert.packed_tokens import unpack
+
+
+@dataclass(frozen=True)
+class PaddedTexts:
+    """The passages of texts, padded to the same length.
+
+    There may be more passages than the texts have, to fill up a shape: each of these is a text.
+
+    Args:
+      tokens: Tokens of the passages, [passages, length] int32, 0 for padding.
+      lengths: Number of tokens of each passage, [passages] int32.
+      texts: Index of each passage's text, [passages] int32.
+      numbers: Number of each passage in its text, counted from 0, [passages] int32.
+    """
+
+    tokens: tf.Tensor
+    lengths: tf.Tensor
+    texts: tf.Tensor
+    numbers: tf.Tensor
 
 
 def encoder_inputs(
@@ -43,6 +63,16 @@ def inputs_of_tokens(
         if most is not None:
             more = tf.minimum(more, most - tf.shape(padded)[1])
         padded = tf.pad(padded, [[0, 0], [0, more]])
-    token_ids, segments = unpack(padded)
-    padding_mask = tf.sequence_mask(tokens.row_lengths(), tf.shape(padded)[1], dtype=tf.int32)
+    return inputs_of_padded(padded, tokens.row_lengths())
+
+
+def inputs_of_padded(tokens: tf.Tensor, lengths: tf.Tensor) -> dict[str, Any]:
+    """Return the encoder's inputs for padded tokens.
+
+    Args:
+      tokens: Tokens [batch, length] int32, 0 for padding.
+      lengths: Number of tokens in each row, [batch].
+    """
+    token_ids, segments = unpack(tokens)
+    padding_mask = tf.sequence_mask(lengths, tf.shape(tokens)[1], dtype=tf.int32)
     return encoder_inputs(token_ids, padding_mask, segments)

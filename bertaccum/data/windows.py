@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.bert.packed_tokens import example_shapes
+from bertaccum.data.padding import pad
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, cut_by_count
 
@@ -42,6 +43,8 @@ class Window:
       whole_weight: Sum of the weights in the whole window; None if all are 1.
       shapes: Shapes of the examples in the `TokenStore`, [examples, 2] int32; None if they are
         those of `token_ids`.
+      padded: Rows and length to which each micro-batch is padded, [micro_steps, 2] int32; None for
+        one row per passage, and the length of the longest one.
     """
 
     token_ids: np.ndarray
@@ -53,6 +56,7 @@ class Window:
     weights: np.ndarray | None = None
     whole_weight: float | None = None
     shapes: np.ndarray | None = None
+    padded: np.ndarray | None = None
 
     @property
     def examples(self) -> int:
@@ -75,6 +79,8 @@ class Window:
     @property
     def padded_tokens(self) -> int:
         """The number of tokens and padding; the last example of a micro-batch is the longest."""
+        if self.padded is not None:
+            return int(self.padded.prod(axis=1).sum())
         shapes = self.shapes
         if shapes is None:
             shapes = example_shapes(self.token_ids, self.row_splits)
@@ -216,27 +222,33 @@ def signature(label_shape: tuple[int | None, ...], label_dtype: Any) -> list[tf.
       label_dtype: Data type of labels.
     """
     return [
-        tf.TensorSpec([None], tf.int32, name="token_ids"),
-        tf.TensorSpec([None], tf.int64, name="row_splits"),
-        tf.TensorSpec([None, *label_shape], label_dtype, name="labels"),
-        tf.TensorSpec([None], tf.int32, name="cuts"),
+        tf.TensorSpec([None, 5], tf.int32, name="micro_batches"),
+        tf.TensorSpec([None], tf.int32, name="tokens"),
+        tf.TensorSpec([None, 3], tf.int32, name="passages"),
         tf.TensorSpec([None], tf.int32, name="positions"),
-        tf.TensorSpec([], tf.int32, name="window_examples"),
+        tf.TensorSpec([None, *label_shape], label_dtype, name="labels"),
         tf.TensorSpec([None], tf.float32, name="weights"),
+        tf.TensorSpec([], tf.int32, name="window_examples"),
         tf.TensorSpec([], tf.float32, name="window_weight"),
     ]
 
 
-def fields(window: Window) -> tuple[Any, ...]:
-    """Return the fields of a window that an update takes as input, in the order of `signature`."""
+def fields(window: Window, multiple: int = 1, most: int | None = None) -> tuple[Any, ...]:
+    """Return the fields of a padded window that an update takes as input, as in `signature`.
+
+    Args:
+      window: The window.
+      multiple, most: Arguments of `padding.pad`.
+    """
+    padded = pad(window.token_ids, window.row_splits, window.cuts, window.padded, multiple, most)
     weights, total = window.weights, window.whole_weight
     return (
-        window.token_ids,
-        window.row_splits,
-        window.labels,
-        window.cuts,
-        window.positions,
+        padded.micro_batches,
+        padded.tokens,
+        padded.passages,
+        padded.of_rows(window.positions),
+        padded.of_rows(window.labels),
+        padded.of_rows(np.ones(window.examples, np.float32) if weights is None else weights),
         np.int32(window.window_examples),
-        np.ones(window.examples, np.float32) if weights is None else weights,
         np.float32(window.window_examples if total is None else total),
     )

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.windows import Window, batches_by_length, fields, make_window, signature
+from bertaccum.data.windows import Window, batches_by_length, make_window
 from bertaccum.distribution.exchange import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
@@ -163,22 +163,20 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
     if memory_is_limited():
         disable_fused_matmul()
     strategy, number = topology.strategy, topology.present_replica
-    tokens_only = signature((), tf.int32)[:2]
-    width = len(tokens_only)
+    own_tokens = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)]
 
     # AutoGraph would convert every layer before the first prediction.
-    @tf.function(input_signature=tokens_only * topology.local_replicas, autograph=False)
+    @tf.function(input_signature=own_tokens * topology.local_replicas, autograph=False)
     def predict(*flat: tf.Tensor) -> Any:
         def own() -> tf.Tensor:
-            start = width * number()
-            token_ids, row_splits = flat[start : start + width]
+            token_ids, row_splits = flat[2 * number() : 2 * number() + 2]
             tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
             return forward.logits_of_texts_and_passages(model, tokens)
 
         return strategy.experimental_local_results(strategy.run(own))
 
     def run(*windows: Window) -> list[np.ndarray]:
-        found = predict(*(field for window in windows for field in fields(window)[:width]))
+        found = predict(*(field for w in windows for field in (w.token_ids, w.row_splits)))
         return [logits.numpy() for logits in found]
 
     return run

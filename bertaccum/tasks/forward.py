@@ -14,15 +14,16 @@ import tensorflow as tf
 from official.nlp.modeling import models
 
 from bertaccum.bert.dropout import dropout_masks, present_masks
-from bertaccum.bert.model_inputs import inputs_of_tokens
+from bertaccum.bert.model_inputs import PaddedTexts, inputs_of_padded, inputs_of_tokens
 from bertaccum.bert.packed_tokens import split_passages
 from bertaccum.bert.precision import length_multiple
 
 # Name of the head in a classifier.
 HEAD_LAYER = "sentence_prediction"
 Support: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# Functions of the pooled outputs [passages, hidden], and of the text's index for each of them.
-_POOLING = {"mean": tf.math.segment_mean, "max": tf.math.segment_max}
+# Functions of the pooled outputs [passages, hidden], of the text's index for each of them, and of
+# the number of texts.
+_POOLING = {"mean": tf.math.unsorted_segment_mean, "max": tf.math.unsorted_segment_max}
 
 
 def reads_passages(model: models.BertClassifier) -> bool:
@@ -30,20 +31,35 @@ def reads_passages(model: models.BertClassifier) -> bool:
     return model.get_layer(HEAD_LAYER).pool is not None
 
 
-def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-    """Return the logits [batch, outputs] float32 of texts.
+def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:
+    """Return the logits [batch, outputs] float32 of texts, without dropout.
 
     Args:
       model: Model that `build_classifier` returned.
       tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
-      training: Whether to apply dropout, with the masks of the `dropout_masks` context.
     """
-    if reads_passages(model):
-        pooled = _of_texts(model, _of_passages(model, tokens, training))
-        logits = model.get_layer(HEAD_LAYER)(pooled, training=training)
-    else:
-        logits = model(_padded(model, tokens), training=training)
-    return tf.cast(logits, tf.float32)
+    if not reads_passages(model):
+        return tf.cast(model(_padded(model, tokens), training=False), tf.float32)
+    pooled = _of_passages(model, tokens)
+    of_texts = _of_texts(model, pooled.values, pooled.value_rowids(), tokens.nrows())
+    return tf.cast(model.get_layer(HEAD_LAYER)(of_texts), tf.float32)
+
+
+def logits_in_training(model: models.BertClassifier, texts: PaddedTexts) -> tf.Tensor:
+    """Return the logits [passages, outputs] float32 of texts and of what fills up their number.
+
+    Args:
+      model: Model that `build_classifier` returned.
+      texts: The texts; dropout uses the masks of the `dropout_masks` context.
+    """
+    inputs = inputs_of_padded(texts.tokens, texts.lengths)
+    if not reads_passages(model):
+        return tf.cast(model(inputs, training=True), tf.float32)
+    masks, encoder = present_masks(), model.checkpoint_items["encoder"]
+    with dropout_masks(masks and masks.of_passages(texts.texts, texts.numbers)):
+        pooled = encoder(inputs, training=True)["pooled_output"]
+    of_texts = _of_texts(model, pooled, texts.texts, tf.shape(pooled)[0])
+    return tf.cast(model.get_layer(HEAD_LAYER)(of_texts, training=True), tf.float32)
 
 
 def logits_of_texts_and_passages(
@@ -60,10 +76,11 @@ def logits_of_texts_and_passages(
       outputs] if the model reads each text in one passage.
     """
     if not reads_passages(model):
-        return logits_of(model, tokens, training=False)[:, tf.newaxis]
+        return logits_of(model, tokens)[:, tf.newaxis]
     head = model.get_layer(HEAD_LAYER)
-    pooled = _of_passages(model, tokens, training=False)
-    of_texts = tf.cast(head(_of_texts(model, pooled)), tf.float32)
+    pooled = _of_passages(model, tokens)
+    of_texts = _of_texts(model, pooled.values, pooled.value_rowids(), tokens.nrows())
+    of_texts = tf.cast(head(of_texts), tf.float32)
     of_passages = pooled.with_values(tf.cast(head(pooled.values), tf.float32))
     padded = of_passages.to_tensor(default_value=math.nan)
     return tf.concat([of_texts[:, tf.newaxis], padded], axis=1)
@@ -84,26 +101,35 @@ def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
     return tf.argmax(found, axis=1, output_type=tf.int32) + 1
 
 
-def _of_passages(
-    model: models.BertClassifier, tokens: tf.RaggedTensor, training: bool
-) -> tf.RaggedTensor:
+def _of_passages(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.RaggedTensor:
     """Return the pooled outputs [batch, (passages), hidden] of all passages of texts."""
     passages = split_passages(tokens)
-    masks = present_masks()
-    encoder = model.checkpoint_items["encoder"]
-    with dropout_masks(masks and masks.of_passages(passages)):
-        outputs = encoder(_padded(model, passages.values), training=training)
+    outputs = model.checkpoint_items["encoder"](_padded(model, passages.values), training=False)
     return passages.with_values(outputs["pooled_output"])
 
 
 def _padded(model: models.BertClassifier, tokens: tf.RaggedTensor) -> dict[str, Any]:
+    return inputs_of_tokens(tokens, *lengths_of(model))
+
+
+def lengths_of(model: models.BertClassifier) -> tuple[int, int]:
+    """Return the number of which lengths should be multiples, and the maximum length."""
     encoder = model.checkpoint_items["encoder"]
-    multiple = length_multiple(encoder.hidden_layers[0].compute_dtype)
     positions = encoder.get_layer("position_embedding").weights[0].shape[0]
-    return inputs_of_tokens(tokens, multiple, positions)
+    return length_multiple(encoder.hidden_layers[0].compute_dtype), positions
 
 
-def _of_texts(model: models.BertClassifier, pooled: tf.RaggedTensor) -> tf.Tensor:
-    """Return the pooled outputs [batch, hidden] float32 of texts, given those of their passages."""
-    pooling = _POOLING[model.get_layer(HEAD_LAYER).pool]
-    return pooling(tf.cast(pooled.values, tf.float32), pooled.value_rowids())
+def _of_texts(
+    model: models.BertClassifier, pooled: tf.Tensor, texts: tf.Tensor, count: tf.Tensor
+) -> tf.Tensor:
+    """Return the pooled outputs [count, hidden] float32 of texts, given those of their passages.
+
+    Args:
+      model: Model that `build_classifier` returned.
+      pooled: Pooled outputs of the passages, [passages, hidden].
+      texts: Index of each passage's text, [passages].
+      count: Number of texts; those without a passage get zeros.
+    """
+    pool = model.get_layer(HEAD_LAYER).pool
+    found = _POOLING[pool](tf.cast(pooled, tf.float32), texts, count)
+    return tf.where(found > tf.float32.min, found, 0.0) if pool == "max" else found

@@ -18,6 +18,8 @@ from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here, run_on_all
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
+from bertaccum.bert.model_inputs import PaddedTexts
+from bertaccum.compiled import maybe_compiled
 from bertaccum.data.windows import Window, fields, signature
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
@@ -32,23 +34,58 @@ class Share:
     """The tensors of a window, or of a replica's share of a window, with dropout masks.
 
     Args:
-      tokens: Token ids, [examples, (length)] int32.
-      labels: Labels, [examples, *label_shape].
-      weights: Weights of the examples in the loss, [examples] float32.
-      window_weight: Sum of the weights in the whole window, [] float32.
-      cuts: Index of each micro-batch's first example, then the number of examples,
-        [micro_steps + 1] int32.
-      masks: Dropout masks of these examples.
-      window_examples: Number of examples in the whole window, [] int32.
+      micro_batches, tokens, passages, labels, weights, window_weight, window_examples: Results of
+        `windows.fields`.
+      masks: Dropout masks of the examples.
     """
 
-    tokens: tf.RaggedTensor
+    micro_batches: tf.Tensor
+    tokens: tf.Tensor
+    passages: tf.Tensor
     labels: tf.Tensor
     weights: tf.Tensor
-    window_weight: tf.Tensor
-    cuts: tf.Tensor
-    masks: Masks
     window_examples: tf.Tensor
+    window_weight: tf.Tensor
+    masks: Masks
+
+    @property
+    def micro_steps(self) -> tf.Tensor:
+        return tf.shape(self.micro_batches)[0]
+
+    def micro_batch(self, step: Any) -> MicroBatch:
+        """Return the micro-batch with the number `step`."""
+        token, row, rows, length, examples = tf.unstack(self.micro_batches[step])
+        tokens = tf.reshape(tf.slice(self.tokens, [token], [rows * length]), [rows, length])
+        passages = tf.slice(self.passages, [row, 0], [rows, 3])
+        return MicroBatch(
+            PaddedTexts(tokens, *tf.unstack(passages, num=3, axis=1)),
+            self.labels[row : row + rows],
+            self.weights[row : row + rows],
+            self.masks.of_micro_batch(row, rows),
+            examples / self.window_examples,
+            self.window_weight,
+        )
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The tensors of a micro-batch; there may be more examples than it has, with weight 0.
+
+    Args:
+      texts: Tokens of the examples.
+      labels: Labels, [rows, *label_shape].
+      weights: Weights of the examples in the loss, [rows] float32.
+      masks: Dropout masks of the examples.
+      share: The micro-batch's share of the window's examples, [] float64.
+      window_weight: Sum of the weights in the whole window, [] float32.
+    """
+
+    texts: PaddedTexts
+    labels: tf.Tensor
+    weights: tf.Tensor
+    masks: Masks
+    share: tf.Tensor
+    window_weight: tf.Tensor
 
 
 @dataclass(frozen=True)
@@ -62,6 +99,7 @@ class Trainee:
       seed: Seed of dropout. With `dropout_stream` "example", a mask depends on the seed, the number
         of the update and the example's position in the window.
       dropout_stream: How dropout masks are seeded, "example" or "micro-batch".
+      compile: Whether XLA compiles the micro-steps.
     """
 
     task: Task
@@ -69,58 +107,61 @@ class Trainee:
     optimizer: AccumulatingOptimizer
     seed: int
     dropout_stream: str = "example"
+    compile: bool = False
 
     def signature(self) -> list[tf.TensorSpec]:
         """Return the shapes and dtypes of the tensors of a window."""
         return signature(self.task.label_shape, self.task.label_dtype)
 
+    def open_window(self, window: Window) -> tuple[np.ndarray, ...]:
+        """Return the tensors of a window."""
+        return fields(window, *forward.lengths_of(self.model))
+
     def open_share(self, window: tuple[tf.Tensor, ...]) -> Share:
         """Build the share from the tensors of `fields`, with dropout masks for the next update."""
-        token_ids, row_splits, labels, cuts, positions, examples, weights, total = window
-        tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+        micro_batches, tokens, passages, positions, labels, weights, examples, total = window
         number = here(self.optimizer.iterations).read_value()
         seed = tf.stack([tf.constant(self.seed, tf.int64), number])
-        masks = draw_masks(self.model, seed, examples, positions, self.dropout_stream)
-        return Share(tokens, labels, weights, total, cuts, masks, examples)
+        masks = draw_masks(
+            self.model, seed, examples, positions, self.dropout_stream, self._maybe_compiled
+        )
+        return Share(micro_batches, tokens, passages, labels, weights, examples, total, masks)
 
-    def micro_step(
-        self, tokens: tf.RaggedTensor, labels: tf.Tensor, weights: tf.Tensor, window_weight: Any
-    ) -> tuple[tf.Tensor, list[Any]]:
+    def _maybe_compiled(self, function: Callable[[], Any]) -> Any:
+        return maybe_compiled(function, self.compile)
+
+    def micro_step(self, batch: MicroBatch) -> tuple[tf.Tensor, list[Any]]:
         """Return a micro-batch's contribution to the window's mean loss, and its gradients.
 
         The contribution is the weighted sum of the losses divided by the sum of the weights in the
         whole window, not in the micro-batch; otherwise the update would depend on the micro-batch
         size. With a loss scale, float16 therefore overflows exactly when it would if the whole
-        window were one micro-batch.
-
-        Args:
-          tokens: Token ids, [micro_batch, (length)] int32.
-          labels: Labels, [micro_batch, *label_shape].
-          weights: Weights of the examples, [micro_batch] float32.
-          window_weight: Sum of the weights in the whole window, [] float32. If it is 0, loss and
-            gradients are 0.
+        window were one micro-batch. If the window's weight is 0, loss and gradients are 0.
         """
         variables = self.model.trainable_variables
-        with tf.GradientTape() as tape:
-            logits = forward.logits_of(self.model, tokens, training=True)
-            losses = self.task.losses(logits, labels)  # [micro_batch]
-            loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weights), window_weight)
+        with tf.GradientTape() as tape, dropout_masks(batch.masks):
+            logits = forward.logits_in_training(self.model, batch.texts)
+            losses = self.task.losses(logits, batch.labels)  # [rows]
+            loss = tf.math.divide_no_nan(tf.reduce_sum(losses * batch.weights), batch.window_weight)
             scaled = self.optimizer.scale_loss(loss)
         return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
 
     def accumulate(self, share: Share, stopped: tf.Variable) -> dict[str, tf.Tensor]:
         """Run the micro-steps of a share without communication, until they end or are stopped."""
-        steps = tf.size(share.cuts) - 1
+        steps = share.micro_steps
 
         def unfinished(step: tf.Tensor, *_: Any) -> tf.Tensor:
             return (step < steps) & ~stopped.read_value()
 
         def run(step: tf.Tensor, total: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
-            start, end = share.cuts[step], share.cuts[step + 1]
-            part = share.tokens[start:end], share.labels[start:end], share.weights[start:end]
-            with dropout_masks(share.masks.of_micro_batch(start)):
-                loss, pairs = self.micro_step(*part, share.window_weight)
-            self.optimizer.accumulate(pairs, weight=(end - start) / share.window_examples)
+            batch = share.micro_batch(step)
+
+            def micro_step() -> tf.Tensor:
+                loss, pairs = self.micro_step(batch)
+                self.optimizer.accumulate(pairs, weight=batch.share)
+                return loss
+
+            loss = self._maybe_compiled(micro_step)
             return step + 1, total + loss, losses.write(step, loss)
 
         losses = tf.TensorArray(tf.float32, steps, element_shape=[])
@@ -143,9 +184,14 @@ class Trainee:
 
     def apply_single(self, share: Share, _: tf.Variable) -> dict[str, tf.Tensor]:
         """Run an update whose window is a single micro-batch."""
-        part = share.tokens, share.labels, share.weights
-        with dropout_masks(share.masks.of_micro_batch(share.cuts[0])):
-            loss, pairs = self.micro_step(*part, share.window_weight)
+        batch, variables = share.micro_batch(0), self.model.trainable_variables
+
+        def micro_step() -> tuple[tf.Tensor, list[Any]]:
+            loss, pairs = self.micro_step(batch)
+            return loss, [gradient for gradient, _ in pairs]
+
+        loss, gradients = self._maybe_compiled(micro_step)
+        pairs = list(zip(gradients, variables, strict=True))
         applied = self.optimizer.apply_sums(pairs, weight=1.0)
         finished = tf.constant(True)
         return {"loss": loss, "losses": loss[tf.newaxis], "finished": finished, "applied": applied}
@@ -167,6 +213,7 @@ def make_update(
     accumulate: bool,
     stopped: tf.Variable | None = None,
     dropout_stream: str = "example",
+    compile: bool = False,
 ) -> Callable[[Window], dict[str, Any]]:
     """Build a function that runs one update of `model` with `optimizer`.
 
@@ -188,7 +235,7 @@ def make_update(
         with tf.device("CPU"):
             stopped = tf.Variable(False, trainable=False)
     disable_fused_matmul()
-    trainee = Trainee(task, model, optimizer, seed, dropout_stream)
+    trainee = Trainee(task, model, optimizer, seed, dropout_stream, compile)
     run = trainee.accumulate_and_apply if accumulate else trainee.apply_single
     optimizer.build(model.trainable_variables)
 
@@ -196,7 +243,7 @@ def make_update(
     def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
         return run(trainee.open_share(window), stopped) | trainee.of_update()
 
-    return lambda window: _in_python(update(*fields(window)))
+    return lambda window: _in_python(update(*trainee.open_window(window)))
 
 
 # Numbers that the replicas sum together with the gradients. If the sum of the objections is not 0,
@@ -273,7 +320,7 @@ def _shared_accumulation(
         return strategy.run(own)
 
     def run(shares: list[Window]) -> list[dict[str, Any]]:
-        results = accumulate(*(field for share in shares for field in fields(share)))
+        results = accumulate(*(field for share in shares for field in trainee.open_window(share)))
         parts = {n: strategy.experimental_local_results(v) for n, v in results.items()}
         return [
             _in_python({name: values[number] for name, values in parts.items()})

@@ -166,7 +166,7 @@ def test_masks_have_their_golden_values() -> None:
     """Every machine, device and version of TensorFlow must drop the same values."""
     model = tf_keras.Sequential([tf_keras.Input([3, 8]), ExampleDropout(0.25, 0, 8)])
     masks = draw_masks(model, tf.constant([3, 4], tf.int64), tf.constant(4))
-    with dropout_masks(masks.of_micro_batch(1)):
+    with dropout_masks(masks.of_micro_batch(1, 2)):
         kept = model(tf.ones([2, 3, 8]), training=True).numpy() > 0
     assert ["".join(str(int(k)) for k in row) for row in kept.reshape(6, 8)] == GOLDEN
 
@@ -193,7 +193,7 @@ def test_masks_are_independent_and_have_the_right_rate(rate: float) -> None:
     model = tf_keras.Sequential([tf_keras.Input([64, 512]), layer, after])
     ones = tf.ones([16, 64, 512])
     masks = draw_masks(model, tf.constant([3, 4]), tf.constant(32))
-    with dropout_masks(masks.of_micro_batch(8)):
+    with dropout_masks(masks.of_micro_batch(8, 16)):
         dropped = layer(ones, training=True).numpy()
         other = after(ones, training=True).numpy()
     kept = dropped > 0

@@ -43,15 +43,18 @@ class ScriptedScores(_Patched):
 
 
 class ChangedLogits(_Patched):
-    """Computes logits from the true logits, the tokens and `training`."""
+    """Computes logits from the true logits and the texts, in training or in evaluations."""
 
-    def __init__(self, change: Callable[[tf.Tensor, tf.RaggedTensor, bool], tf.Tensor]) -> None:
-        true = forward.logits_of
+    def __init__(
+        self, change: Callable[[tf.Tensor, Any], tf.Tensor], training: bool = True
+    ) -> None:
+        name = "logits_in_training" if training else "logits_of"
+        true = getattr(forward, name)
 
-        def changed(model: Any, tokens: tf.RaggedTensor, training: bool) -> tf.Tensor:
-            return change(true(model, tokens, training), tokens, training)
+        def changed(model: Any, texts: Any) -> tf.Tensor:
+            return change(true(model, texts), texts)
 
-        super().__init__(forward, "logits_of", changed)
+        super().__init__(forward, name, changed)
 
 
 class CountedPasses(ChangedLogits):
@@ -62,13 +65,11 @@ class CountedPasses(ChangedLogits):
             called()
             return np.zeros((), np.float32)
 
-        def change(logits: tf.Tensor, _: tf.RaggedTensor, now: bool) -> tf.Tensor:
-            if now != training:
-                return logits
+        def change(logits: tf.Tensor, _: Any) -> tf.Tensor:
             with tf.control_dependencies([tf.numpy_function(call, [], tf.float32)]):
                 return tf.identity(logits)
 
-        super().__init__(change)
+        super().__init__(change, training)
 
 
 class Failing(CountedPasses):

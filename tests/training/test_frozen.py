@@ -48,7 +48,7 @@ def expected(store: TokenStore, trained: str) -> dict[str, np.ndarray]:
         _, rows = window_rows(number, len(store), config.target_batch, config.seed)
         examples = [store.token_ids[store.offsets[r] : store.offsets[r + 1]] for r in rows]
         with tf.GradientTape() as tape:
-            logits = forward.logits_of(model, tf.ragged.constant(examples, tf.int32), True)
+            logits = forward.logits_of(model, tf.ragged.constant(examples, tf.int32))
             loss = tf.reduce_mean(CLASSIFICATION.losses(logits, tf.constant(store.labels[rows])))
         gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), config.clip_norm)
         optimizer.learning_rate = float(make_schedule(config, UPDATES)(number))

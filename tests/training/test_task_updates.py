@@ -236,7 +236,7 @@ def test_mean_over_each_micro_batch_would_be_another_update(store: TokenStore) -
     assert weights is not None
     tokens = tf.RaggedTensor.from_row_splits(window.token_ids, window.row_splits)
     task = make_task(case.labels)
-    losses = task.losses(logits_of(model, tokens, training=False), labels).numpy()
+    losses = task.losses(logits_of(model, tokens), labels).numpy()
     whole = np.average(losses, weights=weights)
     parts = [slice(a, b) for a, b in zip(window.cuts[:-1], window.cuts[1:], strict=True)]
     wrong = np.mean([np.average(losses[part], weights=weights[part]) for part in parts])

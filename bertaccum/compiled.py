@@ -1,0 +1,22 @@
+"""Parts of a `tf.function` that XLA compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+Result = TypeVar("Result")
+
+
+def maybe_compiled(function: Callable[[], Result], compile: bool) -> Result:
+    """Call a function; if `compile`, XLA compiles it to one program for each shape of its inputs.
+
+    Args:
+      function: Function of tensors and variables that it closes over. It returns tensors.
+      compile: Whether to compile it. Everything that it uses must be on one device.
+    """
+    if not compile:
+        return function()
+    return tf.function(function, jit_compile=True, autograph=False)()
