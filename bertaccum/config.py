@@ -224,8 +224,8 @@ class StepConfig(Options):
     memory_limit: str | None = memory_limit_setting(group=MEMORY)
     precision: str = memory_option(
         AUTO,
-        "Numeric precision of the model. auto: float32 on a CPU, mixed_bfloat16 on a GPU of compute"
-        " capability 8 or higher, mixed_float16 on older GPUs.",
+        "Numeric precision of the model. auto: mixed_bfloat16 on GPUs of compute capability 8.0 or"
+        " higher, mixed_float16 from 7.0 on, float32 on older GPUs and on CPUs.",
         choices=(AUTO, *PRECISIONS),
     )
     recompute: str = memory_option(
