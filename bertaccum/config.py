@@ -224,8 +224,9 @@ class StepConfig(Options):
     memory_limit: str | None = memory_limit_setting(group=MEMORY)
     precision: str = memory_option(
         AUTO,
-        "Numeric precision of the model. auto: mixed_bfloat16 on GPUs of compute capability 8.0 or"
-        " higher, mixed_float16 from 7.0 on, float32 on older GPUs and on CPUs.",
+        "Numeric precision of the model. auto: float32 on CPUs and on GPUs of compute capability"
+        " below 7.0; mixed_float16 or, from 8.0 on, mixed_bfloat16 on newer GPUs, unless the"
+        " planner measures that float32 is faster. It measures nothing if `micro_batch` is set.",
         choices=(AUTO, *PRECISIONS),
     )
     recompute: str = memory_option(

@@ -25,6 +25,15 @@ def length_multiple(dtype: str) -> int:
     return _MULTIPLE if dtype.endswith("16") else 1
 
 
+def candidate_precisions(name: str) -> list[str]:
+    """Return the Keras policies to compare for the option `precision`, the default one first.
+
+    Half precision is not always faster on a GPU that supports it, so `auto` also allows float32.
+    """
+    default = resolved_precision(name)
+    return [default, _FLOAT32] if name == AUTO and default != _FLOAT32 else [default]
+
+
 def resolved_precision(name: str) -> str:
     """Return the name of the Keras policy for the option `precision`.
 
