@@ -226,7 +226,7 @@ class StepConfig(Options):
         AUTO,
         "Numeric precision of the model. auto: float32 on CPUs and on GPUs of compute capability"
         " below 7.0; mixed_float16 or, from 8.0 on, mixed_bfloat16 on newer GPUs, unless the"
-        " planner measures that float32 is faster. It measures nothing if `micro_batch` is set.",
+        " planner measures that float32 is faster. It compares them only if `micro_batch` is auto.",
         choices=(AUTO, *PRECISIONS),
     )
     recompute: str = memory_option(

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from bertaccum.settings import AUTO
 
-# Lowest compute capabilities with fast arithmetic in half precision. The GTX 1050 Ti (6.1) computes
-# in float16 at 1/64 of its speed in float32. bfloat16 needs no loss scaling.
+# Compute capabilities from which on all GPUs are fast in float16 and in bfloat16. The GTX 1050 Ti
+# (6.1) computes in float16 at 1/64 of its speed in float32. bfloat16 needs no loss scaling.
 _FLOAT16, _BFLOAT16 = (7, 0), (8, 0)
 _FLOAT32 = "float32"
 
@@ -37,7 +37,7 @@ def candidate_precisions(name: str) -> list[str]:
 def resolved_precision(name: str) -> str:
     """Return the name of the Keras policy for the option `precision`.
 
-    For `auto`, this is the half precision in which the tensor cores of every GPU compute:
+    For `auto`, this is the half precision in which every GPU of this machine is fast:
     mixed_bfloat16 from compute capability 8.0 on, mixed_float16 from 7.0 on. It is float32 if a GPU
     has a lower or unknown capability, and on CPUs, because only some CPUs are faster in bfloat16.
     In float32, GPUs that support TF32 use it for matrix products, which is TensorFlow's default.

@@ -66,9 +66,12 @@ class PlanRequest:
 
     @property
     def precisions(self) -> list[str]:
-        """The precisions to measure, the default one first; a simulated GPU computes on the CPU."""
-        simulated = self.memory_bytes is not None and self.config.precision == AUTO
-        return ["float32"] if simulated else candidate_precisions(self.config.precision)
+        """The precisions to compare, the default one first."""
+        if self.memory_bytes is not None and self.config.precision == AUTO:
+            return ["float32"]  # A simulated GPU computes on the CPU.
+        found = candidate_precisions(self.config.precision)
+        # A run measures nothing if `micro_batch` is set, so its plan must not depend on speeds.
+        return found if self.config.micro_batch == AUTO else found[:1]
 
     def in_precision(self, name: str) -> PlanRequest:
         """Return the same request with another `precision`."""

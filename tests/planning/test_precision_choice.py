@@ -82,6 +82,7 @@ def test_faster_precision_is_chosen(make: Make, gpus: list[tuple[int, int]], hal
         ([], {}, FLOAT32),
         ([A100], {"precision": FLOAT16}, FLOAT16),
         ([GTX_1050_TI], {"precision": FLOAT16}, FLOAT16),
+        ([A100], {"micro_batch": 8}, BFLOAT16),  # As in a run, which measures nothing then.
         # A GPU that is not present is simulated on the CPU.
         ([A100], {"memory_limit": None, "device_memory": "4GiB"}, FLOAT32),
     ],
