@@ -224,8 +224,9 @@ class StepConfig(Options):
     memory_limit: str | None = memory_limit_setting(group=MEMORY)
     precision: str = memory_option(
         AUTO,
-        "Numeric precision of the model. auto: float32 on a CPU, mixed_bfloat16 on a GPU of compute"
-        " capability 8 or higher, mixed_float16 on older GPUs.",
+        "Numeric precision of the model. auto: float32 on CPUs and on GPUs of compute capability"
+        " below 7.0; mixed_float16 or, from 8.0 on, mixed_bfloat16 on newer GPUs, unless the"
+        " planner measures that float32 is faster. It compares them only if `micro_batch` is auto.",
         choices=(AUTO, *PRECISIONS),
     )
     recompute: str = memory_option(

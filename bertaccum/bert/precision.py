@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from bertaccum.settings import AUTO
 
-# GPUs of this compute capability or higher support bfloat16, which needs no loss scaling.
-_BFLOAT16 = (8, 0)
-
+# Compute capabilities from which on all GPUs are fast in float16 and in bfloat16. The GTX 1050 Ti
+# (6.1) computes in float16 at 1/64 of its speed in float32. bfloat16 needs no loss scaling.
+_FLOAT16, _BFLOAT16 = (7, 0), (8, 0)
+_FLOAT32 = "float32"
 
 # In 16 bits, oneDNN compiles each shape of a product, which takes longer than a short micro-batch.
 # The tensor cores of GPUs need multiples of 8, too.
@@ -24,18 +25,30 @@ def length_multiple(dtype: str) -> int:
     return _MULTIPLE if dtype.endswith("16") else 1
 
 
+def candidate_precisions(name: str) -> list[str]:
+    """Return the Keras policies to compare for the option `precision`, the default one first.
+
+    Half precision is not always faster on a GPU that supports it, so `auto` also allows float32.
+    """
+    default = resolved_precision(name)
+    return [default, _FLOAT32] if name == AUTO and default != _FLOAT32 else [default]
+
+
 def resolved_precision(name: str) -> str:
     """Return the name of the Keras policy for the option `precision`.
 
-    For `auto`, this is the fastest policy that every GPU supports, and float32 on CPUs, because
-    only some CPUs are faster in bfloat16. In float32, GPUs that support TF32 use it for matrix
-    products, which is TensorFlow's default.
+    For `auto`, this is the half precision in which every GPU of this machine is fast:
+    mixed_bfloat16 from compute capability 8.0 on, mixed_float16 from 7.0 on. It is float32 if a GPU
+    has a lower or unknown capability, and on CPUs, because only some CPUs are faster in bfloat16.
+    In float32, GPUs that support TF32 use it for matrix products, which is TensorFlow's default.
     """
     if name != AUTO:
         return name
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        return "float32"
+        return _FLOAT32
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     least = min(d.get("compute_capability", (0, 0)) for d in details)
-    return "mixed_bfloat16" if least >= _BFLOAT16 else "mixed_float16"
+    if least >= _BFLOAT16:
+        return "mixed_bfloat16"
+    return "mixed_float16" if least >= _FLOAT16 else _FLOAT32

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertaccum import machine_memory
-from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.precision import candidate_precisions, resolved_precision
 from bertaccum.cache import cache_folder, read_cached, write_cached
 from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
@@ -19,7 +19,7 @@ from bertaccum.machine_cores import usable_cores
 from bertaccum.planning import device_memory
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.progress import Progress, silent
-from bertaccum.settings import field_names, size_in_bytes
+from bertaccum.settings import AUTO, field_names, size_in_bytes
 from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same
@@ -63,6 +63,19 @@ class PlanRequest:
         if limit is not None:
             device_memory.check_limit(limit)
         return limit
+
+    @property
+    def precisions(self) -> list[str]:
+        """The precisions to compare, the default one first."""
+        if self.memory_bytes is not None and self.config.precision == AUTO:
+            return ["float32"]  # A simulated GPU computes on the CPU.
+        found = candidate_precisions(self.config.precision)
+        # A run measures nothing if `micro_batch` is set, so its plan must not depend on speeds.
+        return found if self.config.micro_batch == AUTO else found[:1]
+
+    def in_precision(self, name: str) -> PlanRequest:
+        """Return the same request with another `precision`."""
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, precision=name))
 
     def step_config(self) -> TrainConfig:
         """Return the options as the configuration of a run."""

@@ -20,6 +20,9 @@ from bertaccum.settings import AUTO
 def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -> PlanResult:
     """Return the plan for a request, from the cache if the same request was measured before.
 
+    With `precision` auto on a GPU that supports half precision, this is the faster one of two
+    plans: in half precision and in float32.
+
     Args:
       request: Request to the planner.
       progress: Called with the current activity.
@@ -28,16 +31,66 @@ def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -
     Raises:
       BertAccumError: The data or the model cannot be used.
     """
+    found: dict[str, PlanResult] = {}
+    for name in request.precisions:
+        fits = any(result.plan for result in found.values())
+        found[name] = _planned(request.in_precision(name), progress, fresh, keep_failure=fits)
+    speeds = {name: result.values["examples_per_second"] for name, result in found.items()}
+    best = max(found, key=lambda name: speeds[name] or 0.0)
+    values = found[best].values | {
+        "precisions": speeds,
+        "why": found[best].values["why"] + _compared(found, best),
+        "planning_seconds": sum(result.values["planning_seconds"] for result in found.values()),
+    }
+    cached = all(result.cached for result in found.values())
+    return dataclasses.replace(found[best], values=values, cached=cached)
+
+
+def agreed_precision(told: list[dict[str, float | None]]) -> str:
+    """Return the precision in which a run is fastest; the slowest worker decides its speed.
+
+    Args:
+      told: For each worker, the speed in each precision that it can use, in examples/s; None if it
+        was not measured, or if no plan fits.
+    """
+    common = [name for name in told[0] if all(name in speeds for speeds in told)]
+    return max(common, key=lambda name: min(speeds[name] or 0.0 for speeds in told))
+
+
+def _compared(found: dict[str, PlanResult], best: str) -> str:
+    """Return the end of the reason for the best plan: how fast the other precision is."""
+    other = next((name for name in found if name != best), None)
+    if other is None or found[best].plan is None:
+        return ""
+    if found[other].plan is None:
+        return f"; nothing fits in {other}"
+    one, two = (found[name].values["examples_per_second"] for name in (best, other))
+    # A plan that avoids sizes that ran out of memory before may never have been timed.
+    return f"; {one:.1f} examples/s in {best}, {two:.1f} in {other}" if one and two else ""
+
+
+def _planned(
+    request: PlanRequest, progress: Progress, fresh: bool, keep_failure: bool
+) -> PlanResult:
+    """Return the plan for a request that names its precision.
+
+    Args:
+      request, progress, fresh: Arguments of `make_report`.
+      keep_failure: Whether another precision fits, so that it is not measured again and again that
+        nothing fits in this one.
+    """
     path = cache_folder() / "plans" / f"{request_digest(request)}.json"
     values = None if fresh else read_cached(path, progress)
+    if values is not None and values["micro_batch"] is None and not keep_failure:
+        values = None
     cached = values is not None
     if values is None:
         values = measure_plan(request, progress)
         if fresh:
             path.unlink(missing_ok=True)
             limits_file(request).unlink(missing_ok=True)
-        # Do not cache that nothing fits: later, more memory may be free.
-        if values["micro_batch"] is not None:
+        # Otherwise, do not cache that nothing fits: later, more memory may be free.
+        if values["micro_batch"] is not None or keep_failure:
             write_cached(path, values)
     if request.config.micro_batch == AUTO:
         values = _avoiding_learned_limits(values, learned_limits(request, progress))

@@ -11,7 +11,6 @@ from typing import Any
 
 from bertaccum.atomic import standing
 from bertaccum.bert.model_finder import checkpoint_home
-from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESETS, preset_name
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
@@ -22,6 +21,7 @@ from bertaccum.files import read_json, read_mapping, sha256
 from bertaccum.planning.device_memory import device_name
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
+from bertaccum.settings import AUTO
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.version import __version__
 from data_prep.manifest import is_prepared
@@ -48,7 +48,7 @@ def _absolute(name: str) -> str:
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
-    """Return a copy of a configuration with its model, paths and precision resolved.
+    """Return a copy of a configuration with its model and paths resolved.
 
     The copy is valid in any working directory.
 
@@ -58,8 +58,7 @@ def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
     """
     checkpoint = config.init_checkpoint or config.model or model
     config = dataclasses.replace(config, init_checkpoint=checkpoint)
-    names = (*_PATHS, "precision")
-    resolved = {name: _resolved(name, getattr(config, name)) for name in names}
+    resolved = {name: _resolved(name, getattr(config, name)) for name in _PATHS}
     return dataclasses.replace(config, **resolved)
 
 
@@ -83,7 +82,8 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
     _check_options(run, began)
     other, deciding = [], deciding_options(began)
     for field in dataclasses.fields(TrainConfig):
-        if field.name not in asked:
+        # A run keeps the precision that `auto` chose when it began.
+        if field.name not in asked or (field.name, asked[field.name]) == ("precision", AUTO):
             continue
         value, was = asked[field.name], getattr(began, field.name)
         if field.metadata["free"] and field.name not in deciding:
@@ -142,7 +142,7 @@ def _resolved(name: str, value: Any) -> Any:
         return value and _absolute(value)
     if name == "deterministic":
         return is_deterministic(value)
-    return resolved_precision(value) if name == "precision" else value
+    return value
 
 
 def is_deterministic(wanted: bool | None) -> bool:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bertaccum import _tf_compat
 from bertaccum.bert.model_finder import find_model
-from bertaccum.bert.precision import length_multiple, resolved_precision
+from bertaccum.bert.precision import candidate_precisions, length_multiple
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
@@ -21,14 +21,14 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.exchange import exchange, told_by_chief
-from bertaccum.distribution.topology import make_topology, replicas_to_come
+from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.offload_names import OFFLOAD
 from bertaccum.planning.batch_plan import PlanResult, Saving, largest_share, make_plan
 from bertaccum.planning.device_memory import announce_limit, claim_memory
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.planning.planner import make_report
+from bertaccum.planning.planner import agreed_precision, make_report
 from bertaccum.progress import Progress
 from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import target_of
@@ -251,8 +251,7 @@ def _prepare(
     inputs = _inputs(config, progress)
     check_agreement(topology, config, inputs)
     watch.doing("planning")
-    local, workers = topology.local_replicas, topology.workers
-    request, planned = _plan(config, inputs, local, workers, progress)
+    config, request, planned = _agreed_plan(config, inputs, topology, progress)
     batch = planned.taken()
     # Workers sum accumulators on the device and on the host in different ways.
     most = max(map(OFFLOAD.index, exchange(topology, batch.offload)))
@@ -292,7 +291,7 @@ def _stores(
         open_store(tsv, task, tokenization, progress, digest)
         for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
     )
-    multiple = length_multiple(resolved_precision(config.precision))
+    multiple = length_multiple(config.precision)
     most = source.encoder.max_position_embeddings
     return weighted(train_store, config, inputs).padded_to(multiple, most), dev_store
 
@@ -303,6 +302,25 @@ def _inputs(config: TrainConfig, progress: Progress) -> RunInputs:
     labels, source = read_labels(data, config.task), find_model(config, progress)
     check_task_options(config, labels)
     return read_inputs(source, make_task(labels), tsvs, config)
+
+
+def _agreed_plan(
+    config: TrainConfig, inputs: RunInputs, topology: Topology, progress: Progress
+) -> tuple[TrainConfig, PlanRequest, PlanResult]:
+    """Plan in the same precision on all workers, and return the configuration that names it.
+
+    If the user set the micro-batch size, no speeds are known, and the devices decide the precision.
+    """
+    local, workers = topology.local_replicas, topology.workers
+    request, planned = _plan(config, inputs, local, workers, progress)
+    unmeasured = dict.fromkeys(candidate_precisions(config.precision))
+    told = exchange(topology, planned.values.get("precisions", unmeasured))
+    agreed = agreed_precision(told)
+    config = dataclasses.replace(config, precision=agreed)
+    if planned.values.get("precision", agreed) != agreed:
+        # This worker has planned in each precision that it can use, so the plan is in the cache.
+        planned = _plan(config, inputs, local, workers, progress)[1]
+    return config, request.in_precision(agreed), planned
 
 
 def _plan(

@@ -13,12 +13,15 @@ from bertaccum.training.nonfinite import remedy
     ("capabilities", "expected"),
     [
         ([], "float32"),
-        ([(6, 1)], "mixed_float16"),
-        ([(7, 5)], "mixed_float16"),
-        ([(8, 0)], "mixed_bfloat16"),
+        ([(6, 1)], "float32"),  # GTX 1050 Ti
+        ([(7, 0)], "mixed_float16"),  # V100
+        ([(7, 5)], "mixed_float16"),  # T4
+        ([(8, 0)], "mixed_bfloat16"),  # A100
         ([(12, 0)], "mixed_bfloat16"),
         ([(9, 0), (7, 0)], "mixed_float16"),  # The slowest GPU decides.
-        ([None], "mixed_float16"),
+        ([(8, 6), (6, 1)], "float32"),
+        ([None], "float32"),
+        ([(8, 0), None], "float32"),
     ],
 )
 def test_auto_selects_the_fastest_supported_precision(

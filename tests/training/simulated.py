@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 from bertaccum.planning.measurement_process import Measurement, MeasurementRequest
@@ -35,7 +36,7 @@ class Simulated:
             "static_bytes": {name: mib * MIB for name, mib in parts.items()},
             "limit_bytes": job["limit_bytes"],
             "device": "CPU",
-            "precision": "float32",
+            "precision": job["config"]["precision"],
             "parameters": 28_000_000,
             "largest": (1, 128),
             "windows": [[(1, 128)] * target],
@@ -55,3 +56,19 @@ class Simulated:
             0.01 + len(m) * (1 + abs(len(m) - 8) / 32) / 20 for m in request.micro_batches
         )
         return Measurement(0.1 + slower * seconds, peak, (440 - moved) * MIB)
+
+
+class SimulatedGPU(Simulated):
+    """A simulated process on a GPU whose speed depends on the precision.
+
+    `times` has the duration of an update in each precision, relative to that of `Simulated`; None
+    if nothing fits.
+    """
+
+    times: ClassVar[dict[str, float | None]] = {}
+
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        time, found = self.times[self.job["config"]["precision"]], super().run(request)
+        if time is None or found is None:
+            return None
+        return dataclasses.replace(found, seconds=time * found.seconds)
