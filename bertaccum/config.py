@@ -18,6 +18,8 @@ from bertaccum.offload_names import OFFLOAD
 from bertaccum.settings import (
     AUTO,
     MOST_EPOCHS,
+    OFF,
+    ON,
     Options,
     delimiter_setting,
     encoding_setting,
@@ -244,6 +246,14 @@ class StepConfig(Options):
         " micro-batches of `micro_batch` examples.",
         choices=("cost", "count"),
         free=True,
+    )
+    compile: str = memory_option(
+        AUTO,
+        "Compile training steps with XLA, which makes GPUs faster but takes seconds for each shape"
+        " of a micro-batch; in float32 it changes the results only by rounding. auto: if it was"
+        " measured to save time in this run; it is off in runs of a few minutes, and if the"
+        " `micro_batch` is set.",
+        choices=(AUTO, ON, OFF),
     )
     accumulator_dtype: str = memory_option(
         "float32",

@@ -18,6 +18,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.sizes import parse_size
 
 AUTO = "auto"
+ON, OFF = "on", "off"
 MOST_EPOCHS = 1_000_000
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 LABEL_SEPARATOR = "|"
@@ -87,6 +88,8 @@ class Options:
                 raise ConfigError(f"`{field.name}` is None", "omit it to use the default")
             if isinstance(value, os.PathLike):
                 value = os.fspath(value)
+            elif isinstance(value, bool) and ON in field.metadata["choices"]:
+                value = ON if value else OFF  # YAML reads the words as booleans.
             elif getattr(value, "ndim", None) == 0:  # A NumPy scalar, which YAML cannot represent.
                 value = value.item()
             object.__setattr__(self, field.name, value)

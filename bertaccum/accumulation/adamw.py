@@ -12,6 +12,7 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation.host_adam import update_from_host
 from bertaccum.accumulation.host_memory import HostTensor
+from bertaccum.accumulation.replicas import replicas_in_sync
 from bertaccum.compiled import maybe_compiled
 
 
@@ -87,7 +88,8 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         """Update the variables, as `tf_keras.optimizers.Optimizer.apply_gradients` does."""
         pairs, apply = list(grads_and_vars), super().apply_gradients
-        compile = self.compiled and not self._host
+        # Replicas update their variables together, outside of compiled code.
+        compile = self.compiled and not self._host and replicas_in_sync() == 1
         return maybe_compiled(lambda: tf.identity(apply(pairs, *args, **kwargs)), compile)
 
     def _apply_weight_decay(self, variables: Any) -> None:

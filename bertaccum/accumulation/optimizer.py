@@ -72,7 +72,6 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     Attributes:
       observer: A function that is called with every window's gradients, in the graph, on each
         replica; see `contracts.py`. None for no such function.
-      compiled: Whether XLA compiles the parts of `apply` that run on one device.
 
     Raises:
       TypeError: If `optimizer` is not a tf_keras optimizer, or an argument has a wrong type.
@@ -85,7 +84,6 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     nonfinite: str
     gradient_transform: GradientTransform | None
     observer: Observer | None
-    compiled: bool
     skipped_windows: tf.Variable
     gradient_norm: tf.Variable
     half_updated: tf.Variable
@@ -117,7 +115,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.nonfinite = nonfinite
         self.gradient_transform = gradient_transform
         self.observer = None
-        self.compiled = False
+        self._compiled = False
         self._loss_is_sum = False
         self._sums_on_host = False
         self._host_folder: str | None = None
@@ -177,6 +175,16 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             self._sums_on_host, self._host_folder = True, folder
             if self._state is not None:
                 self._state.renew_sums()
+
+    def compile_steps(self, compile: bool) -> None:
+        """Set whether XLA compiles what `apply` does on the device.
+
+        Functions that were traced before must be traced again. What is in host memory, and the
+        step of an inner optimizer other than `InPlaceAdamW`, is not compiled.
+        """
+        self._compiled = compile
+        if hasattr(self._innermost, "compiled"):
+            self._innermost.compiled = compile
 
     def _in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
         pairs = list(grads_and_vars)
@@ -272,7 +280,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         touched = tf.identity(sums.touched)
         applied, total = self._update(read, touched, self._trained.candidates(), report)
         with tf.control_dependencies([applied]):
-            self._state.reset(self.compiled)
+            self._state.reset(self._compiled)
         return applied if report is None else (applied, total)
 
     def avoid_copies(self) -> None:
@@ -368,14 +376,14 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         factor *= tf.cast(loss_scaling.unscaling(self.inner), factor.dtype)
         if self.observer is not None:
             by_position, observe = dict(zip(used, sums, strict=True)), self.observer
-            seen = maybe_compiled(lambda: observe(by_position, factor, agreed), self.compiled)
+            seen = maybe_compiled(lambda: observe(by_position, factor, agreed), self._compiled)
             with tf.control_dependencies([seen]):
                 factor = tf.identity(factor)
         pairs = [(s, self._trained.variables[i]) for s, i in zip(sums, used, strict=True)]
         scales = isinstance(self._innermost, TakesScaledSum)
         transform = self.gradient_transform
         pairs, factor, norm = window_update.transformed(
-            pairs, factor, transform, scales, self.compiled
+            pairs, factor, transform, scales, self._compiled
         )
         self.gradient_norm.assign(tf.cast(norm, tf.float32))
         finite = tf.math.is_finite(norm) | ~agreed

@@ -183,7 +183,8 @@ def draw_masks(
         return pools, _of_sites(seed, sites, width)
 
     pools, of_sites = run(draw)
-    offsets = _offsets([examples], fold_in(seed, -1))
+    # A window without examples, for which steps are only compiled, has rows of padding.
+    offsets = _offsets([tf.maximum(examples, 1)], fold_in(seed, -1))
     if positions is None:
         positions = tf.range(examples)
     of_examples = tf.gather(offsets, positions)

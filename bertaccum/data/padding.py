@@ -53,6 +53,9 @@ def pad(
         passage, and the length of the longest one,
       multiple: rounded up to a multiple of this number,
       most: unless that would be greater than this number; None for no limit.
+
+    Raises:
+      ValueError: A micro-batch does not fit in its shape.
     """
     starts = np.union1d(np.flatnonzero(token_ids >= NEXT_PASSAGE), row_splits[:-1])
     starts = starts.astype(np.int64)
@@ -64,10 +67,12 @@ def pad(
         longest = np.maximum.reduceat(lengths, first[:-1]) if len(counts) else counts
         rounded = -(-longest // multiple) * multiple
         shapes = np.stack([counts, np.minimum(rounded, most or rounded)], axis=1)
+    batch = np.repeat(np.arange(len(counts)), counts)  # micro-batch of each passage
+    if (counts > shapes[:, 0]).any() or (lengths > shapes[batch, 1]).any():
+        raise ValueError("a micro-batch does not fit in its shape")
     row, token = (np.cumsum([0, *sizes]) for sizes in (shapes[:, 0], shapes.prod(axis=1)))
     columns = [token[:-1], row[:-1], *shapes.T, np.diff(cuts)]
 
-    batch = np.repeat(np.arange(len(counts)), counts)  # micro-batch of each passage
     own = np.arange(len(starts)) - first[batch]
     tokens = np.zeros(token[-1], np.int32)
     moved = token[batch] + own * shapes[batch, 1] - starts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -61,6 +62,9 @@ class BatchPlan:
       cut: How windows are split: "count" into micro-batches of `micro_batch` examples; "cost" in
         the fastest way that does not need more memory than "count".
       offload: What is kept in host memory, one of `OFFLOAD`.
+      shapes: Rows and lengths to which micro-batches are padded, for which steps are compiled;
+        empty if they are not compiled.
+      real_share: Share of the tokens that are not padding; None if steps are not compiled.
     """
 
     target_batch: int
@@ -70,6 +74,8 @@ class BatchPlan:
     recompute: str = "none"
     cut: str = "count"
     offload: str = OFFLOAD_NONE
+    shapes: Sequence[tuple[int, int]] = ()
+    real_share: float | None = None
 
     @property
     def saving(self) -> Saving:
@@ -85,6 +91,11 @@ class BatchPlan:
         """
         return self.accumulation_steps > 1 or self.replicas > 1 or offloads_sums(self.offload)
 
+    @property
+    def kind_of_cut(self) -> str:
+        """How windows are split; without accumulators, a window must stay a single micro-batch."""
+        return self.cut if self.accumulates else "count"
+
     def __str__(self) -> str:
         whole, short = divmod(self.target_batch, self.micro_batch)
         cut = f"{whole} micro-batches of {self.micro_batch}"
@@ -99,7 +110,12 @@ class BatchPlan:
             cut = f"on {self.replicas} replicas, each in micro-batches of {self.micro_batch}"
         moved = LADDER[self.offload].noun
         offloaded = f", {moved} in host memory" if moved else ""
-        return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}"
+        compiled = ""
+        if self.shapes:
+            shapes = ", ".join(f"{rows} x {length}" for rows, length in self.shapes)
+            share = f"{self.real_share:.0%} of the tokens are not padding"
+            compiled = f", compiled for {len(self.shapes)} shapes ({shapes}; {share})"
+        return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}{compiled}"
 
 
 def make_plan(

@@ -21,6 +21,7 @@ from bertaccum.offload_names import LADDER, OFFLOAD
 from bertaccum.planning import device_memory
 from bertaccum.planning.advice import Situation, Size, remedies
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches
+from bertaccum.planning.measurement_job import measurement_job
 from bertaccum.planning.measurement_process import Measurement, MeasurementProcess
 from bertaccum.planning.offloading import bytes_on_device, bytes_on_host, state_bytes
 from bertaccum.planning.plan_request import PlanRequest
@@ -31,6 +32,7 @@ from bertaccum.planning.search import (
     SearchSpace,
     rate,
     search,
+    strict_limit,
     verified,
 )
 from bertaccum.progress import Progress
@@ -91,11 +93,10 @@ def _prove(
 ) -> tuple[Candidate, Measurement] | None:
     """Return the best candidate whose real update fits, and its measurement; None if none does.
 
-    The update may use only half of the safety margin, so that the plan still fits if memory use
-    varies.
+    The update must meet `strict_limit`.
     """
     space, best = measured.space, measured.found.best_first()
-    strict = round(space.limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
+    strict = strict_limit(space.limit_bytes)
     # The simulated GPU may have more memory than this machine.
     strict = max(min(strict, pool or strict), device_memory.LEAST_BYTES)
     if not best:
@@ -117,31 +118,6 @@ def _pool_bytes(limit: int | None, on_cpu: bool, host_bytes: int) -> int | None:
         return limit
     most = available_bytes() - host_bytes
     return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.LEAST_BYTES)
-
-
-def measurement_job(
-    request: PlanRequest, config: TrainConfig, limit: int | None, accumulation_steps: int
-) -> dict[str, Any]:
-    """Return the job that tells a measurement process what to build.
-
-    Args:
-      request: Request to the planner, with model, classes and data.
-      config: Options of the training step.
-      limit: Memory limit in bytes; None for all of a GPU's memory.
-      accumulation_steps: Number of micro-steps; with 1 there are no accumulators.
-    """
-    source = request.inputs.source
-    first_kind = "layer" if config.recompute == "layer" else "none"
-    return {
-        "config": dataclasses.asdict(dataclasses.replace(config, recompute=first_kind)),
-        "encoder": dataclasses.asdict(source.encoder),
-        "labels": dataclasses.asdict(request.inputs.labels),
-        "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
-        "tsvs": [str(tsv) for tsv in request.inputs.tsvs],
-        "limit_bytes": limit,
-        "accumulation_steps": accumulation_steps,
-        "devices": request.devices,
-    }
 
 
 def _offloads(request: PlanRequest, limit: int | None) -> list[str]:
@@ -236,6 +212,7 @@ class _Measured:
         return {
             "model": self.request.inputs.source.name,
             "parameters": built["parameters"],
+            "train_examples": built["train_examples"],
             "precision": built["precision"],
             "device": "GPU simulated on the CPU" if simulated else built["device"],
             "memory_bytes": round(self.space.limit_bytes),
@@ -259,6 +236,7 @@ class _Measured:
             **dataclasses.asdict(candidate.plan),
             "static_bytes": bytes_on_device(self.built["static_bytes"], saving.offload),
             "host_bytes": _host_bytes(self.request, saving.offload),
+            "prices": dataclasses.asdict(self.found.prices[saving]),
             "peak_memory_bytes": round(max(measurement.peak_bytes, exchange)),
             "examples_per_second": round(rate(candidate), 3),
             "why": _why(candidate, self.found, self.space.shared),
@@ -335,6 +313,7 @@ def _nothing_built(request: PlanRequest, config: TrainConfig, limit: int | None)
     built = {
         "static_bytes": static,
         "parameters": parameters,
+        "train_examples": None,
         "device": device_memory.device_name(),
         "precision": resolved_precision(config.precision),
         "largest": (config.windows, config.max_seq_length),

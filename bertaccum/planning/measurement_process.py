@@ -43,6 +43,8 @@ class MeasurementRequest:
       recompute, offload: Fields of `Saving`. Tensors in host memory stay there.
       accumulate: Whether to use accumulators.
       thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
+      padded: Rows and length to which each micro-batch is padded; the step is then compiled. None
+        for a step that is not compiled.
     """
 
     micro_batches: Sequence[Sequence[Shape]]
@@ -50,6 +52,7 @@ class MeasurementRequest:
     offload: str = "none"
     accumulate: bool = True
     thorough: bool = False
+    padded: Sequence[Shape] | None = None
 
 
 class StepMeasurer(Protocol):

@@ -24,7 +24,7 @@ from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same
 # request.
-_FORMAT = 5
+_FORMAT = 6
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 
 
@@ -116,7 +116,8 @@ def request_digest(request: PlanRequest, *ignored: str) -> str:
     names = field_names(StepConfig) - set(ignored)
     # Other parts of the digest contain what these options select.
     names -= {"data", "task", "model", "bert_config", "init_checkpoint", "vocab", "memory_limit"}
-    names -= {"precision", "offload_folder"}  # The folder only decides where host tensors are.
+    # The folder only decides where host tensors are, and the search does not compile.
+    names -= {"precision", "offload_folder", "compile"}
     parts = [
         _FORMAT,
         __version__,

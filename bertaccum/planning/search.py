@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertaccum.data.window_cuts import make_cut
+from bertaccum.data.window_cuts import PRICES, Prices, make_cut
 from bertaccum.offload_names import OFFLOAD, offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, Saving, make_plan
 from bertaccum.planning.measurement_process import (
@@ -24,7 +24,9 @@ from bertaccum.planning.measurement_process import (
     StepMeasurer,
 )
 from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, clear_peaks, fit_cost
+from bertaccum.planning.step_prices import fit_prices
 
+_MIB = 2**20
 # Share of the memory reserved for fragmentation, evaluation and checkpoints.
 MARGIN = 0.04
 # Timings vary, so speeds above this fraction of the highest one count as equal; of such candidates,
@@ -47,6 +49,8 @@ _FIRST_SECONDS, _MOST_SECONDS, _CHEAP_SECONDS = 32.0, 8.0, 2.0
 _REPEATED_SECONDS = 1.0
 # Length in tokens of an example so short that the peak is that of the update itself.
 _SHORT = 8
+# Number of micro-steps of such an example that are timed for the price of a micro-step.
+_SHORT_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class SearchSpace:
       cut: How windows are split, "cost" or "count".
       shared: Whether each window is one replica's share of a larger window; shares always use
         accumulators.
+      prices: Usual prices of micro-steps.
       speed_seconds: Approximate time in seconds for measuring the speeds of each way to save
         memory.
     """
@@ -78,6 +83,7 @@ class SearchSpace:
     accumulator_bytes: float
     cut: str = "count"
     shared: bool = False
+    prices: Prices = PRICES
     speed_seconds: float = 6.0
 
     def alone(self, plan: BatchPlan) -> bool:
@@ -91,8 +97,7 @@ class SearchSpace:
     @functools.cached_property
     def typical(self) -> list[Shape]:
         """The shapes of the examples of a window that represents all windows."""
-        shapes = sorted(itertools.chain.from_iterable(self.windows))
-        return shapes[len(self.windows) // 2 :: len(self.windows)]
+        return typical_window(self.windows)
 
     @property
     def longest(self) -> int:
@@ -114,6 +119,20 @@ class SearchSpace:
     def usable_bytes(self) -> float:
         """The memory limit minus the safety margin, in bytes."""
         return self.limit_bytes * (1 - MARGIN)
+
+
+def typical_window(windows: list[list[Shape]]) -> list[Shape]:
+    """Return the shapes of the examples of a window that represents all `windows`."""
+    shapes = sorted(itertools.chain.from_iterable(windows))
+    return shapes[len(windows) // 2 :: len(windows)]
+
+
+def strict_limit(limit_bytes: float) -> int:
+    """Return the limit in bytes that a plan must meet when it is tried.
+
+    It includes half of the safety margin, so that the plan still fits if memory use varies.
+    """
+    return round(limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
 
 
 @dataclass(frozen=True)
@@ -145,11 +164,13 @@ class SearchResult:
       candidates: All candidates.
       costs: Memory cost for each way to save memory that was measured.
       resting_bytes: For each of them, memory in use between updates, in bytes.
+      prices: For each of them, the prices of micro-steps.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     costs: dict[Saving, MemoryCost] = field(default_factory=dict)
     resting_bytes: dict[Saving, float] = field(default_factory=dict)
+    prices: dict[Saving, Prices] = field(default_factory=dict)
 
     def best_first(self) -> list[Candidate]:
         """Return the candidates that fit and were timed, the best one first."""
@@ -191,6 +212,7 @@ def search(measurer: StepMeasurer, space: SearchSpace) -> SearchResult:
         searches.append(search)
         found.candidates += [search.candidate(size) for size in space.sizes]
         found.costs[saving], found.resting_bytes[saving] = search.cost, search.resting_bytes
+        found.prices[saving] = search.prices
     return found
 
 
@@ -204,9 +226,12 @@ class _Search:
         self.too_large = math.inf
         self.update_seconds = self.resting_bytes = 0.0
         self.example_seconds = 0.0
+        self.passage_seconds: dict[int, float] = {}
+        self.prices = space.prices
         self.cost = self._measure_cost()
         self.rates: dict[int, float] = {}
         if self.cost is not None:
+            self.prices = self._measure_prices()
             self._measure_speeds()
 
     def nothing_to_gain(self, other: Saving) -> bool:
@@ -271,8 +296,10 @@ class _Search:
                 self.too_large = min(size, self.too_large)
             return False
         self.points.append(MemoryPoint(size, length, measurement.peak_bytes))
+        seconds = max(measurement.seconds - self.update_seconds, 1e-6) / size
+        self.passage_seconds[length] = seconds / self.space.largest[0]
         if length == self.space.longest:
-            self.example_seconds = max(measurement.seconds - self.update_seconds, 1e-6) / size
+            self.example_seconds = seconds
         return True
 
     def _typical(self, request: MeasurementRequest) -> Measurement | None:
@@ -324,6 +351,15 @@ class _Search:
 
     # --- Speed ----------------------------------------------------------------------
 
+    def _measure_prices(self) -> Prices:
+        """Return the prices of micro-steps, from the times of those whose memory was measured."""
+        short = [[(1, _SHORT)]] * (1 + _SHORT_STEPS)
+        measurement = self._typical(MeasurementRequest(short, *self.saving))
+        if measurement is None:
+            return self.space.prices
+        step = max(measurement.seconds - self.update_seconds, 0.0) / _SHORT_STEPS
+        return fit_prices(step, self.passage_seconds, self.space.prices)[0]
+
     def _measure_speeds(self) -> None:
         """Time the largest sizes that fit, then sizes around the best, then the best two again."""
         fitting = self._fitting()
@@ -365,7 +401,7 @@ class _Search:
         shapes = self.space.typical
         # Without accumulators, the window must stay a single micro-batch.
         kind = "count" if self._alone(size) else self.space.cut
-        starts = make_cut(kind, self.space.largest)(np.array(shapes), size)
+        starts = make_cut(kind, self.space.largest, self.prices)(np.array(shapes), size)
         cut = [shapes[a:b] for a, b in itertools.pairwise(starts)]
         examples = len(shapes) / len(cut)
         affordable = self.space.speed_seconds / 4 / (self.example_seconds * examples)

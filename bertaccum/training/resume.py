@@ -82,8 +82,9 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
     _check_options(run, began)
     other, deciding = [], deciding_options(began)
     for field in dataclasses.fields(TrainConfig):
-        # A run keeps the precision that `auto` chose when it began.
-        if field.name not in asked or (field.name, asked[field.name]) == ("precision", AUTO):
+        # A run keeps what `auto` chose when it began.
+        automatic = field.name in ("precision", "compile") and asked.get(field.name) == AUTO
+        if field.name not in asked or automatic:
             continue
         value, was = asked[field.name], getattr(began, field.name)
         if field.metadata["free"] and field.name not in deciding:

@@ -2,22 +2,80 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import tf_keras
 
+from bertaccum.bert.precision import length_multiple
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.windows import scheduled_updates, updates_between, updates_per_epoch
+from bertaccum.data.window_cuts import Cut, Prices, make_cut
+from bertaccum.data.window_shapes import choose_shapes, real_share
+from bertaccum.data.windows import (
+    by_length,
+    scheduled_updates,
+    shares,
+    updates_between,
+    updates_per_epoch,
+    window_rows,
+)
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
+from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.progress import Progress
+from bertaccum.settings import ON
 from bertaccum.stopping import Stopping
 from bertaccum.tasks.task import Task
+
+# Number of windows from which the shapes of compiled micro-batches are chosen.
+_WINDOWS = 64
+
+
+# Time to compile a shape if it was not measured, in tokens: 5 seconds of a fast GPU.
+_COMPILE_TOKENS = 1e6
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Whether steps are compiled, and what decides how windows are cut.
+
+    Args:
+      compile: Whether steps are compiled.
+      prices: Prices of micro-steps.
+      compile_tokens: Time to compile the steps for a shape, in tokens.
+      cost: What was measured, as plan.json contains it; None if nothing was.
+    """
+
+    compile: bool
+    prices: Prices
+    compile_tokens: float = _COMPILE_TOKENS
+    cost: dict[str, Any] | None = None
+
+    @staticmethod
+    def recorded(config: TrainConfig, plan: dict[str, Any]) -> Compilation:
+        """Return what was decided when a run began.
+
+        Args:
+          config: The run's recorded options.
+          plan: Content of its plan.json; runs of earlier versions do not compile.
+        """
+        prices = Prices(**plan.get("prices", {}))
+        tokens = plan.get("compile_tokens", _COMPILE_TOKENS)
+        return Compilation(config.compile == ON, prices, tokens)
+
+    def record(self) -> dict[str, Any]:
+        """Return what plan.json contains."""
+        return {
+            "prices": dataclasses.asdict(self.prices),
+            "compile_tokens": self.compile_tokens,
+            "compile_cost": self.cost,
+        }
 
 
 @dataclass(frozen=True)
@@ -53,6 +111,7 @@ class RunSetup:
       model: Classifier, built in the scope of the topology's strategy.
       train_store, dev_store: Token stores of train.tsv and dev.tsv.
       session: Session of this process.
+      compilation: Whether steps are compiled.
       schedule: Learning rate schedule; None for that of the recipe.
     """
 
@@ -64,6 +123,7 @@ class RunSetup:
     train_store: TokenStore
     dev_store: TokenStore
     session: Session
+    compilation: Compilation
     schedule: tf_keras.optimizers.schedules.LearningRateSchedule | None = None
 
     @property
@@ -74,7 +134,36 @@ class RunSetup:
     def batch(self, micro_batch: int, saving: Saving) -> BatchPlan:
         """Return the batch plan for a micro-batch size and a way to save memory."""
         config, replicas = self.config, self.session.topology.replicas
-        return make_plan(config.target_batch, micro_batch, saving, config.cut, replicas)
+        plan = make_plan(config.target_batch, micro_batch, saving, config.cut, replicas)
+        if not self.compilation.compile or offloads_sums(saving.offload):
+            return plan
+        store, share = self.train_store, shares(config.target_batch, replicas)[0]
+        numbers = range(min(_WINDOWS, self.updates_per_epoch))
+        rows = [window_rows(n, len(store), config.target_batch, config.seed)[1] for n in numbers]
+        owned = [by_length(store, own)[share[share < len(own)]] for own in rows]
+        windows = [store.shapes[own] for own in owned]
+        compilation = self.compilation
+        shapes = choose_shapes(
+            windows,
+            micro_batch,
+            store.largest,
+            compilation.prices,
+            compilation.compile_tokens,
+            self.scheduled_updates,
+            plan.kind_of_cut,
+            length_multiple(config.precision),
+        )
+        plan = dataclasses.replace(plan, shapes=shapes)
+        tokens = sum(int(store.lengths(own).sum()) for own in owned)
+        share_of = real_share(
+            windows, tokens, micro_batch, self.cut(plan), shapes, compilation.prices
+        )
+        return dataclasses.replace(plan, real_share=round(share_of, 3))
+
+    def cut(self, plan: BatchPlan) -> Cut:
+        """Return the function that splits windows for a plan."""
+        largest, prices = self.train_store.largest, self.compilation.prices
+        return make_cut(plan.kind_of_cut, largest, prices, plan.shapes)
 
     @cached_property
     def updates_per_epoch(self) -> int:

@@ -62,7 +62,9 @@ class Share:
             self.labels[row : row + rows],
             self.weights[row : row + rows],
             self.masks.of_micro_batch(row, rows),
-            examples / self.window_examples,
+            tf.math.divide_no_nan(
+                tf.cast(examples, tf.float64), tf.cast(self.window_examples, tf.float64)
+            ),
             self.window_weight,
         )
 
@@ -179,7 +181,8 @@ class Trainee:
             return self.optimizer.apply()
 
         results = self.accumulate(share, stopped)
-        applied = tf.cond(results["finished"], apply, lambda: tf.constant(False))
+        due = results["finished"] & (share.window_examples > 0)
+        applied = tf.cond(due, apply, lambda: tf.constant(False))
         return results | {"applied": applied}
 
     def apply_single(self, share: Share, _: tf.Variable) -> dict[str, tf.Tensor]:
@@ -192,7 +195,11 @@ class Trainee:
 
         loss, gradients = self._maybe_compiled(micro_step)
         pairs = list(zip(gradients, variables, strict=True))
-        applied = self.optimizer.apply_sums(pairs, weight=1.0)
+        applied = tf.cond(
+            share.window_examples > 0,
+            lambda: self.optimizer.apply_sums(pairs, weight=1.0),
+            lambda: tf.constant(False),
+        )
         finished = tf.constant(True)
         return {"loss": loss, "losses": loss[tf.newaxis], "finished": finished, "applied": applied}
 
@@ -220,6 +227,8 @@ def make_update(
     Args:
       task, model, optimizer, seed, dropout_stream: Arguments of `Trainee`.
       accumulate: Whether windows may have several micro-batches; if not, there are no accumulators.
+      compile: Whether XLA compiles the steps, for each shape of a micro-batch. Accumulators must be
+        on the device.
       stopped: Boolean variable in host memory. Once it is True, no further micro-batch starts and
         the update is not applied.
 
@@ -235,6 +244,7 @@ def make_update(
         with tf.device("CPU"):
             stopped = tf.Variable(False, trainable=False)
     disable_fused_matmul()
+    optimizer.compile_steps(compile)
     trainee = Trainee(task, model, optimizer, seed, dropout_stream, compile)
     run = trainee.accumulate_and_apply if accumulate else trainee.apply_single
     optimizer.build(model.trainable_variables)

@@ -92,12 +92,13 @@ class MeasuredModel:
         self.task = make_task(Labels(**job["labels"]))
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), None, None)
         most = source.encoder.max_position_embeddings
+        self.examples: int | None = None
         self.largest, self.windows = self._shapes(job, most, progress)
         self.model = build_model(self.config, source, self.task.labels.outputs)
         self.optimizer = make_optimizer(self.config, 1000, job["accumulation_steps"])
         self.optimizer.build(self.model.trainable_variables)
         self.offloaded = self.config.offload
-        self.updates: dict[tuple[str, bool], Callable[..., Any]] = {}
+        self.updates: dict[tuple[str, bool, bool], Callable[..., Any]] = {}
         self.vocabulary_size = source.encoder.vocab_size
 
     def _shapes(
@@ -114,7 +115,7 @@ class MeasuredModel:
             open_store(Path(tsv), self.task, tokenization, progress).padded_to(multiple, most)
             for tsv in job["tsvs"]
         ]
-        train = stores[0]
+        train, self.examples = stores[0], len(stores[0])
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
         rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]
         windows = [sorted(map(tuple, train.shapes[r].tolist())) for r in rows]
@@ -139,17 +140,18 @@ class MeasuredModel:
             "device": device_memory.device_name(),
             "precision": resolved_precision(self.config.precision),
             "parameters": self.model.count_params(),
+            "train_examples": self.examples,
             "largest": self.largest,
             "windows": self.windows,
         }
 
     def run(self, request: MeasurementRequest) -> dict[str, Any]:
         """Run one update, and return its duration and peak memory, or `out_of_memory`."""
-        window = self._window(request.micro_batches)
+        window = self._window(request.micro_batches, request.padded)
         if request.offload != self.offloaded:
             offload(self.optimizer, request.offload, self.config.offload_folder)
             self.offloaded, self.updates = request.offload, {}
-        update = self._update(request.recompute, request.accumulate)
+        update = self._update(request.recompute, request.accumulate, request.padded is not None)
         gc.collect()
         device_memory.reset_peak_memory()
         resting = device_memory.used_bytes()
@@ -165,21 +167,26 @@ class MeasuredModel:
         peak = device_memory.peak_memory_bytes() or 0
         return {"seconds": seconds, "peak_bytes": peak, "resting_bytes": resting}
 
-    def _update(self, recompute: str, accumulate: bool) -> Callable[[Window], Any]:
-        """Return the update for a kind of recomputation and accumulation; trace each only once."""
-        if (recompute, accumulate) not in self.updates:
+    def _update(self, *kind: Any) -> Callable[[Window], Any]:
+        """Return the update for a kind of recomputation, accumulation and compilation.
+
+        Each is traced only once.
+        """
+        if kind not in self.updates:
+            recompute, accumulate, compile = kind
             encoder = self.model.checkpoint_items["encoder"]
             set_recompute(encoder, recompute == "layer")
-            self.updates[recompute, accumulate] = make_update(
-                self.task, self.model, self.optimizer, _SEED, accumulate
-            )
-        return self.updates[recompute, accumulate]
+            made_of = self.task, self.model, self.optimizer, _SEED
+            self.updates[kind] = make_update(*made_of, accumulate, compile=compile)
+        return self.updates[kind]
 
     def _between_updates(self, micro_batch: Sequence[Shape]) -> None:
         make_predict(self.model, Topology())(self._window([micro_batch]))
         write_scratch_state(self.model, self.optimizer)
 
-    def _window(self, micro_batches: Sequence[Sequence[Shape]]) -> Window:
+    def _window(
+        self, micro_batches: Sequence[Sequence[Shape]], padded: Sequence[Shape] | None = None
+    ) -> Window:
         shapes = [shape for micro_batch in micro_batches for shape in micro_batch]
         rng = np.random.default_rng(_SEED)
         lengths = [length for passages, length in shapes for _ in range(passages)]
@@ -191,6 +198,7 @@ class MeasuredModel:
             row_splits=np.cumsum([0, *map(math.prod, shapes)], dtype=np.int64),
             labels=np.zeros([len(shapes), *own], self.task.label_dtype),
             cuts=np.cumsum([0, *map(len, micro_batches)], dtype=np.int32),
+            padded=None if padded is None else np.array(padded, np.int32),
         )
 
 

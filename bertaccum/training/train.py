@@ -32,12 +32,13 @@ from bertaccum.planning.planner import agreed_precision, make_report
 from bertaccum.progress import Progress
 from bertaccum.reporting.model_card import write_card
 from bertaccum.reporting.run_paths import target_of
-from bertaccum.settings import AUTO, named_options, size_in_bytes, timeout_seconds
+from bertaccum.settings import AUTO, OFF, ON, named_options, size_in_bytes, timeout_seconds
 from bertaccum.stopping import Stopping
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import CUT, Position, read_saved, saved_states
+from bertaccum.training.compilation import Compilation, decide
 from bertaccum.training.events import Event, Finished, OutOfMemory, Updated
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import Schedule
@@ -137,6 +138,8 @@ def endless_updates(
     Raises:
       ConfigError, InputError, RunError: As for `train`.
     """
+    if config.compile == AUTO:
+        config = dataclasses.replace(config, compile=OFF)
     session = _connect(config, None, progress)
     with _tf_compat.forgetting_custom_gradients():
         run = _prepare(config, session, Bystander(Path()), schedule=schedule)
@@ -203,6 +206,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         return {
             "config": dataclasses.asdict(config),
             "mark": read_mark(folder),
+            "plan": folder.read_plan(),
             "state": str(states[-1]) if states else None,
             "saved": saved,
         }
@@ -216,8 +220,9 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
             config = dataclasses.replace(config, **kept)
         # Keep the plan's values from when the run began, such as the reason for it, unless the
         # user now sets another micro-batch size.
-        earlier = {} if "micro_batch" in asked else folder.read_plan()
-        run = _prepare(config, session, folder, earlier)
+        earlier = told["plan"]
+        shown = {} if "micro_batch" in asked else earlier
+        run = _prepare(config, session, folder, earlier, shown)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
             told_by_chief(topology, run.start_over)
@@ -237,6 +242,7 @@ def _prepare(
     session: Session,
     folder: RunFolder,
     earlier: dict[str, Any] | None = None,
+    shown: dict[str, Any] | None = None,
     schedule: Schedule | None = None,
 ) -> Run:
     """Plan a run, read its data and weights, and return the run.
@@ -245,6 +251,7 @@ def _prepare(
       config: Options of the run.
       session, folder: Arguments of `Run`.
       earlier: Content of plan.json, if the run is resumed.
+      shown: What of it stays as it was.
       schedule: Learning rate schedule; None for that of the recipe.
     """
     topology, watch, progress = session.topology, session.watch, session.progress
@@ -255,6 +262,12 @@ def _prepare(
     batch = planned.taken()
     # Workers sum accumulators on the device and on the host in different ways.
     most = max(map(OFFLOAD.index, exchange(topology, batch.offload)))
+    if earlier is None:
+        compilation = decide(config, request, planned, progress)
+        alike = all(exchange(topology, compilation.compile))
+        compilation = dataclasses.replace(compilation, compile=alike)
+    else:
+        compilation = Compilation.recorded(config, earlier)
     watch.doing("reading data and weights")
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
     stores = _stores(config, inputs, task, progress)
@@ -263,10 +276,12 @@ def _prepare(
         micro_batch=batch.micro_batch,
         recompute=batch.recompute,
         offload=OFFLOAD[most],
+        compile=ON if compilation.compile else OFF,
         task=inputs.labels.task,
         best_by=config.best_by or task.metrics[0],
     )
-    planned = dataclasses.replace(planned, values=planned.values | (earlier or {}))
+    values = planned.values | compilation.record() | (shown or {})
+    planned = dataclasses.replace(planned, values=values)
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     try:
@@ -276,7 +291,7 @@ def _prepare(
         raise RunError(
             "the model does not fit in memory", "raise `memory_limit` or choose a smaller `model`"
         ) from None
-    setup = RunSetup(task, config, request, planned, model, *stores, session, schedule)
+    setup = RunSetup(task, config, request, planned, model, *stores, session, compilation, schedule)
     return Run(setup, folder)
 
 

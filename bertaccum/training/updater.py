@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.bert.encoder import set_recompute
-from bertaccum.data.window_cuts import make_cut
-from bertaccum.data.windows import Window, by_length, make_window, window_rows
+from bertaccum.data.windows import Window, by_length, empty_window, make_window, window_rows
 from bertaccum.errors import RunError
 from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import Saving
@@ -79,6 +78,7 @@ class Updater:
         while True:
             windows = self._shares(rows)
             try:
+                self._compile()
                 results = self._update(windows)
                 break
             except tf.errors.ResourceExhaustedError:
@@ -145,12 +145,14 @@ class Updater:
 
     def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
         """Return a function that runs one update, given the shares of this worker's replicas."""
+        self._compiled: set[tuple[int, int]] = set()
         seed, stream = self._config.seed, self._config.dropout_stream
         made_of = self._task, self._model, self.optimizer, seed
         if self._topology.replicas > 1:
-            trainee = Trainee(*made_of, stream)
+            trainee = Trainee(*made_of, stream, bool(self.batch.shapes))
             return make_shared_update(trainee, self._stopped, self._topology, self._watch)
-        alone = make_update(*made_of, self.batch.accumulates, self._stopped, stream)
+        compile = bool(self.batch.shapes)
+        alone = make_update(*made_of, self.batch.accumulates, self._stopped, stream, compile)
 
         def update(windows: list[Window]) -> dict[str, Any]:
             (window,) = windows
@@ -160,14 +162,27 @@ class Updater:
 
         return update
 
+    def _compile(self) -> None:
+        """Compile the steps for the plan's shapes, so that a message can say what takes the time.
+
+        With several replicas, the first window of each shape compiles them.
+        """
+        shapes = self.batch.shapes if self._topology.replicas == 1 else ()
+        for number, shape in enumerate(shapes):
+            if shape not in self._compiled:
+                self._setup.session.progress("compiling steps", number, len(shapes))
+                self._update([empty_window(shape, self._store.labels[:0])])
+                self.optimizer.drop()
+                self._compiled.add(shape)
+
     def _shares(self, rows: np.ndarray) -> list[Window]:
         """Return the share of a window that each of this worker's replicas processes."""
         first, replicas = self._topology.first_replica, self._topology.replicas
         own = range(first, first + self._topology.local_replicas)
-        # Without accumulators, the window must stay a single micro-batch.
-        kind = self.batch.cut if self.batch.accumulates else "count"
-        size, cut = self.batch.micro_batch, make_cut(kind, self._store.largest)
-        return [make_window(self._store, rows, size, cut, r, replicas) for r in own]
+        plan, cut = self.batch, self._setup.cut(self.batch)
+        made_of = self._store, rows, plan.micro_batch, cut
+        shapes, prices = plan.shapes, self._setup.compilation.prices
+        return [make_window(*made_of, r, replicas, shapes, prices) for r in own]
 
     def _shrink(self, update: int) -> OutOfMemory:
         """Drop the current window's sums, and halve the micro-batch size from now on.
@@ -190,7 +205,8 @@ class Updater:
         remember_out_of_memory(self._setup.request, before.micro_batch, before.saving)
         saving = before.saving if before.micro_batch > 1 else self._save_more(update)
         self.batch = self._setup.batch(max(before.micro_batch // 2, 1), saving)
-        if saving != before.saving or not before.accumulates:
+        anew = bool(before.shapes) != bool(self.batch.shapes) or not before.accumulates
+        if saving != before.saving or anew:
             self._update = self._make_update()
         return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)
 

@@ -1,0 +1,185 @@
+"""What compiled training steps cost and save, measured in a separate process."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertaccum.bert.precision import length_multiple
+from bertaccum.cache import cache_folder, read_cached, write_cached
+from bertaccum.data.window_cuts import Prices, Shapes, fitting, make_cut
+from bertaccum.data.window_shapes import choose_shapes
+from bertaccum.data.windows import scheduled_updates, updates_per_epoch
+from bertaccum.planning.batch_plan import BatchPlan
+from bertaccum.planning.measurement_job import measurement_job
+from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest, Shape
+from bertaccum.planning.plan_request import PlanRequest, request_digest
+from bertaccum.planning.search import strict_limit, typical_window
+from bertaccum.planning.step_prices import fit_prices
+from bertaccum.progress import Progress
+
+# A micro-step of an example this short takes the time of a micro-step without its tokens.
+_SHORT, _SHORT_STEPS = (1, 8), 9
+# A window is timed this often, but no more once this many seconds have passed.
+_REPEATS, _ENOUGH_SECONDS = 5, 2.0
+
+
+@dataclass(frozen=True)
+class CompileCost:
+    """What compiling costs and saves for a plan. All times are in seconds.
+
+    Args:
+      updates: Number of updates of the run.
+      window_seconds: Time of a typical window whose steps are not compiled.
+      compiled_seconds: Time of this window with compiled steps.
+      shape_seconds: Time to compile the steps for one shape of a micro-batch.
+      token_seconds: Time per token of a compiled micro-step of short examples.
+      prices: Prices of compiled micro-steps, in tokens.
+      shapes: Shapes that were chosen for the window.
+      peak_bytes: Peak memory of compiled steps, in bytes.
+    """
+
+    updates: int
+    window_seconds: float
+    compiled_seconds: float
+    shape_seconds: float
+    token_seconds: float
+    prices: Prices
+    shapes: Shapes
+    peak_bytes: float
+
+    @property
+    def compile_tokens(self) -> float:
+        """The time to compile the steps for one shape, in tokens."""
+        return self.shape_seconds / self.token_seconds
+
+    @property
+    def saved_seconds(self) -> float:
+        """The time that compiling saves in the run, in seconds."""
+        compiling = len(self.shapes) * self.shape_seconds
+        return self.updates * (self.window_seconds - self.compiled_seconds) - compiling
+
+
+def compile_cost(
+    request: PlanRequest, plan: BatchPlan, prices: Prices, epochs: float, progress: Progress
+) -> CompileCost | None:
+    """Measure what compiling costs and saves, or read it from the cache.
+
+    Args:
+      request: Request to the planner.
+      plan: Its plan, or one that the user chose.
+      prices: Prices of micro-steps that are not compiled.
+      epochs: Number of epochs of the run.
+      progress: Called with the current activity.
+
+    Returns:
+      The cost; None if compiled steps do not fit in memory.
+    """
+    options = [dataclasses.asdict(plan), dataclasses.asdict(prices), epochs]
+    values = [request_digest(request), *options]
+    key = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]
+    path = cache_folder() / "plans" / f"{key}.compiled.json"
+    if (known := read_cached(path, progress)) is not None:
+        shapes = tuple((rows, length) for rows, length in known["shapes"])
+        return CompileCost(**known | {"prices": Prices(**known["prices"]), "shapes": shapes})
+    with MeasurementProcess(progress, {}) as process:
+        found = _Measurer(process, request, plan, prices).cost(epochs)
+    if found is not None:
+        write_cached(path, dataclasses.asdict(found))
+    return found
+
+
+class _OutOfMemoryError(Exception):
+    """An update of the plan does not fit in memory."""
+
+
+class _Measurer:
+    """Measures windows of a plan with compiled steps and without."""
+
+    def __init__(
+        self, process: MeasurementProcess, request: PlanRequest, plan: BatchPlan, prices: Prices
+    ) -> None:
+        self._process, self._plan, self._prices = process, plan, prices
+        self._alone = not (plan.accumulates or request.shared)
+        config = dataclasses.replace(request.step_config(), offload=plan.offload)
+        limit = request.limit_bytes and strict_limit(request.limit_bytes)
+        job = measurement_job(request, config, limit, 1 if self._alone else 2)
+        self._built = process.build(job)
+        self._peak = 0.0
+
+    def cost(self, epochs: float) -> CompileCost | None:
+        """Return the cost for a run of some epochs; None if the plan does not fit."""
+        if self._built is None:
+            return None
+        examples, target = self._built["train_examples"], self._plan.target_batch
+        updates = scheduled_updates(epochs, updates_per_epoch(examples, target))
+        windows = [np.array(window, np.int32) for window in self._built["windows"]]
+        largest, size = tuple(self._built["largest"]), self._plan.micro_batch
+        window = np.array(typical_window(self._built["windows"]), np.int32)
+        try:
+            plain = self._steady(self._cut(window, largest, self._prices, ()), None)
+            short = self._steady([[_SHORT]], [_SHORT])
+            many = 1 if self._alone else _SHORT_STEPS
+            steps = self._steady([[_SHORT]] * many, [_SHORT] * many)
+            full, of_full = [[largest] * size], [(size * largest[0], largest[1])]
+            first = self._run(full, of_full)
+            longest = self._steady(full, of_full)
+            step_seconds = max(steps - short, 0.0) / max(many - 1, 1)
+            passages = {largest[1]: max(longest - short, 1e-9) / of_full[0][0]}
+            prices, token_seconds = fit_prices(step_seconds, passages, self._prices)
+            shape_seconds = max(first - longest, 0.0)
+            shapes = choose_shapes(
+                windows,
+                size,
+                largest,
+                prices,
+                shape_seconds / token_seconds,
+                updates,
+                self._plan.cut,
+                length_multiple(self._built["precision"]),
+            )
+            cut = self._cut(window, largest, prices, shapes)
+            compiled = self._steady(cut, self._padded(cut, shapes, prices))
+        except _OutOfMemoryError:
+            return None
+        return CompileCost(
+            updates, plain, compiled, shape_seconds, token_seconds, prices, shapes, self._peak
+        )
+
+    def _cut(
+        self, window: np.ndarray, largest: Shape, prices: Prices, shapes: Shapes
+    ) -> list[list[Shape]]:
+        # Without accumulators, the window must stay a single micro-batch.
+        kind = "count" if self._alone else self._plan.cut
+        starts = make_cut(kind, largest, prices, shapes)(window, self._plan.micro_batch)
+        rows = [(int(passages), int(length)) for passages, length in window]
+        return [rows[a:b] for a, b in itertools.pairwise(starts)]
+
+    def _padded(self, cut: list[list[Shape]], shapes: Shapes, prices: Prices) -> list[Shape]:
+        window = np.concatenate([np.array(part, np.int32) for part in cut])
+        ends = np.cumsum([0, *map(len, cut)])
+        return [tuple(shape) for shape in fitting(window, ends, shapes, prices).tolist()]
+
+    def _steady(self, cut: list[list[Shape]], padded: list[Shape] | None) -> float:
+        """Run a window once to trace and compile it, and return the time of later runs."""
+        self._run(cut, padded)
+        seconds = [self._run(cut, padded)]
+        while len(seconds) < _REPEATS and sum(seconds) < _ENOUGH_SECONDS:
+            seconds.append(self._run(cut, padded))
+        return statistics.median(seconds)
+
+    def _run(self, cut: list[list[Shape]], padded: list[Shape] | None) -> float:
+        measurement = self._process.run(
+            MeasurementRequest(cut, *self._plan.saving, not self._alone, padded=padded)
+        )
+        if measurement is None:
+            raise _OutOfMemoryError
+        if padded is not None:
+            self._peak = max(self._peak, measurement.peak_bytes)
+        return measurement.seconds
