@@ -36,7 +36,7 @@ from peer_process import PeerError, PeerProcess
 
 HERE = Path(__file__).parent
 WINDOW = 32
-# Each program is timed for this long, but for at least three turns and at most five.
+# Time for which each program is timed; at least three turns and at most five are timed.
 TIMED_SECONDS = 5.0
 # Longest wait for an answer; compiling BERT-Base takes the longest.
 ANSWER_SECONDS = 120.0
@@ -167,7 +167,7 @@ class Comparison:
         task |= {"train": str(self.data / "yelp/train.tsv"), "vocab": str(self.data / "vocab.txt")}
         python = self.arguments.our_python if program.ours else self.arguments.python
         command = [python, str(HERE / program.script), json.dumps(task)]
-        # What others compiled or planned must not shorten the time before the first update.
+        # Others' compiled code or plan would shorten the time before the first update.
         own = f"{cache}/{self.arguments.programs.index(name)}"  # inductor allows no spaces
         environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": own, "BERTACCUM_CACHE": own}
         return PeerProcess(command, self.logs / f"{case['case']}, {name}.log", environment)
@@ -186,7 +186,7 @@ class Comparison:
             except PeerError:
                 if not per_update:
                     raise
-                break  # What was measured before the time ended counts.
+                break  # The turns before the time ended count.
             per_update.append(turn["seconds"] / updates)
         return {
             "examples_per_second": WINDOW / statistics.median(per_update),
