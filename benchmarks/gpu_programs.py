@@ -19,8 +19,8 @@ ON_GPU = Path(__file__).parent / "peers/on_gpu.py"
 # Programs of each part, as `on_gpu.py` names them.
 PROGRAMS = {
     "peers": (
-        *("PyTorch loop", "PyTorch loop, grouped", "PyTorch loop, grouped, compiled"),
-        *("Trainer, grouped", "Keras 3 on JAX"),
+        *("PyTorch loop", "PyTorch loop, grouped", "Trainer, grouped"),
+        *("PyTorch loop, grouped, compiled", "Keras 3 on JAX"),
     ),
     "ours": ("bertaccum", "bertaccum, compiled", "bertaccum, planned"),
 }

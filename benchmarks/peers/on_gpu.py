@@ -67,8 +67,8 @@ PROGRAMS = {
     ),
     "PyTorch loop": Program("torch_loop.py", {"sampling": "random"}),
     "PyTorch loop, grouped": Program("torch_loop.py", GROUPED),
-    "PyTorch loop, grouped, compiled": Program("torch_loop.py", GROUPED | {"compiled": True}),
     "Trainer, grouped": Program("hf_trainer.py", GROUPED),
+    "PyTorch loop, grouped, compiled": Program("torch_loop.py", GROUPED | {"compiled": True}),
     "Keras 3 on JAX": Program("keras3.py", {"backend": "jax"}),
 }
 
