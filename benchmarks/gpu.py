@@ -1,6 +1,9 @@
 """Measures memory and speed of a GPU in one run, and writes one JSON file.
 
     python benchmarks/gpu.py --shared ../shared
+    python benchmarks/gpu.py --parts export                      # files for `peers` and `ours`
+    python benchmarks/gpu.py --parts peers ours --minutes 4
+    python benchmarks/gpu.py --parts table calculated            # tables, without a GPU
 
 `prediction` compares the memory model of `bertaccum plan` with the GPU's allocator; tracing makes
 it slow for BERT-Large. `updates` trains on real reviews in several ways that must give the same
@@ -8,6 +11,12 @@ updates, and compares the checkpoints. `accumulation`, `matmul` and `padding` ar
 benchmarks/speed.py and take two minutes on an H200. `updates` and `padding` are skipped without the
 shared data. Writes gpu.json and prints Markdown tables. `--on-cpu` tests the benchmark itself on a
 machine without a GPU. benchmarks/offload.py measures offloading, on a GPU as well.
+
+Further parts run only if they are named. `peers` times other training programs and `ours` times
+bertaccum, each for at most `--minutes`; benchmarks/peers/on_gpu.py says how. Both need the files of
+`export`: reviews as tokens, and compiled steps as StableHLO, which `--stablehlo` times. `table`
+prints the tables of all results in `--out`, with those that were copied from another machine.
+`calculated` prints what bounds a micro-step on several cards, from their published rates.
 """
 
 from __future__ import annotations
@@ -24,12 +33,13 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import gpu_programs
 from memory import MOST_BYTES, errors_table, predicted
 from tools import Results, difference, prepared_yelp, say, table, train_command
 
 from bertaccum.config import PRECISIONS
 from bertaccum.planning import device_memory
-from bertaccum.sizes import parse_size
+from bertaccum.sizes import format_size, parse_size
 
 MODELS = ("bert-small", "bert-base", "bert-large")
 LENGTHS = (128, 512)
@@ -88,6 +98,29 @@ def updates(arguments: argparse.Namespace, _: int | None) -> tuple[Results, str]
     return results, table(["run", "compared with", "largest difference"], rows)
 
 
+def of_programs(part: str) -> Callable[..., tuple[Results, str]]:
+    return lambda arguments, _: gpu_programs.measured(arguments, part)
+
+
+def export(arguments: argparse.Namespace, _: int | None) -> tuple[Results, str]:
+    import gpu_export
+
+    folder = arguments.out / "data"
+    files = gpu_export.write_all(arguments.shared.resolve(), folder)
+    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in files}
+    rows = [[name, format_size(size)] for name, size in sizes.items()]
+    rows.append(["all", format_size(sum(sizes.values()))])
+    return [{"file": name, "bytes": size} for name, size in sizes.items()], table(
+        ["file", "size"], rows
+    )
+
+
+def calculated(*_: Any) -> tuple[Results, str]:
+    import gpu_arithmetic
+
+    return gpu_arithmetic.calculated()
+
+
 def of_speed(name: str) -> Callable[..., tuple[Results, str]]:
     """Return a part of speed.py.
 
@@ -110,19 +143,34 @@ PARTS: dict[str, Callable[..., tuple[Results, str]]] = {
     "matmul": of_speed("matmul"),
     "padding": of_speed("padding"),
 }
+# Parts that run only if they are named, and those of them that need no GPU.
+FURTHER: dict[str, Callable[..., tuple[Results, str]]] = {
+    "export": export,
+    "peers": of_programs("peers"),
+    "ours": of_programs("ours"),
+    "table": lambda arguments, _: ([], gpu_programs.shown(arguments.out)),
+    "calculated": calculated,
+}
+ANYWHERE = {"export", "table", "calculated"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--out", type=Path, default=Path("build/gpu"))
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS | FURTHER, default=list(PARTS))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--on-cpu", action="store_true")
+    parser.add_argument("--peers-python", default="build/peers/environments/huggingface/bin/python")
+    parser.add_argument("--minutes", type=float, default=4.0, help="limit of peers, and of ours")
+    parser.add_argument("--updates", type=int, default=31, help="updates of a turn of a program")
+    parser.add_argument("--half", choices=("bfloat16", "float16"), default="bfloat16")
+    parser.add_argument("--only", nargs="+", default=[""], help="texts in the names of the cases")
+    parser.add_argument("--stablehlo", type=Path, metavar="TOOL", help="times compiled steps")
     arguments = parser.parse_args()
     here = device_memory.device_name()
-    if here == "CPU" and not arguments.on_cpu:
+    if here == "CPU" and not arguments.on_cpu and not ANYWHERE.issuperset(arguments.parts):
         sys.exit("no GPU was found; pass --on-cpu to run on the CPU")
     limit = parse_size("8GiB") if here == "CPU" else None
     if not arguments.shared.is_dir():
@@ -132,7 +180,7 @@ def main() -> None:
     results: dict[str, Any] = {"device": here}
     for name in arguments.parts:
         print(name, file=sys.stderr, flush=True)
-        results[name], text = PARTS[name](arguments, limit)
+        results[name], text = (PARTS | FURTHER)[name](arguments, limit)
         (arguments.out / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
         print(f"## {name}\n\n{text}\n", flush=True)
 

@@ -20,18 +20,21 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools import prepared_yelp, random_run, say, table, vocabulary_file
+from tools import prepared_yelp, random_run, say, table, vocabulary_file, write_tokens, yelp_stores
 
 from bertaccum import api
 from bertaccum.bert.presets import PRESET_CONFIGS
+
+sys.path.append(str(Path(__file__).parent / "peers"))
+
+from peer_process import PeerError, PeerProcess
 
 SCRIPTS = Path(__file__).parent / "peers"
 MICRO_BATCH, STEPS = 8, 4
@@ -73,7 +76,7 @@ PEERS = {
         Peer("PyTorch loop", LOOP, "huggingface", RANDOM),
         # Its windows are shuffled, so that a quarter of the epoch represents all lengths.
         Peer("PyTorch loop, grouped", LOOP, "huggingface", GROUPED, timed=31),
-        Peer("Keras 3", "keras3.py", "keras3"),
+        Peer("Keras 3", "keras3.py", "keras3", {"backend": "tensorflow"}),
         Peer("tf-models-official", "tf_models.py"),
     ],
     "tokenizing": [
@@ -90,35 +93,6 @@ PEERS = {
 }
 
 
-@contextmanager
-def started(command: list[str], log: Path) -> Iterator[Any]:
-    """Start a peer's process, and end it by closing its standard input."""
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        try:
-            yield process
-        finally:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-            process.wait()
-
-
-def turn(process: Any, updates: int) -> float:
-    """Let a peer train for a number of updates, and return the seconds per update."""
-    with suppress(BrokenPipeError):
-        process.stdin.write(json.dumps({"updates": updates}) + "\n")
-        process.stdin.flush()
-    answer = process.stdout.readline()
-    if not answer:
-        raise SystemExit("a peer has exited; see its log in the output folder")
-    return json.loads(answer)["seconds"] / updates
-
-
 def compared(
     peers: list[Peer], task: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
@@ -131,14 +105,16 @@ def compared(
             if peer.environment is not None:
                 python = str(arguments.environments.resolve() / peer.environment / "bin/python")
             command = [python, str(SCRIPTS / peer.script), json.dumps(task | peer.told)]
-            process = stack.enter_context(started(command, arguments.out / f"{peer.name}.log"))
+            process = PeerProcess(command, arguments.out / f"{peer.name}.log")
+            stack.callback(process.close)
             taking_part.append((peer, process))
         for peer, process in taking_part:
             say(f"{task['case']}: {peer.name}")
-            turn(process, peer.warm)
+            process.turn(peer.warm)
         for _ in range(arguments.rounds):
             for peer, process in taking_part:
-                seconds[peer.name].append(turn(process, peer.timed))
+                turn = process.turn(peer.timed)
+                seconds[peer.name].append(turn["seconds"] / peer.timed)
     ours = seconds[peers[0].name]
     return {
         "case": task["case"],
@@ -170,11 +146,15 @@ def cases(arguments: argparse.Namespace, shared: Path) -> Iterator[dict[str, Any
             folders = exports(preset, shared, arguments.out)
             yield folders | {"case": preset, "length": 128, "batch": 32, "examples": ROWS}
         return
-    one = arguments.part == "tokenizing"
-    for length in arguments.lengths:
-        for precision in ["-"] if one else arguments.precisions:
+    if arguments.part == "tokenizing":
+        for length in arguments.lengths:
+            yield {"case": f"{length}, -", "length": length, "examples": ROWS}
+        return
+    for length, store in yelp_stores(shared, arguments.out, arguments.lengths):
+        tokens = write_tokens(store, ROWS, arguments.out / f"tokens-{length}.npz")
+        for precision in arguments.precisions:
             own = {"case": f"{length}, {precision}", "length": length, "precision": precision}
-            yield own | ({"examples": ROWS} if one else {})
+            yield own | {"tokens": str(tokens)}
 
 
 def exports(preset: str, shared: Path, out: Path) -> dict[str, str]:
@@ -205,6 +185,7 @@ def main() -> None:
     task = {
         "train": str(prepared_yelp(shared, arguments.out) / "train.tsv"),
         "vocab": str(vocabulary_file(shared)),
+        "model": "bert-small",
         "encoder": dataclasses.asdict(PRESET_CONFIGS["bert-small"]),
         "micro_batch": MICRO_BATCH,
         "accumulation_steps": STEPS,
@@ -216,7 +197,10 @@ def main() -> None:
     peers = [ours, *(peer for peer in others if peer.name in (arguments.peers or [peer.name]))]
     results = []
     for own in cases(arguments, shared):
-        results.append(compared(peers, task | own, arguments))
+        try:
+            results.append(compared(peers, task | own, arguments))
+        except PeerError as error:
+            raise SystemExit(f"{error}; the logs are in {arguments.out}") from None
         out = arguments.out / f"peers-{arguments.part}.json"
         out.write_text(json.dumps(results, indent=2) + "\n")
     print("Examples per second; in parentheses, the speed-up of bertaccum over this peer.\n")

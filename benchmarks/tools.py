@@ -77,6 +77,14 @@ def yelp_stores(
         )
 
 
+def write_tokens(store: TokenStore, rows: int, path: Path) -> Path:
+    """Write the first rows of a store of single texts for peers, and return the file's path."""
+    offsets = store.offsets[: rows + 1]
+    ids, labels = store.token_ids[: offsets[-1]], store.labels[:rows]
+    np.savez(path, token_ids=ids, offsets=offsets, labels=labels)
+    return path
+
+
 def random_store(rows: int, length: int) -> TokenStore:
     """Return a store of random tokens in two classes, of lengths `length // 2` to `length`."""
     rng = np.random.default_rng(0)

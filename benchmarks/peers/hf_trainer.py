@@ -3,34 +3,32 @@
 The entry `sampling` of the task is `random` or `group_by_length`.
 """
 
+import dataclasses
 import tempfile
 
 import torch
+from torch_device import ON_GPU, inputs, settle
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    BertTokenizerFast,
-    DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
     TrainingArguments,
 )
-from turns import Turns, job, reviews
+from turns import Turns, job, tokens
 
 
 class Reviews(torch.utils.data.Dataset):
     """Reviews that are tokenized before training, as with `datasets.map`."""
 
-    def __init__(self, encodings, labels):
-        self.encodings, self.labels = encodings, labels
+    def __init__(self, ids, labels):
+        self.ids, self.labels = ids, labels
 
     def __len__(self):
         return len(self.labels)
 
     def __getitem__(self, row):
-        return {name: values[row] for name, values in self.encodings.items()} | {
-            "labels": self.labels[row]
-        }
+        return {"input_ids": self.ids[row], "labels": self.labels[row]}
 
 
 class AfterUpdate(TrainerCallback):
@@ -41,11 +39,21 @@ class AfterUpdate(TrainerCallback):
         self.turns.updated()
 
 
+def batch_of(examples):
+    labels = torch.stack([example["labels"] for example in examples])
+    return inputs([example["input_ids"] for example in examples]) | {"labels": labels}
+
+
+def sampling_option(sampling):
+    """Return the option of the installed version that selects how reviews are sampled."""
+    if "train_sampling_strategy" in {f.name for f in dataclasses.fields(TrainingArguments)}:
+        return {"train_sampling_strategy": sampling}
+    return {"group_by_length": sampling == "group_by_length"}
+
+
 def main():
-    task, turns = job(), Turns()
-    texts, labels = reviews(task)
-    tokenizer = BertTokenizerFast(task["vocab"], do_lower_case=True)
-    encodings = tokenizer(texts, truncation=True, max_length=task["length"])
+    task, turns = job(), Turns(settle)
+    ids, labels = tokens(task)
     dropout = task["dropout"]
     config = BertConfig(
         **task["encoder"], hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
@@ -56,19 +64,21 @@ def main():
         gradient_accumulation_steps=task["accumulation_steps"],
         max_steps=10**6,
         learning_rate=2e-5,
+        optim="adamw_torch_fused",
         bf16=task["precision"] == "bfloat16",
-        train_sampling_strategy=task["sampling"],
-        use_cpu=True,
+        fp16=task["precision"] == "float16",
+        use_cpu=not ON_GPU,
         save_strategy="no",
         logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        **sampling_option(task["sampling"]),
     )
     trainer = Trainer(
         model=BertForSequenceClassification(config),
         args=arguments,
-        train_dataset=Reviews(dict(encodings), labels),
-        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=Reviews([torch.from_numpy(row) for row in ids], torch.from_numpy(labels)),
+        data_collator=batch_of,
         callbacks=[AfterUpdate(turns)],
     )
     turns.wait()

@@ -1,4 +1,7 @@
-"""bertaccum, with the same training loop as `bertaccum train`."""
+"""bertaccum, with the same training loop as `bertaccum train`.
+
+The entry `options` of the task contains options of `train` that replace those of the task.
+"""
 
 import tempfile
 from pathlib import Path
@@ -6,25 +9,28 @@ from pathlib import Path
 from turns import Turns, job
 
 from bertaccum.config import TrainConfig
+from bertaccum.planning.device_memory import peak_memory_bytes
 from bertaccum.training.events import Updated
 from bertaccum.training.train import train
 
 
 def main() -> None:
-    task, turns = job(), Turns()
-    config = TrainConfig(
-        data=str(Path(task["train"]).parent),
-        out=tempfile.mkdtemp() + "/run",
-        model="bert-small",
-        init_checkpoint="none",
-        vocab=task["vocab"],
-        max_seq_length=task["length"],
-        precision={"float32": "float32", "bfloat16": "mixed_bfloat16"}[task["precision"]],
-        target_batch=task["micro_batch"] * task["accumulation_steps"],
-        micro_batch=task["micro_batch"],
-        dropout=task["dropout"],
-        eval_every=10**6,
-    )
+    task, turns = job(), Turns(peak_memory_bytes)
+    precision = task["precision"]
+    options = {
+        "data": str(Path(task["train"]).parent),
+        "out": tempfile.mkdtemp() + "/run",
+        "model": task["model"],
+        "init_checkpoint": "none",
+        "vocab": task["vocab"],
+        "max_seq_length": task["length"],
+        "precision": precision if precision == "float32" else f"mixed_{precision}",
+        "target_batch": task["micro_batch"] * task["accumulation_steps"],
+        "micro_batch": task["micro_batch"],
+        "dropout": task["dropout"],
+        "eval_every": 10**6,
+    }
+    config = TrainConfig(**options | task.get("options", {}))
     turns.wait()
     for event in train(config, lambda *_: None):
         if isinstance(event, Updated):

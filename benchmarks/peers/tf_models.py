@@ -4,12 +4,10 @@ import os
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-import numpy as np
 import tf_keras
 from official.nlp import optimization
 from official.nlp.modeling import models, networks
-from official.nlp.tools import tokenization
-from turns import Turns, job, reviews
+from turns import Turns, job, padded, tokens
 
 
 class AfterBatch(tf_keras.callbacks.Callback):
@@ -21,21 +19,11 @@ class AfterBatch(tf_keras.callbacks.Callback):
         self.turns.updated()
 
 
-def padded(task, texts):
-    """Return token ids [rows, length], padded with zeros."""
-    tokenizer = tokenization.FullTokenizer(task["vocab"], do_lower_case=True)
-    ids = np.zeros([len(texts), task["length"]], np.int32)
-    for row, text in enumerate(texts):
-        tokens = ["[CLS]", *tokenizer.tokenize(text)[: task["length"] - 2], "[SEP]"]
-        ids[row, : len(tokens)] = tokenizer.convert_tokens_to_ids(tokens)
-    return ids
-
-
 def main():
     task, turns = job(), Turns()
     if task["precision"] == "bfloat16":
         tf_keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    texts, labels = reviews(task)
+    ids, labels = tokens(task)
     encoder, dropout = task["encoder"], task["dropout"]
     network = networks.BertEncoder(
         vocab_size=encoder["vocab_size"],
@@ -55,16 +43,16 @@ def main():
         optimizer=optimization.create_optimizer(2e-5, 10**6, 10**5),
         loss=tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    ids = padded(task, texts)
+    ids = padded(ids, task["length"])
     inputs = {
         "input_word_ids": ids,
-        "input_mask": (ids > 0).astype(np.int32),
-        "input_type_ids": np.zeros_like(ids),
+        "input_mask": (ids > 0).astype(ids.dtype),
+        "input_type_ids": 0 * ids,
     }
     turns.wait()
     model.fit(
         inputs,
-        np.array(labels),
+        labels,
         batch_size=task["micro_batch"] * task["accumulation_steps"],
         epochs=10**6,
         verbose=0,
