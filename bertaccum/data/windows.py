@@ -81,6 +81,11 @@ class Window:
         passages = np.add.reduceat(shapes[:, 0], self.cuts[:-1])
         return int((passages * shapes[self.cuts[1:] - 1, 1]).sum())
 
+    @functools.cached_property
+    def tensors(self) -> tuple[tf.Tensor, ...]:
+        """The `fields` as tensors on the device, which are made at the first use."""
+        return tuple(map(tf.convert_to_tensor, fields(self)))
+
 
 @functools.lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, examples: int) -> np.ndarray:

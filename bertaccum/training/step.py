@@ -18,7 +18,7 @@ from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here, run_on_all
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
-from bertaccum.data.windows import Window, fields, signature
+from bertaccum.data.windows import Window, signature
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
@@ -196,7 +196,7 @@ def make_update(
     def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
         return run(trainee.open_share(window), stopped) | trainee.of_update()
 
-    return lambda window: _in_python(update(*fields(window)))
+    return lambda window: _in_python(update(*window.tensors))
 
 
 # Numbers that the replicas sum together with the gradients. If the sum of the objections is not 0,
@@ -273,7 +273,7 @@ def _shared_accumulation(
         return strategy.run(own)
 
     def run(shares: list[Window]) -> list[dict[str, Any]]:
-        results = accumulate(*(field for share in shares for field in fields(share)))
+        results = accumulate(*(field for share in shares for field in share.tensors))
         parts = {n: strategy.experimental_local_results(v) for n, v in results.items()}
         return [
             _in_python({name: values[number] for name, values in parts.items()})
