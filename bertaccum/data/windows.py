@@ -83,8 +83,9 @@ class Window:
 
     @functools.cached_property
     def tensors(self) -> tuple[tf.Tensor, ...]:
-        """The `fields` as tensors on the device, which are made at the first use."""
-        return tuple(map(tf.convert_to_tensor, fields(self)))
+        """The `fields` as tensors in the host's memory, which are made at the first use."""
+        with tf.device("CPU"):
+            return tuple(map(tf.convert_to_tensor, fields(self)))
 
 
 @functools.lru_cache(maxsize=2)

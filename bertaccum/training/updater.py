@@ -19,6 +19,7 @@ from bertaccum.data.windows import Window, by_length, make_window, window_rows
 from bertaccum.errors import RunError
 from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import Saving
+from bertaccum.planning.device_memory import limits_the_host
 from bertaccum.planning.offloading import check_host_memory
 from bertaccum.planning.plan_request import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
@@ -72,6 +73,9 @@ class Updater:
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
         self._update, self._thread = self._make_update(), UpdateThread()
+        # On a CPU with a memory limit, an update may use all memory, and TensorFlow crashes if it
+        # cannot allocate the tensors of a window or of a log.
+        self._overlaps = not limits_the_host()
         # The windows that were last prepared, last given to the thread, and last updated from, and
         # the losses of the latter's micro-batches.
         self._prepared: _Prepared | None = None
@@ -104,7 +108,7 @@ class Updater:
         Args:
           number: Number of the update, counted from 0.
           goes_on: Called with the `Updated` that is about to be yielded. If it returns True, the
-            next update starts immediately.
+            next update starts immediately, unless the host's memory is limited.
 
         Yields:
           `OutOfMemory` each time the update runs out of memory, and `Updated` at the end.
@@ -127,7 +131,7 @@ class Updater:
             raise StoppedEarlyError
         self._last = self._started, results["losses"]
         updated = self._updated(self._started, results)
-        if goes_on(updated):
+        if goes_on(updated) and self._overlaps:
             self._start(number + 1)
         yield updated
 
@@ -142,8 +146,8 @@ class Updater:
             config, examples = self._config, len(self._store)
             epoch, rows = window_rows(number, examples, config.target_batch, config.seed)
             made = _Prepared(number, epoch, rows, self._shares(rows))
-            for window in made.windows:
-                _ = window.tensors  # Copy the window to the device.
+            for window in made.windows if self._overlaps else ():
+                _ = window.tensors  # Convert the arrays now, not when the update starts.
             self._prepared = made
         return made
 

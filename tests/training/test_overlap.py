@@ -149,6 +149,23 @@ def test_no_update_runs_during_evaluations_and_checkpoints(
     assert found == [(name, False) for name in names]
 
 
+def test_updates_of_a_cpu_with_a_memory_limit_do_not_overlap_with_the_host(
+    config: Make, monkeypatch: pytest.MonkeyPatch, threads: list[UpdateThread]
+) -> None:
+    monkeypatch.setattr(updater, "limits_the_host", lambda: True)
+    early, converted, start = [], [], UpdateThread.start
+
+    def starting(self: UpdateThread, update: Any, windows: Any, again: bool) -> None:
+        converted.append("tensors" in vars(windows[0]))
+        start(self, update, windows, again)
+
+    monkeypatch.setattr(UpdateThread, "start", starting)
+    for event in train(config("run", max_updates=3), silent):
+        if isinstance(event, Updated):
+            early.append(threads[0].is_running)
+    assert early == converted == [False] * 3
+
+
 def test_checkpoint_due_by_time_follows_the_update_in_progress(
     config: Make, monkeypatch: pytest.MonkeyPatch, threads: list[UpdateThread]
 ) -> None:
