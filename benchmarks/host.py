@@ -1,11 +1,14 @@
 """Measures the work of the host: between updates, at the start, and as runs grow.
 
     python benchmarks/host.py windows --shared ../shared   # 3 minutes on 2 cores
+    python benchmarks/host.py idle --shared ../shared      # 3 minutes
     python benchmarks/host.py start --shared ../shared     # 5 minutes
     python benchmarks/host.py growth                       # 8 minutes
 
-`windows` measures how long an update waits while its window is read and cut. `start` measures whole
-commands with BERT-Small, beside the import of TensorFlow: the prediction of one text, the
+`windows` measures how long it takes to read and cut the window of an update. `idle` measures how
+long the device waits between two updates of a run that is shown as on a terminal, and how long it
+would wait if each update started only after the last one was logged and shown. `start` measures
+whole commands with BERT-Small, beside the import of TensorFlow: the prediction of one text, the
 evaluation of 100 texts, and training up to its first update with tokens and plan in the cache.
 `growth` measures the time per example and the host's memory for different target batches and
 numbers of rows and updates, with BERT-Tiny. Each part writes host-<part>.json and prints a Markdown
@@ -14,6 +17,8 @@ table.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import statistics
 import subprocess
@@ -23,10 +28,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import psutil
+from rich.console import Console
 from speed import MICRO_BATCH, TARGET, WINDOWS, build
 from tools import (
     prepared_yelp,
@@ -35,11 +42,17 @@ from tools import (
     run_part,
     table,
     train_command,
+    vocabulary_file,
     yelp_stores,
 )
 
+import bertaccum
+from bertaccum.cli.display.terminal_view import Live
 from bertaccum.data.window_cuts import make_cut
-from bertaccum.data.windows import make_window, window_rows
+from bertaccum.data.windows import Window, make_window, window_rows
+from bertaccum.training.run import Run
+from bertaccum.training.seed_sweep import free_models
+from bertaccum.training.updater import Updater
 
 # --- Between updates --------------------------------------------------------------------
 
@@ -69,6 +82,66 @@ def windows(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
         for r in results
     ]
     return results, table(["length", "making a window", "update", "share of waiting"], rows)
+
+
+IDLE_UPDATES = 200
+
+
+def idle(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
+    """Measure the time from the end of each update to the start of the next one, in BERT-Tiny."""
+    options = {"data": prepared_yelp(shared, out), "vocab": vocabulary_file(shared)}
+    options |= {"model": "bert-tiny", "init_checkpoint": "none", "target_batch": TARGET}
+    options |= {"micro_batch": MICRO_BATCH, "max_updates": IDLE_UPDATES}
+    ways: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for early in (False, True) * 2:
+        spans = spans_of(options | {"out": Path(tempfile.mkdtemp(dir=out)) / "run"}, early)
+        # The first update includes tracing.
+        for (start, end), (after, _) in itertools.pairwise(spans[1:]):
+            ways[early].append((end - start, after - end))
+    results, rows = [], []
+    for early, found in ways.items():
+        update, wait = (statistics.median(seconds) for seconds in zip(*found, strict=True))
+        results.append({"early": early, "update_and_wait": found})
+        share = wait / (update + wait)
+        cells = [f"{1e3 * update:.0f} ms", f"{1e3 * wait:.2f} ms", f"{share:.2%}"]
+        rows.append(["while it is logged" if early else "after it was logged", *cells])
+    return results, table(["the update after it starts", "update", "wait", "share"], rows)
+
+
+def spans_of(options: dict[str, Any], early: bool) -> list[tuple[float, float]]:
+    """Train, and return the start and the end of each update, in seconds.
+
+    Args:
+      options: Options of the run.
+      early: Whether updates may start before the update before is logged, as usual.
+    """
+    make, goes_on, spans = Updater._make_update, Run._goes_on, list[tuple[float, float]]()
+
+    def making(updater: Updater) -> Callable[[list[Window]], dict[str, Any]]:
+        update = make(updater)
+
+        def timed(windows: list[Window]) -> dict[str, Any]:
+            start = time.perf_counter()
+            results = update(windows)
+            spans.append((start, time.perf_counter()))
+            return results
+
+        return timed
+
+    def deciding(run: Run, updated: bertaccum.Updated) -> bool:
+        return goes_on(run, updated) and early
+
+    patches = {Updater: ("_make_update", making), Run: ("_goes_on", deciding)}
+    with contextlib.ExitStack() as stack:
+        terminal = stack.enter_context(Path(os.devnull).open("w"))
+        for owner, (name, value) in patches.items():
+            stack.enter_context(mock.patch.object(owner, name, value))
+        view = stack.enter_context(Live(Console(file=terminal, force_terminal=True)))
+        texts = {k: v if isinstance(v, int) else str(v) for k, v in options.items()}
+        for event in bertaccum.training_events(progress=view, **texts):
+            view.event(event)
+    free_models()
+    return spans
 
 
 # --- Starting ---------------------------------------------------------------------------
@@ -188,5 +261,5 @@ def run_of(updates: int, target: int, rows: int, length: int = 32) -> dict[str, 
 
 
 if __name__ == "__main__":
-    parts = {"windows": windows, "start": start, "growth": growth}
+    parts = {"windows": windows, "idle": idle, "start": start, "growth": growth}
     run_part(__doc__.splitlines()[0], "host", parts)

@@ -10,13 +10,14 @@ Most of this module consists of docstrings, from which the Python reference is g
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from bertaccum.atomic import standing
 from bertaccum.config import (
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from bertaccum.training.events import Event
     from bertaccum.training.run_result import RunResult, SeedsResult
     from data_prep.preparation import PrepareResult
+
+    _Run: TypeAlias = Callable[..., Generator[Event, None, None]]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Config = TypeVar("_Config", bound=Options)
@@ -88,17 +91,15 @@ def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _C
     return config
 
 
-def _start_and_resume(
-    progress: Progress, stopping: Stopping | None
-) -> tuple[Callable[..., Iterator[Event]], Callable[..., Iterator[Event]]]:
+def _start_and_resume(progress: Progress, stopping: Stopping | None) -> tuple[_Run, _Run]:
     """Return functions that start and resume a run. They import TensorFlow when they are called."""
 
-    def start(own: TrainConfig, asked: dict[str, Any]) -> Iterator[Event]:
+    def start(own: TrainConfig, asked: dict[str, Any]) -> Generator[Event, None, None]:
         from bertaccum.training import train as training
 
         return training.train(own, progress, stopping, asked)
 
-    def resume(path: Path, asked: dict[str, Any]) -> Iterator[Event]:
+    def resume(path: Path, asked: dict[str, Any]) -> Generator[Event, None, None]:
         from bertaccum.training import train as training
 
         return training.resume(path, asked, progress, stopping)
@@ -207,7 +208,8 @@ def train(
         `resume`, the options of that run.
       resume: A run folder to resume. `config` must then be None, and `options` may contain only
         settings that the updates do not depend on.
-      callback: Called with each event of the run (`bertaccum.Updated`, `Evaluated`, …).
+      callback: Called with each event of the run (`bertaccum.Updated`, `Evaluated`, …), while the
+        next update may already be running.
       progress: Called with the name of a phase, the amount of finished work and the total.
       stopping: A `Stopping` context, which turns SIGINT and SIGTERM into stop requests. If it is
         None, only an exception stops the run.
@@ -225,7 +227,8 @@ def train(
     events = training_events(config, resume=resume, progress=progress, stopping=stopping, **options)
     from bertaccum.training.run_result import collect
 
-    return collect(events, callback)
+    with contextlib.closing(events):
+        return collect(events, callback)
 
 
 @_takes(TrainConfig)
@@ -257,7 +260,8 @@ def train_seeds(
     events = training_events(whole, seeds=seeds, progress=progress, stopping=stopping)
     from bertaccum.training.run_result import collect_seeds
 
-    return collect_seeds(whole, seeds, events, callback)
+    with contextlib.closing(events):
+        return collect_seeds(whole, seeds, events, callback)
 
 
 @_takes(TrainConfig)
@@ -344,10 +348,12 @@ def training_events(
     progress: Progress = silent,
     stopping: Stopping | None = None,
     **options: Any,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Train, and yield each event as it happens.
 
-    Training advances only while the caller consumes events.
+    Training is at most one update ahead of the events: while the caller handles an `Updated`, the
+    next update may already be running. Closing the generator stops that update and discards it. If
+    an exception may interrupt the loop, wrap the generator in `contextlib.closing`.
 
         for event in bertaccum.training_events(target_batch=32, micro_batch=8):
             if isinstance(event, bertaccum.Updated):

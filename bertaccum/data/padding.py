@@ -38,21 +38,14 @@ class PaddedBatches:
 
 
 def pad(
-    token_ids: np.ndarray,
-    row_splits: np.ndarray,
-    cuts: np.ndarray,
-    shapes: np.ndarray | None,
-    multiple: int = 1,
-    most: int | None = None,
+    token_ids: np.ndarray, row_splits: np.ndarray, cuts: np.ndarray, shapes: np.ndarray | None
 ) -> PaddedBatches:
     """Pad the micro-batches of a window.
 
     Args:
       token_ids, row_splits, cuts: Fields of a `Window`.
       shapes: Rows and length of each micro-batch, [micro_steps, 2] int32; None for a row for each
-        passage, and the length of the longest one,
-      multiple: rounded up to a multiple of this number,
-      most: unless that would be greater than this number; None for no limit.
+        passage, and the length of the longest one.
 
     Raises:
       ValueError: A micro-batch does not fit in its shape.
@@ -65,8 +58,7 @@ def pad(
     counts = np.diff(first)
     if shapes is None:
         longest = np.maximum.reduceat(lengths, first[:-1]) if len(counts) else counts
-        rounded = -(-longest // multiple) * multiple
-        shapes = np.stack([counts, np.minimum(rounded, most or rounded)], axis=1)
+        shapes = np.stack([counts, longest], axis=1)
     batch = np.repeat(np.arange(len(counts)), counts)  # micro-batch of each passage
     if (counts > shapes[:, 0]).any() or (lengths > shapes[batch, 1]).any():
         raise ValueError("a micro-batch does not fit in its shape")

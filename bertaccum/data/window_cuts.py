@@ -153,6 +153,13 @@ def earliest_starts(shapes: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     return np.where((shapes[:, None] <= allowed).all(axis=2), starts, ends)
 
 
+def least_shapes(shapes: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """Return the passages of each micro-batch and their greatest length, [micro_steps, 2] int32."""
+    rows = np.add.reduceat(shapes[:, 0], cuts[:-1])
+    lengths = np.maximum.reduceat(shapes[:, 1], cuts[:-1])
+    return np.stack([rows, lengths], axis=1).astype(np.int32)
+
+
 def fitting(shapes: np.ndarray, cuts: np.ndarray, allowed: Shapes, prices: Prices) -> np.ndarray:
     """Return the cheapest allowed shape for each micro-batch, [micro_steps, 2] int32.
 
@@ -163,10 +170,8 @@ def fitting(shapes: np.ndarray, cuts: np.ndarray, allowed: Shapes, prices: Price
     Raises:
       ValueError: No allowed shape holds a micro-batch.
     """
-    rows = np.add.reduceat(shapes[:, 0], cuts[:-1])
-    lengths = np.maximum.reduceat(shapes[:, 1], cuts[:-1])
     by_cost = np.array(sorted(allowed, key=lambda shape: prices.micro_step(*shape)), np.int32)
-    fits = np.all(np.stack([rows, lengths], axis=1)[:, None] <= by_cost, axis=2)
+    fits = np.all(least_shapes(shapes, cuts)[:, None] <= by_cost, axis=2)
     if not np.all(fits.any(axis=1)):
         raise ValueError(f"no shape of {list(allowed)} holds every micro-batch of the window")
     return by_cost[fits.argmax(axis=1)]

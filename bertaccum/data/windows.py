@@ -19,7 +19,15 @@ import tensorflow as tf
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.data.padding import pad
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.window_cuts import PRICES, Cut, Prices, Shapes, cut_by_count, fitting
+from bertaccum.data.window_cuts import (
+    PRICES,
+    Cut,
+    Prices,
+    Shapes,
+    cut_by_count,
+    fitting,
+    least_shapes,
+)
 
 # Maximum number of tokens in a batch for prediction. Larger batches are no faster.
 MOST_TOKENS = 2**14
@@ -41,8 +49,6 @@ class Window:
       whole: Number of examples in the whole window; None if `examples` is this number.
       weights: Weight of each example in the loss, [examples] float32; None if all are 1.
       whole_weight: Sum of the weights in the whole window; None if all are 1.
-      shapes: Shapes of the examples in the `TokenStore`, [examples, 2] int32; None if they are
-        those of `token_ids`.
       padded: Rows and length to which each micro-batch is padded, [micro_steps, 2] int32; None for
         one row per passage, and the length of the longest one.
     """
@@ -55,7 +61,6 @@ class Window:
     whole: int | None = None
     weights: np.ndarray | None = None
     whole_weight: float | None = None
-    shapes: np.ndarray | None = None
     padded: np.ndarray | None = None
 
     @property
@@ -78,14 +83,18 @@ class Window:
 
     @property
     def padded_tokens(self) -> int:
-        """The number of tokens and padding; the last example of a micro-batch is the longest."""
-        if self.padded is not None:
-            return int(self.padded.prod(axis=1).sum())
-        shapes = self.shapes
-        if shapes is None:
+        """The number of tokens in the padded micro-batches."""
+        padded = self.padded
+        if padded is None:
             shapes = example_shapes(self.token_ids, self.row_splits)
-        passages = np.add.reduceat(shapes[:, 0], self.cuts[:-1])
-        return int((passages * shapes[self.cuts[1:] - 1, 1]).sum())
+            padded = least_shapes(shapes, self.cuts)
+        return int(padded.prod(axis=1).sum())
+
+    @functools.cached_property
+    def tensors(self) -> tuple[tf.Tensor, ...]:
+        """The `fields` as tensors in the host's memory, which are made at the first use."""
+        with tf.device("CPU"):
+            return tuple(map(tf.convert_to_tensor, fields(self)))
 
 
 def empty_window(shape: tuple[int, int], labels: np.ndarray) -> Window:
@@ -192,8 +201,7 @@ def make_window(
         cuts=cuts,
         share=share,
         whole=whole,
-        shapes=shapes,
-        padded=fitting(shapes, cuts, allowed, prices) if allowed else None,
+        padded=fitting(shapes, cuts, allowed, prices) if allowed else least_shapes(shapes, cuts),
     )
 
 
@@ -256,14 +264,9 @@ def signature(label_shape: tuple[int | None, ...], label_dtype: Any) -> list[tf.
     ]
 
 
-def fields(window: Window, multiple: int = 1, most: int | None = None) -> tuple[Any, ...]:
-    """Return the fields of a padded window that an update takes as input, as in `signature`.
-
-    Args:
-      window: The window.
-      multiple, most: Arguments of `padding.pad`.
-    """
-    padded = pad(window.token_ids, window.row_splits, window.cuts, window.padded, multiple, most)
+def fields(window: Window) -> tuple[Any, ...]:
+    """Return the fields of a padded window that an update takes as input, as in `signature`."""
+    padded = pad(window.token_ids, window.row_splits, window.cuts, window.padded)
     weights, total = window.weights, window.whole_weight
     return (
         padded.micro_batches,

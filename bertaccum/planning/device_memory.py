@@ -208,6 +208,11 @@ def memory_is_limited() -> bool:
     return bool(_limits)
 
 
+def limits_the_host() -> bool:
+    """Return whether the host's own tensors count towards the limit, as they do without a GPU."""
+    return memory_is_limited() and not _gpus()
+
+
 def variable_if_memory_is_left(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
     """Create a variable within `tf.variable_creator_scope`.
 

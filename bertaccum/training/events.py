@@ -73,7 +73,7 @@ class Updated:
       padded_tokens: Number of tokens in the window, including padding.
       learning_rate: Learning rate of the update.
       grad_norm: Global norm of the mean gradient before clipping.
-      seconds: Duration of the update in seconds, including data loading.
+      seconds: Duration of the update in seconds, excluding the reading of its window.
       examples_per_second: `examples / seconds`.
       skipped: Whether the window was skipped because its gradient was not finite.
       peak_memory_bytes: Peak memory of the device in bytes; None if the device does not report it.

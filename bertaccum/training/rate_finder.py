@@ -5,9 +5,10 @@ Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks" (the 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ RECORD = "learning_rate.json"
 
 
 def find_rate(
-    config: TrainConfig, train: Callable[..., Iterator[Event]], progress: Progress
+    config: TrainConfig, train: Callable[..., Generator[Event, None, None]], progress: Progress
 ) -> dict[str, Any]:
     """Train with a rising learning rate, and write the curve to a folder.
 
@@ -74,13 +75,14 @@ def find_rate(
         path = path.with_name(f"{path.name}-learning-rate")
     rise = tf_keras.optimizers.schedules.ExponentialDecay(LOWEST, updates - 1, HIGHEST / LOWEST)
     start, rates, losses = time.perf_counter(), list[float](), list[float]()
-    for event in train(config, rise, progress):
-        if isinstance(event, Updated):
-            rates.append(event.learning_rate)
-            losses.append(event.loss)
-            progress("trying learning rates", len(rates), updates)
-            if len(rates) == updates or _has_risen(losses):
-                break
+    with contextlib.closing(train(config, rise, progress)) as events:
+        for event in events:
+            if isinstance(event, Updated):
+                rates.append(event.learning_rate)
+                losses.append(event.loss)
+                progress("trying learning rates", len(rates), updates)
+                if len(rates) == updates or _has_risen(losses):
+                    break
     if not np.isfinite(losses[1:]).any():
         raise RunError("the loss is not finite in any update", remedy(config.precision))
     found = suggested(np.array(rates), np.array(losses)) | {

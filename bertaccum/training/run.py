@@ -125,6 +125,7 @@ class Run:
         try:
             yield from self._events()
         finally:
+            self.updater.close()
             # Otherwise, the callback for signals would keep this run's model in memory.
             self.stopping.call_on_signal(lambda: None)
             if self.tensorboard is not None:
@@ -169,8 +170,10 @@ class Run:
             yield evaluated
         else:
             yield from self._update()
-        # The evaluation that is due comes first, because the checkpoint records the best one.
-        if self._saving_is_due() and not self._evaluation_is_due():
+        # The evaluation that is due comes first, because the checkpoint records the best one. A
+        # checkpoint whose time has come while an update runs is saved after that update.
+        running = self.updater.is_running
+        if not running and self._saving_is_due() and not self._evaluation_is_due():
             self._save()
 
     def _updates_are_left(self) -> bool:
@@ -193,6 +196,8 @@ class Run:
         return now > self.position.evaluated and now % self.setup.updates_between_evaluations == 0
 
     def _saving_is_due(self) -> bool:
+        if not self.topology.chief:
+            return False
         updates, seconds = save_interval(self.config.save_every)
         if updates is not None:
             return self.position.update - self.saved >= updates
@@ -237,16 +242,32 @@ class Run:
     def _update(self) -> Iterator[Event]:
         """Run one update and yield its events."""
         # With several workers, the update itself makes all of them stop together.
-        if self.topology.workers == 1 and self.session.asked_to_stop():
+        free = self.topology.workers == 1 and not self.updater.is_running
+        if free and self.session.asked_to_stop():
             raise StoppedEarlyError
-        for event in self.updater.run(self.position.update):
+        for event in self.updater.run(self.position.update, self._goes_on):
             self._log(self.folder.metrics, event)
             if isinstance(event, OutOfMemory):
                 self.position.shrinkings += 1
                 self._write_plan()
-            else:
-                self._count(event)
+            elif self._has_diverged():
+                numbers = read_tsv(self.inputs.tsvs[0])["row"].to_numpy()
+                in_a_row = self.position.nonfinite_in_a_row
+                raise self.updater.not_finite(event.update, in_a_row, numbers)
             yield event
+
+    def _goes_on(self, updated: Updated) -> bool:
+        """Count an update, and return whether the next one may start before this one is logged.
+
+        Workers may differ in the result: whatever it is, their next reduction is that of the next
+        update, because only the chief saves checkpoints, and evaluations are due on all workers.
+        """
+        self._count(updated)
+        pause = self._evaluation_is_due() or self._saving_is_due() or self._has_diverged()
+        return self._updates_are_left() and not pause and not self.session.asked_to_stop()
+
+    def _has_diverged(self) -> bool:
+        return self.position.nonfinite_in_a_row >= self.config.max_nonfinite
 
     def _count(self, updated: Updated) -> None:
         position = self.position
@@ -257,9 +278,6 @@ class Run:
         peaks = filter(None, (updated.peak_memory_bytes, position.peak_memory_bytes))
         position.peak_memory_bytes = max(peaks, default=None)
         position.nonfinite_in_a_row = position.nonfinite_in_a_row + 1 if updated.skipped else 0
-        if position.nonfinite_in_a_row >= self.config.max_nonfinite:
-            numbers = read_tsv(self.inputs.tsvs[0])["row"].to_numpy()
-            raise self.updater.not_finite(position.update, position.nonfinite_in_a_row, numbers)
 
     def _log(self, path: Path, event: Updated | Evaluated | OutOfMemory) -> None:
         line = event.record() if isinstance(event, Evaluated) else dataclasses.asdict(event)

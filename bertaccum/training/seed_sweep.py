@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def train_seeds(
     named: dict[str, Any],
     start: Callable[[TrainConfig, dict[str, Any]], Iterator[Event]],
     resume: Callable[[Path, dict[str, Any]], Iterator[Event]],
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Train one run for each of `seeds` consecutive seeds, starting with `config.seed`.
 
     The runs are in the folders `seed-N` of `config.out`. Repeating the call resumes a stopped run

@@ -20,7 +20,7 @@ from bertaccum.accumulation.replicas import here, run_on_all
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.bert.model_inputs import PaddedTexts
 from bertaccum.compiled import maybe_compiled
-from bertaccum.data.windows import Window, fields, signature
+from bertaccum.data.windows import Window, signature
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
@@ -114,10 +114,6 @@ class Trainee:
     def signature(self) -> list[tf.TensorSpec]:
         """Return the shapes and dtypes of the tensors of a window."""
         return signature(self.task.label_shape, self.task.label_dtype)
-
-    def open_window(self, window: Window) -> tuple[np.ndarray, ...]:
-        """Return the tensors of a window."""
-        return fields(window, *forward.lengths_of(self.model))
 
     def open_share(self, window: tuple[tf.Tensor, ...]) -> Share:
         """Build the share from the tensors of `fields`, with dropout masks for the next update."""
@@ -253,7 +249,7 @@ def make_update(
     def update(*window: tf.Tensor) -> dict[str, tf.Tensor]:
         return run(trainee.open_share(window), stopped) | trainee.of_update()
 
-    return lambda window: _in_python(update(*trainee.open_window(window)))
+    return lambda window: _in_python(update(*window.tensors))
 
 
 # Numbers that the replicas sum together with the gradients. If the sum of the objections is not 0,
@@ -330,7 +326,7 @@ def _shared_accumulation(
         return strategy.run(own)
 
     def run(shares: list[Window]) -> list[dict[str, Any]]:
-        results = accumulate(*(field for share in shares for field in trainee.open_window(share)))
+        results = accumulate(*(field for share in shares for field in share.tensors))
         parts = {n: strategy.experimental_local_results(v) for n, v in results.items()}
         return [
             _in_python({name: values[number] for name, values in parts.items()})

@@ -6,12 +6,13 @@ Optimization", for successive halving.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -177,7 +178,7 @@ class Sweep:
                 cell.rounds, cell.diverged = one["rounds"], one.get("diverged", False)
                 cell.failed = one["failed"] if cell.diverged else None
 
-    def events(self, start: Start, resume: Resume) -> Iterator[Event]:
+    def events(self, start: Start, resume: Resume) -> Generator[Event, None, None]:
         """Train, and yield the events of all runs.
 
         Args:
@@ -288,9 +289,10 @@ def search(
     chosen: Grid = PAPER if grid is None else grid
     tsv, _ = tsvs_to_train_on(Path(config.data))
     sweep = Sweep(config, chosen, seeds, halving, len(read_tsv(tsv)), named)
-    for event in sweep.events(start, resume):
-        if callback is not None:
-            callback(event)
+    with contextlib.closing(sweep.events(start, resume)) as events:
+        for event in events:
+            if callback is not None:
+                callback(event)
     found = sweep.result()
     return found | {"figures": write_heat_map(Path(str(config.out)), chosen, found)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def train(
     progress: Progress,
     stopping: Stopping | None = None,
     named: dict[str, Any] | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Start a run, and yield its events.
 
     All input errors are raised before the run folder is created. If several workers are started
@@ -102,7 +102,7 @@ def train(
 
 def resume(
     path: Path, asked: dict[str, Any], progress: Progress, stopping: Stopping | None = None
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Resume a run from its last checkpoint, and yield its events as `train` does.
 
     Args:
@@ -124,7 +124,7 @@ def resume(
 
 def endless_updates(
     config: TrainConfig, schedule: Schedule, progress: Progress
-) -> Iterator[OutOfMemory | Updated]:
+) -> Generator[OutOfMemory | Updated, None, None]:
     """Train with another learning rate schedule, without a run folder, evaluations or an end.
 
     Args:
@@ -143,8 +143,9 @@ def endless_updates(
     session = _connect(config, None, progress)
     with _tf_compat.forgetting_custom_gradients():
         run = _prepare(config, session, Bystander(Path()), schedule=schedule)
-        for number in itertools.count():
-            yield from run.updater.run(number)
+        with contextlib.closing(run.updater):
+            for number in itertools.count():
+                yield from run.updater.run(number, lambda _: True)
 
 
 def _plan_apart(config: TrainConfig, progress: Progress) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from bertaccum.data.windows import Window, by_length, empty_window, make_window,
 from bertaccum.errors import RunError
 from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
+from bertaccum.planning.device_memory import limits_the_host
 from bertaccum.planning.offloading import check_host_memory
 from bertaccum.planning.plan_request import remember_out_of_memory
 from bertaccum.stopping import StoppedEarlyError
@@ -28,10 +28,31 @@ from bertaccum.training.nonfinite import not_finite
 from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.run_setup import RunSetup
 from bertaccum.training.step import Trainee, make_shared_update, make_update
+from bertaccum.training.update_thread import UpdateThread
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A window that is ready for its update.
+
+    Args:
+      number: Number of the update, counted from 0.
+      epoch: Number of the epoch, counted from 0.
+      rows: Row numbers of the window's examples in the token store.
+      windows: The shares of this worker's replicas.
+    """
+
+    number: int
+    epoch: int
+    rows: np.ndarray
+    windows: list[Window]
 
 
 class Updater:
     """The updates of a run; micro-batches become smaller when memory runs out.
+
+    Another thread runs the updates. Meanwhile, the caller prepares the next window, and logs the
+    update before. Call `close` at the end.
 
     The attribute `batch` is the only copy of the current batch plan, and `noise` that of the sums
     from which the noise scale is computed.
@@ -50,19 +71,43 @@ class Updater:
         self.optimizer = self._make_optimizer()
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
-        self._update = self._make_update()
-        # The row numbers of the last window, this worker's shares of the window, and their losses.
-        self._last: tuple[np.ndarray, list[Window], list[list[float]]]
+        self._update, self._thread = self._make_update(), UpdateThread()
+        # On a CPU with a memory limit, an update may use all memory, and TensorFlow crashes if it
+        # cannot allocate the tensors of a window or of a log.
+        self._overlaps = not limits_the_host()
+        # The windows that were last prepared, last given to the thread, and last updated from, and
+        # the losses of the latter's micro-batches.
+        self._prepared: _Prepared | None = None
+        self._started: _Prepared
+        self._last: tuple[_Prepared, list[list[float]]]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an update has started whose events `run` has not yet yielded."""
+        return self._thread.is_running
 
     def stop(self) -> None:
         """Stop the current update before its next micro-batch. Any thread may call this method."""
         self._stopped.assign(True)
 
-    def run(self, number: int) -> Iterator[OutOfMemory | Updated]:
-        """Run one update.
+    def close(self) -> None:
+        """Stop and wait for the update in progress, without applying it.
+
+        With several workers, it is not stopped, because the others would stop as if by a signal.
+        """
+        if self._topology.workers == 1:
+            self.stop()
+        self._thread.close()
+
+    def run(
+        self, number: int, goes_on: Callable[[Updated], bool]
+    ) -> Iterator[OutOfMemory | Updated]:
+        """Run one update, or wait for it if it was started by the call for the update before.
 
         Args:
           number: Number of the update, counted from 0.
+          goes_on: Called with the `Updated` that is about to be yielded. If it returns True, the
+            next update starts immediately, unless the host's memory is limited.
 
         Yields:
           `OutOfMemory` each time the update runs out of memory, and `Updated` at the end.
@@ -71,37 +116,62 @@ class Updater:
           StoppedEarlyError: A worker was asked to stop; the update was not applied.
           RunError: The update does not fit in memory.
         """
-        reset_peak_memory()
-        start = time.perf_counter()
-        config, store = self._config, self._store
-        epoch, rows = window_rows(number, len(store), config.target_batch, config.seed)
+        if not self.is_running:
+            self._start(number)
         while True:
-            windows = self._shares(rows)
+            self._prepare(number + 1)
             try:
-                self._compile()
-                results = self._update(windows)
+                results = self._thread.result()
                 break
             except tf.errors.ResourceExhaustedError:
                 yield self._shrink(number + 1)
+            self._start(number, again=True)
         if not results["finished"]:
             raise StoppedEarlyError
-        seconds = time.perf_counter() - start
-        self._last = rows, windows, results["losses"]
-        yield Updated(
+        self._last = self._started, results["losses"]
+        updated = self._updated(self._started, results)
+        if goes_on(updated) and self._overlaps:
+            self._start(number + 1)
+        yield updated
+
+    def _prepare(self, number: int) -> _Prepared:
+        """Return the window of an update, which is made unless it was the last one made.
+
+        If an update runs out of memory after the next window was made, both are made again, by the
+        new batch plan.
+        """
+        made = self._prepared
+        if made is None or made.number != number:
+            config, examples = self._config, len(self._store)
+            epoch, rows = window_rows(number, examples, config.target_batch, config.seed)
+            made = _Prepared(number, epoch, rows, self._shares(rows))
+            for window in made.windows if self._overlaps else ():
+                _ = window.tensors  # Convert the arrays now, not when the update starts.
+            self._prepared = made
+        return made
+
+    def _start(self, number: int, again: bool = False) -> None:
+        self._started = self._prepare(number)
+        self._thread.start(self._update, self._started.windows, again)
+
+    def _updated(self, window: _Prepared, results: dict[str, Any]) -> Updated:
+        """Return the event of an update that has just ended."""
+        number, rows, seconds = window.number, window.rows, self._thread.seconds
+        return Updated(
             update=number + 1,
-            epoch=epoch + 1,
+            epoch=window.epoch + 1,
             loss=results["loss"],
             examples=len(rows),
             micro_steps=int(results["micro_steps"]),
             padded_tokens=int(results["padded_tokens"]),
-            tokens=int(store.lengths(rows).sum()),
+            tokens=int(self._store.lengths(rows).sum()),
             learning_rate=results["learning_rate"],
             grad_norm=results["grad_norm"],
             seconds=seconds,
             examples_per_second=len(rows) / seconds,
             skipped=not results["applied"],
-            peak_memory_bytes=peak_memory_bytes(),
-            **self.noise.add(number, store.weights[rows], results),
+            peak_memory_bytes=self._thread.peak_memory_bytes,
+            **self.noise.add(number, self._store.weights[rows], results),
         )
 
     def not_finite(self, update: int, in_a_row: int, numbers: np.ndarray) -> RunError:
@@ -112,9 +182,9 @@ class Updater:
           in_a_row: Number of these updates.
           numbers: Row number in train.tsv of each example in the token store, [examples] int.
         """
-        rows, windows, losses = self._last
-        rows, precision = by_length(self._store, rows), self._config.precision
-        return not_finite(update, in_a_row, rows, windows, losses, numbers, precision)
+        window, losses = self._last
+        rows, precision = by_length(self._store, window.rows), self._config.precision
+        return not_finite(update, in_a_row, rows, window.windows, losses, numbers, precision)
 
     def _make_optimizer(self) -> AccumulatingOptimizer:
         """Return an optimizer with its state; offload more if this does not fit in memory."""
@@ -156,22 +226,23 @@ class Updater:
 
         def update(windows: list[Window]) -> dict[str, Any]:
             (window,) = windows
+            self._compile(alone)
             results = alone(window)
             sizes = {key: getattr(window, key) for key in ("micro_steps", "padded_tokens")}
             return results | sizes | {"losses": [results["losses"]]}
 
         return update
 
-    def _compile(self) -> None:
-        """Compile the steps for the plan's shapes, so that a message can say what takes the time.
+    def _compile(self, update: Callable[[Window], Any]) -> None:
+        """Compile an update's steps for the plan's shapes, so that a message can say so.
 
         With several replicas, the first window of each shape compiles them.
         """
-        shapes = self.batch.shapes if self._topology.replicas == 1 else ()
+        shapes = self.batch.shapes
         for number, shape in enumerate(shapes):
             if shape not in self._compiled:
                 self._setup.session.progress("compiling steps", number, len(shapes))
-                self._update([empty_window(shape, self._store.labels[:0])])
+                update(empty_window(shape, self._store.labels[:0]))
                 self.optimizer.drop()
                 self._compiled.add(shape)
 

@@ -142,8 +142,9 @@ def test_resume_after_kill_gives_identical_result(
 @pytest.mark.slow
 def test_resume_after_stop_gives_identical_result(config: Make, whole: dict[str, Any]) -> None:
     stopped = config("stopped", save_every="100")
+    # Update 4 begins before the consumer handles update 3 and asks the run to stop.
     last = stopped_after(stopped, 3)
-    assert last == Stopped(3, signal.SIGTERM, Path(str(stopped.out)))
+    assert last == Stopped(4, signal.SIGTERM, Path(str(stopped.out)))
     *_, last = resume(Path(str(stopped.out)), {}, silent)
     assert isinstance(last, Finished)
     assert result(stopped.out) == whole

@@ -85,16 +85,18 @@ def train(
     start, summaries = None, []
     with view, stopping_with(view) as stopping:
         view.note("loading data and model")
-        for event in api.training_events(
+        run = api.training_events(
             resume=resume, seeds=seeds, progress=view, stopping=stopping, **named
-        ):
-            if isinstance(event, events.Started):
-                start = event
-            elif isinstance(event, events.Finished):
-                summaries.append(event.summary)
-            # Only the chief reports events, but every worker reports that it ran out of memory.
-            if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
-                view.event(event)
+        )
+        with contextlib.closing(run):
+            for event in run:
+                if isinstance(event, events.Started):
+                    start = event
+                elif isinstance(event, events.Finished):
+                    summaries.append(event.summary)
+                # Only the chief reports events, but every worker reports that it ran out of memory.
+                if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
+                    view.event(event)
     if isinstance(event, events.Stopped):
         fail(sentences.stopped(event, again=seeds is not None), 128 + event.signal, view)
     if seeds is not None:
