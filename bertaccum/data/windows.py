@@ -19,7 +19,7 @@ import tensorflow as tf
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.data.padding import pad
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.window_cuts import Cut, cut_by_count
+from bertaccum.data.window_cuts import PRICES, Cut, Prices, Shapes, cut_by_count, fitting
 
 # Maximum number of tokens in a batch for prediction. Larger batches are no faster.
 MOST_TOKENS = 2**14
@@ -142,6 +142,8 @@ def make_window(
     cut: Cut = cut_by_count,
     replica: int = 0,
     replicas: int = 1,
+    allowed: Shapes = (),
+    prices: Prices = PRICES,
 ) -> Window:
     """Return a replica's share of a window, sorted by length to reduce padding.
 
@@ -154,11 +156,15 @@ def make_window(
       cut: Function that splits the sorted examples; see `Cut`.
       replica: Number of the replica whose share to return.
       replicas: Number of replicas that share the window.
+      allowed: Shapes to which micro-batches may be padded, which must include one for each
+        micro-batch that `cut` returns; empty for those of the micro-batches.
+      prices: Prices that select the cheapest of several allowed shapes.
     """
     whole, share = len(rows), shares(len(rows), replicas)[replica]
     total = float(store.weights[rows].sum(dtype=np.float64))
     rows = by_length(store, rows)[share]
     lengths, shapes = store.lengths(rows), store.shapes[rows]
+    cuts = (cut(shapes, micro_batch) if len(rows) else np.zeros(1)).astype(np.int32)
     starts = store.offsets[rows]
     tokens = [store.token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
     return Window(
@@ -167,10 +173,11 @@ def make_window(
         labels=store.labels[rows],
         weights=store.weights[rows],
         whole_weight=total,
-        cuts=(cut(shapes, micro_batch) if len(rows) else np.zeros(1)).astype(np.int32),
+        cuts=cuts,
         share=share,
         whole=whole,
         shapes=shapes,
+        padded=fitting(shapes, cuts, allowed, prices) if allowed else None,
     )
 
 

@@ -1,0 +1,209 @@
+"""The few shapes to which all micro-batches of a run are padded, because each must be compiled.
+
+More shapes need less padding, but each takes seconds to compile. `choose_shapes` finds the number
+that makes a run shortest, from the shapes of the examples in some of its windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertaccum.data.window_cuts import Cut, Prices, Shapes, cut_by_count, earliest_starts, fitting
+
+MOST_SHAPES = 8
+# Limits that keep the search at a second or two: the examples of all windows times the candidates,
+# the examples of one window, and the number of lengths among the candidates.
+_WORK, _WINDOW_EXAMPLES, _LENGTHS = 2**19, 256, 32
+# In larger windows, this fraction of a micro-batch counts as one example.
+_GROUP = 1 / 8
+# How often the search tries to exchange each of the chosen shapes.
+_PASSES = 4
+
+
+def choose_shapes(
+    windows: Sequence[np.ndarray],
+    micro_batch: int,
+    largest: tuple[int, int],
+    prices: Prices,
+    compile_tokens: float,
+    updates: int,
+    cut: str = "cost",
+    multiple: int = 1,
+) -> tuple[tuple[int, int], ...]:
+    """Return the shapes of micro-batches, at most `MOST_SHAPES`, that make a run shortest.
+
+    The expected cost of a run is the time to compile its shapes, and for each update the mean cost
+    of the windows. The search adds the best shape to those found so far, then exchanges single
+    shapes as long as this lowers the cost of the windows, each of which is cut at the lowest cost.
+    The shapes of a number therefore do not depend on `updates`, and a longer run never has more
+    expensive windows. The result depends only on the arguments.
+
+    Args:
+      windows: For some windows of the run, or replicas' shares of them, the shapes of their
+        examples, [examples, 2], in ascending order.
+      micro_batch: Number of the largest examples that fit in memory.
+      largest: Shape of the largest example of the data set. One of the shapes holds it, and no
+        shape has more tokens than `micro_batch` of these.
+      prices: Prices of micro-steps.
+      compile_tokens: Time to compile a shape, in the unit of `prices`.
+      updates: Number of updates for which the shapes are used.
+      cut: How windows are split, "cost" or "count".
+      multiple: Number of which the lengths are multiples, unless they are the greatest length.
+
+    Returns:
+      Rows and length of each shape, the shortest first.
+    """
+    required, most_tokens = largest, micro_batch * math.prod(largest)
+    if cut == "count":
+        group, required = micro_batch, (micro_batch * largest[0], largest[1])
+    else:
+        excess = math.ceil(max(map(len, windows)) / _WINDOW_EXAMPLES)
+        group = max(min(int(micro_batch * _GROUP), excess), 1)
+    grouped = [_grouped(window, group) for window in windows if len(window)]
+    candidates = _candidates(grouped, required, most_tokens, multiple)
+    holds = np.all(candidates >= required, axis=1)
+    sample = _Sample.of(grouped, candidates, holds, prices, cut)
+    best, lowest = np.empty(0, int), np.inf
+    for chosen, cost in _search(candidates, sample):
+        if (total := len(chosen) * compile_tokens + updates * cost) < lowest:
+            best, lowest = chosen, total
+    found = {(int(rows), int(length)) for rows, length in candidates[best]}
+    return tuple(sorted(found, key=lambda shape: shape[::-1]))
+
+
+def real_share(
+    windows: Sequence[np.ndarray],
+    tokens: int,
+    micro_batch: int,
+    cut: Cut,
+    allowed: Shapes,
+    prices: Prices,
+) -> float:
+    """Return the share of tokens in padded micro-batches that are not padding.
+
+    Args:
+      windows: Shapes of the examples of some windows, as in `choose_shapes`.
+      tokens: Number of tokens in these windows without padding.
+      micro_batch, cut: Arguments of `make_window`.
+      allowed, prices: Arguments of `fitting`.
+    """
+    padded = (fitting(w, cut(w, micro_batch), allowed, prices) for w in windows)
+    return tokens / sum(int(shapes.prod(axis=1).sum()) for shapes in padded)
+
+
+def _grouped(window: np.ndarray, group: int) -> np.ndarray:
+    """Return the passages and the greatest length of every `group` examples, [groups, 2]."""
+    starts = cut_by_count(window, group)[:-1]
+    ends = np.append(starts[1:], len(window))
+    return np.stack([np.add.reduceat(window[:, 0], starts), window[ends - 1, 1]], axis=1)
+
+
+def _candidates(
+    windows: Sequence[np.ndarray], required: tuple[int, int], most_tokens: int, multiple: int
+) -> np.ndarray:
+    """Return the shapes to choose from, [candidates, 2].
+
+    The lengths are evenly spaced among those that occur. The numbers of rows are up to 16, four in
+    each octave above, and the greatest one that fits in memory.
+    """
+    lengths = np.sort(np.concatenate([window[:, 1] for window in windows]))
+    lengths = np.unique(np.minimum(-(-lengths // multiple) * multiple, required[1]))
+    spaced = np.linspace(0, len(lengths) - 1, min(_LENGTHS, len(lengths))).round().astype(int)
+    most_rows = max(required[0], *(int(window[:, 0].sum()) for window in windows))
+    rows = {*range(1, 17), *(round(2 ** (n / 4)) for n in range(16, 4 * most_rows.bit_length()))}
+    found = {required} | {
+        (own, int(length))
+        for length in [*lengths[spaced], required[1]]
+        for own in rows | {min(most_tokens // int(length), most_rows)}
+        if own <= most_rows and own * length <= most_tokens
+    }
+    return np.array(sorted(found))
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Some windows, all of which are cut at once.
+
+    Args:
+      starts: For each last example of a micro-batch and each candidate, the index of the first
+        example in the flat costs [(examples + 1) * windows], [examples, candidates, windows].
+      real: Whether an example exists, [examples, windows]; short windows are filled up in front.
+      steps: Price of a micro-step of each candidate, [candidates].
+      holds: Whether a candidate holds the largest micro-batch that may occur, [candidates].
+      scale: Examples of a window for each one in the sample.
+    """
+
+    starts: np.ndarray
+    real: np.ndarray
+    steps: np.ndarray
+    holds: np.ndarray
+    scale: float
+
+    @classmethod
+    def of(
+        cls,
+        windows: Sequence[np.ndarray],
+        candidates: np.ndarray,
+        holds: np.ndarray,
+        prices: Prices,
+        cut: str,
+    ) -> _Sample:
+        """Return as many of the windows as the limits allow."""
+        stride = math.ceil(max(map(len, windows)) / _WINDOW_EXAMPLES)
+        thinned = [window[::-1][::stride][::-1] for window in windows]
+        most = max(map(len, thinned))
+        thinned = thinned[: max(_WORK // (len(candidates) * most), 1)]
+        filled = [np.pad(window, ((most - len(window), 0), (0, 0))) for window in thinned]
+        starts = np.stack([earliest_starts(window, candidates) for window in filled], axis=2)
+        if cut == "count":  # Each micro-batch stays as it is.
+            starts = np.maximum(starts, np.arange(most)[:, None, None])
+        return cls(
+            starts * len(filled) + np.arange(len(filled)),
+            np.stack([window[:, 1] > 0 for window in filled], axis=1),
+            prices.micro_step(*candidates.T),
+            holds,
+            sum(map(len, windows[: len(thinned)])) / sum(map(len, thinned)),
+        )
+
+    def mean_costs(self, sets: np.ndarray) -> np.ndarray:
+        """Return the mean cost of the windows for each set of candidates.
+
+        Args:
+          sets: Indices of candidates, [sets, shapes].
+        """
+        examples, windows = self.real.shape
+        costs = np.full((len(sets), examples + 1, windows), np.inf)
+        costs[:, 0] = 0.0
+        flat, steps = costs.reshape(-1), self.steps[sets][:, :, None]
+        own = np.arange(len(sets))[:, None, None] * (examples + 1) * windows
+        for end, real in enumerate(self.real, 1):
+            cheapest = (flat[self.starts[end - 1][sets] + own] + steps).min(axis=1)
+            costs[:, end] = np.where(real, cheapest, 0.0)
+        means = costs[:, -1].mean(axis=1) * self.scale
+        return np.where(self.holds[sets].any(axis=1), means, np.inf)
+
+
+def _search(candidates: np.ndarray, sample: _Sample) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield the best sets found of 1 to `MOST_SHAPES` candidates, and the mean cost of a window."""
+
+    def exchange(chosen: np.ndarray, place: int, others: np.ndarray) -> tuple[np.ndarray, float]:
+        sets = np.tile(chosen, (len(others), 1))
+        sets[:, place] = others
+        costs = sample.mean_costs(sets)
+        return sets[costs.argmin()], float(costs.min())
+
+    chosen = np.empty(0, int)
+    for size in range(1, MOST_SHAPES + 1):
+        chosen, cost = exchange(np.append(chosen, 0), size - 1, np.arange(len(candidates)))
+        for _ in range(_PASSES):
+            before = cost
+            for place in range(size):
+                near = (candidates == candidates[chosen[place]]).any(axis=1)
+                chosen, cost = exchange(chosen, place, np.flatnonzero(near))
+            if cost == before:
+                break
+        yield chosen, cost
