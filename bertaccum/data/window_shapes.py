@@ -131,14 +131,12 @@ class _Sample:
     Args:
       starts: For each last example of a micro-batch and each candidate, the index of the first
         example in the flat costs [(examples + 1) * windows], [examples, candidates, windows].
-      real: Whether an example exists, [examples, windows]; short windows are filled up in front.
       steps: Price of a micro-step of each candidate, [candidates].
       holds: Whether a candidate holds the largest micro-batch that may occur, [candidates].
       scale: Examples of a window for each one in the sample.
     """
 
     starts: np.ndarray
-    real: np.ndarray
     steps: np.ndarray
     holds: np.ndarray
     scale: float
@@ -157,13 +155,13 @@ class _Sample:
         thinned = [window[::-1][::stride][::-1] for window in windows]
         most = max(map(len, thinned))
         thinned = thinned[: max(_WORK // (len(candidates) * most), 1)]
+        # Examples without passages in front of short windows do not belong to any micro-batch.
         filled = [np.pad(window, ((most - len(window), 0), (0, 0))) for window in thinned]
         starts = np.stack([earliest_starts(window, candidates) for window in filled], axis=2)
         if cut == "count":  # Each micro-batch stays as it is.
             starts = np.maximum(starts, np.arange(most)[:, None, None])
         return cls(
             starts * len(filled) + np.arange(len(filled)),
-            np.stack([window[:, 1] > 0 for window in filled], axis=1),
             prices.micro_step(*candidates.T),
             holds,
             sum(map(len, windows[: len(thinned)])) / sum(map(len, thinned)),
@@ -175,14 +173,13 @@ class _Sample:
         Args:
           sets: Indices of candidates, [sets, shapes].
         """
-        examples, windows = self.real.shape
+        examples, _, windows = self.starts.shape
         costs = np.full((len(sets), examples + 1, windows), np.inf)
         costs[:, 0] = 0.0
         flat, steps = costs.reshape(-1), self.steps[sets][:, :, None]
         own = np.arange(len(sets))[:, None, None] * (examples + 1) * windows
-        for end, real in enumerate(self.real, 1):
-            cheapest = (flat[self.starts[end - 1][sets] + own] + steps).min(axis=1)
-            costs[:, end] = np.where(real, cheapest, 0.0)
+        for end, starts in enumerate(self.starts, 1):
+            costs[:, end] = (flat[starts[sets] + own] + steps).min(axis=1)
         means = costs[:, -1].mean(axis=1) * self.scale
         return np.where(self.holds[sets].any(axis=1), means, np.inf)
 

@@ -144,6 +144,18 @@ def test_large_windows_are_thinned() -> None:
     assert real_share(windows, tokens, 64, cut, allowed, PRICES) > 0.8
 
 
+def test_large_windows_weigh_as_much_as_many_small_ones() -> None:
+    """The sample of a window that repeats each example is the window without repetitions."""
+    (window,) = windows_of(1, 256)
+    window[:, 1] = window[:, 1].clip(min=8)
+    rest = (8, (1, 128), PRICES, 1e6)
+    small, large = (
+        choose_shapes([np.repeat(window, n, axis=0)], *rest, updates, multiple=8)
+        for n, updates in ((1, 800), (8, 100))
+    )
+    assert small == large and 1 < len(small) < MOST_SHAPES
+
+
 @pytest.mark.parametrize("replicas", [1, 3, 40])
 def test_windows_are_padded_to_allowed_shapes(store: TokenStore, replicas: int) -> None:
     """A replica without examples has no micro-batches."""
