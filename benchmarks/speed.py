@@ -7,6 +7,7 @@
     python benchmarks/speed.py price --shared ../shared        # 11 minutes
     python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 5 minutes
+    python benchmarks/speed.py shapes --shared ../shared       # 1 minute
 
 `accumulation` compares a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) with its four
 forward and backward passes alone. `matmul` compares the floating-point operations per second of the
@@ -15,7 +16,8 @@ model, whose last layer computes only one token, with those of a large square ma
 micro-steps of different shapes and fits the price list that `--cut cost` uses. `price` compares
 real windows that are cut with different prices of a micro-step. `determinism` compares a window
 with and without `--deterministic`, the default on CPUs. `padding` compares windows of real reviews
-that are cut by cost, cut by count, and padded to the maximum.
+that are cut by cost, cut by count, and padded to the maximum. `shapes` shows the shapes that
+compiled runs of several lengths are padded to, and how much padding they need.
 
 All parts use BERT-Small; each writes speed-<part>.json and prints a Markdown table.
 """
@@ -31,7 +33,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -46,8 +47,8 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.config import TrainConfig
-from bertaccum.data import window_cuts
-from bertaccum.data.window_cuts import make_cut
+from bertaccum.data.window_cuts import Prices, make_cut
+from bertaccum.data.window_shapes import choose_shapes
 from bertaccum.data.windows import Window, make_window, window_rows
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
@@ -315,9 +316,8 @@ def price(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
         rows = [window_rows(n, len(store), TARGET, 0)[1] for n in range(WINDOWS)]
         runs, steps = {}, {}
         for tokens in PRICES:
-            with mock.patch.object(window_cuts, "_STEP_TOKENS", float(tokens)):
-                cut = make_cut("cost", store.largest)
-                windows = [make_window(store, r, MICRO_BATCH, cut) for r in rows]
+            cut = make_cut("cost", store.largest, Prices(float(tokens)))
+            windows = [make_window(store, r, MICRO_BATCH, cut) for r in rows]
             for window in windows:
                 update(window)  # oneDNN makes a kernel for each new shape
             turn = itertools.cycle(windows)
@@ -409,6 +409,52 @@ def padding(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     return results, table(heads, rows)
 
 
+# --- Shapes of compiled runs ------------------------------------------------------------
+
+# Time to compile a shape, in tokens: 5 seconds at 300,000 tokens/s.
+COMPILE_TOKENS = 1.5e6
+# Number of windows from which shapes are chosen, and the first of the windows that test them.
+SEEN, UNSEEN = 64, 10_000
+
+
+def shapes(shared: Path, out: Path) -> tuple[Results, str]:
+    """Compare windows that are padded to a few shapes with windows that are cut by cost."""
+    results: Results = []
+    for length, store in yelp_stores(shared, out, (128, 512)):
+        padded = store.padded_to(8, length)  # as in half precision
+        rows = [window_rows(n, len(store), TARGET, 0)[1] for n in range(UNSEEN + SEEN)]
+        seen = [padded.shapes[r][np.lexsort(padded.shapes[r].T[::-1])] for r in rows[:SEEN]]
+        for tokens, updates in itertools.product((150, 50, 0), (1_000, 10_000, 50_000)):
+            prices = Prices(float(tokens))
+            chosen = (seen, MICRO_BATCH, padded.largest, prices, COMPILE_TOKENS, updates)
+            for allowed in (choose_shapes(*chosen, multiple=8), ()):
+                cut = make_cut("cost", padded.largest, prices, allowed)
+                windows = [
+                    make_window(padded, r, MICRO_BATCH, cut, allowed=allowed, prices=prices)
+                    for r in rows[UNSEEN:]
+                ]
+                real = sum(len(window.token_ids) for window in windows)
+                results.append(
+                    {"length": length, "step_tokens": tokens, "updates": updates}
+                    | {"shapes": allowed}
+                    | {"share": real / sum(window.padded_tokens for window in windows)}
+                    | {"micro_steps": statistics.mean(w.micro_steps for w in windows)}
+                )
+    heads = ["length", "micro-step, tokens", "updates", "shapes", "non-padding share"]
+    lines = [
+        [
+            r["length"],
+            r["step_tokens"],
+            r["updates"],
+            ", ".join(f"{n} x {length}" for n, length in r["shapes"]) or "any",
+            f"{r['share']:.3f}",
+            f"{r['micro_steps']:.1f}",
+        ]
+        for r in results
+    ]
+    return results, table([*heads, "micro-steps"], lines)
+
+
 if __name__ == "__main__":
     parts = {
         "accumulation": accumulation,
@@ -418,5 +464,6 @@ if __name__ == "__main__":
         "price": price,
         "determinism": determinism,
         "padding": padding,
+        "shapes": shapes,
     }
     run_part(__doc__.splitlines()[0], "speed", parts)

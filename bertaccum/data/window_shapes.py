@@ -107,17 +107,17 @@ def _candidates(
 ) -> np.ndarray:
     """Return the shapes to choose from, [candidates, 2].
 
-    The lengths are quantiles of those that occur. The numbers of rows are up to 16, about four in
+    The lengths are evenly spaced among those that occur. The numbers of rows are up to 16, four in
     each octave above, and the greatest one that fits in memory.
     """
     lengths = np.sort(np.concatenate([window[:, 1] for window in windows]))
     lengths = np.unique(np.minimum(-(-lengths // multiple) * multiple, required[1]))
-    quantiles = np.linspace(0, len(lengths) - 1, min(_LENGTHS, len(lengths))).round().astype(int)
+    spaced = np.linspace(0, len(lengths) - 1, min(_LENGTHS, len(lengths))).round().astype(int)
     most_rows = max(required[0], *(int(window[:, 0].sum()) for window in windows))
     rows = {*range(1, 17), *(round(2 ** (n / 4)) for n in range(16, 4 * most_rows.bit_length()))}
     found = {required} | {
         (own, int(length))
-        for length in [*lengths[quantiles], required[1]]
+        for length in [*lengths[spaced], required[1]]
         for own in rows | {min(most_tokens // int(length), most_rows)}
         if own <= most_rows and own * length <= most_tokens
     }
@@ -131,14 +131,12 @@ class _Sample:
     Args:
       starts: For each last example of a micro-batch and each candidate, the index of the first
         example in the flat costs [(examples + 1) * windows], [examples, candidates, windows].
-      real: Whether an example exists, [examples, windows]; short windows are filled up in front.
       steps: Price of a micro-step of each candidate, [candidates].
       holds: Whether a candidate holds the largest micro-batch that may occur, [candidates].
       scale: Examples of a window for each one in the sample.
     """
 
     starts: np.ndarray
-    real: np.ndarray
     steps: np.ndarray
     holds: np.ndarray
     scale: float
@@ -157,13 +155,13 @@ class _Sample:
         thinned = [window[::-1][::stride][::-1] for window in windows]
         most = max(map(len, thinned))
         thinned = thinned[: max(_WORK // (len(candidates) * most), 1)]
+        # Examples without passages in front of short windows do not belong to any micro-batch.
         filled = [np.pad(window, ((most - len(window), 0), (0, 0))) for window in thinned]
         starts = np.stack([earliest_starts(window, candidates) for window in filled], axis=2)
         if cut == "count":  # Each micro-batch stays as it is.
             starts = np.maximum(starts, np.arange(most)[:, None, None])
         return cls(
             starts * len(filled) + np.arange(len(filled)),
-            np.stack([window[:, 1] > 0 for window in filled], axis=1),
             prices.micro_step(*candidates.T),
             holds,
             sum(map(len, windows[: len(thinned)])) / sum(map(len, thinned)),
@@ -175,14 +173,13 @@ class _Sample:
         Args:
           sets: Indices of candidates, [sets, shapes].
         """
-        examples, windows = self.real.shape
+        examples, _, windows = self.starts.shape
         costs = np.full((len(sets), examples + 1, windows), np.inf)
         costs[:, 0] = 0.0
         flat, steps = costs.reshape(-1), self.steps[sets][:, :, None]
         own = np.arange(len(sets))[:, None, None] * (examples + 1) * windows
-        for end, real in enumerate(self.real, 1):
-            cheapest = (flat[self.starts[end - 1][sets] + own] + steps).min(axis=1)
-            costs[:, end] = np.where(real, cheapest, 0.0)
+        for end, starts in enumerate(self.starts, 1):
+            costs[:, end] = (flat[starts[sets] + own] + steps).min(axis=1)
         means = costs[:, -1].mean(axis=1) * self.scale
         return np.where(self.holds[sets].any(axis=1), means, np.inf)
 
