@@ -144,6 +144,15 @@ class Trainee:
             scaled = self.optimizer.scale_loss(loss)
         return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
 
+    def _gradients(self, batch: MicroBatch) -> tuple[tf.Tensor, list[Any]]:
+        """Return the results of `micro_step` without the variables, compiled if wanted."""
+
+        def micro_step() -> tuple[tf.Tensor, list[Any]]:
+            loss, pairs = self.micro_step(batch)
+            return loss, [gradient for gradient, _ in pairs]
+
+        return self._maybe_compiled(micro_step)
+
     def accumulate(self, share: Share, stopped: tf.Variable) -> dict[str, tf.Tensor]:
         """Run the micro-steps of a share without communication, until they end or are stopped."""
         steps = share.micro_steps
@@ -154,12 +163,11 @@ class Trainee:
         def run(step: tf.Tensor, total: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
             batch = share.micro_batch(step)
 
-            def micro_step() -> tf.Tensor:
-                loss, pairs = self.micro_step(batch)
-                self.optimizer.accumulate(pairs, weight=batch.share)
-                return loss
-
-            loss = self._maybe_compiled(micro_step)
+            loss, gradients = self._gradients(batch)
+            pairs = list(zip(gradients, self.model.trainable_variables, strict=True))
+            # Compiled apart from the gradients: XLA writes the sums in place, and if a program that
+            # does so runs out of memory, TensorFlow 2.20 frees them although they are still in use.
+            self._maybe_compiled(lambda: self.optimizer.accumulate(pairs, weight=batch.share))
             return step + 1, total + loss, losses.write(step, loss)
 
         losses = tf.TensorArray(tf.float32, steps, element_shape=[])
@@ -183,14 +191,8 @@ class Trainee:
 
     def apply_single(self, share: Share, _: tf.Variable) -> dict[str, tf.Tensor]:
         """Run an update whose window is a single micro-batch."""
-        batch, variables = share.micro_batch(0), self.model.trainable_variables
-
-        def micro_step() -> tuple[tf.Tensor, list[Any]]:
-            loss, pairs = self.micro_step(batch)
-            return loss, [gradient for gradient, _ in pairs]
-
-        loss, gradients = self._maybe_compiled(micro_step)
-        pairs = list(zip(gradients, variables, strict=True))
+        loss, gradients = self._gradients(share.micro_batch(0))
+        pairs = list(zip(gradients, self.model.trainable_variables, strict=True))
         applied = tf.cond(
             share.window_examples > 0,
             lambda: self.optimizer.apply_sums(pairs, weight=1.0),
