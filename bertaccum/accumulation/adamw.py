@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -48,6 +49,8 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         self._host_folder: str | None = None
         # The last operation on each device, for which the update of the next variable waits.
         self._last: dict[str, tf.Operation] = {}
+        # The numbers of this update, computed once for each device and dtype.
+        self._numbers: dict[tuple[str, tf.DType], _Numbers] = {}
 
     def offload_moments(self, folder: str | None = None) -> None:
         """Keep the moments in host memory from now on, where each step is then computed.
@@ -97,7 +100,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
         Keras calls this method before the first `update_step` of an update.
         """
-        self._last = {}
+        self._last, self._numbers = {}, {}
 
     def update_step(self, gradient: Any, variable: tf.Variable) -> None:
         """Decay and update one variable.
@@ -109,21 +112,21 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         """
         device, dtype = variable.device, variable.dtype
         first, second = _tf_compat.adam_moments(self, variable)
-        learning_rate = tf.cast(self.learning_rate, dtype)
-        decay, factor = None, None if self._factor is None else tf.cast(self._factor, dtype)
-        if _tf_compat.use_weight_decay(self, variable):
-            decay = learning_rate * tf.cast(self.weight_decay, dtype)
+        if (device, dtype) not in self._numbers:
+            self._numbers[device, dtype] = self._numbers_of_update(dtype)
+        numbers = self._numbers[device, dtype]
+        decay = numbers.decay if _tf_compat.use_weight_decay(self, variable) else None
         with tf.control_dependencies([self._last[device]] if device in self._last else []):
             if isinstance(first, HostTensor):
                 moments = first.on(device), second.on(device)
-                beta1_power, beta2_power = self._powers(dtype)
-                rate = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
+                beta1_power, beta2_power = numbers.powers
+                rate = numbers.rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
                 betas = self.beta_1, self.beta_2
                 last = update_from_host(
-                    variable, gradient, moments, factor, rate, decay, betas, self.epsilon
+                    variable, gradient, moments, numbers.factor, rate, decay, betas, self.epsilon
                 )
             else:
-                last = self._update_on_device(variable, gradient, (first, second), factor, decay)
+                last = self._update_on_device(variable, gradient, (first, second), numbers, decay)
         self._last[device] = last
 
     def _update_on_device(
@@ -131,35 +134,54 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
         variable: tf.Variable,
         gradient: Any,
         moments: tuple[tf.Variable, tf.Variable],
-        factor: tf.Tensor | None,
+        numbers: _Numbers,
         decay: tf.Tensor | None,
     ) -> tf.Operation:
         decayed = []
         if decay is not None:
-            decayed = [variable.assign_sub(variable.read_value() * decay, read_value=False)]
+            decayed = [variable.assign_sub(variable.value() * decay, read_value=False)]
         first, second = moments
-        dtype = variable.dtype
-        beta1_power, beta2_power = self._powers(dtype)
+        beta1_power, beta2_power = numbers.powers
         # Reading a sum that received IndexedSlices copies it, so each sum waits for its turn.
         with tf.control_dependencies(decayed):
-            gradient = tf.cast(tf.convert_to_tensor(gradient), dtype)
+            gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
             return tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle,
                 m=first.handle,
                 v=second.handle,
                 beta1_power=beta1_power,
                 beta2_power=beta2_power,
-                lr=tf.cast(self.learning_rate, dtype),
-                beta1=tf.constant(self.beta_1, dtype),
-                beta2=tf.constant(self.beta_2, dtype),
-                epsilon=tf.constant(self.epsilon, dtype),
-                grad=gradient if factor is None else gradient * factor,
+                lr=numbers.rate,
+                beta1=tf.constant(self.beta_1, variable.dtype),
+                beta2=tf.constant(self.beta_2, variable.dtype),
+                epsilon=tf.constant(self.epsilon, variable.dtype),
+                grad=gradient if numbers.factor is None else gradient * numbers.factor,
             )
 
-    def _powers(self, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return both betas, each to the power of the update number, for the bias correction."""
+    def _numbers_of_update(self, dtype: tf.DType) -> _Numbers:
+        rate = tf.cast(self.learning_rate, dtype)
+        decay = None if self.weight_decay is None else rate * tf.cast(self.weight_decay, dtype)
+        factor = None if self._factor is None else tf.cast(self._factor, dtype)
         if not self.bias_correction:
-            return tf.zeros([], dtype), tf.zeros([], dtype)
+            return _Numbers(rate, decay, factor, (tf.zeros([], dtype), tf.zeros([], dtype)))
         # tf_keras uses `cast`, which rounds to float32 first; `constant` does not.
         step = tf.cast(self.iterations + 1, dtype)
-        return tf.pow(tf.cast(self.beta_1, dtype), step), tf.pow(tf.cast(self.beta_2, dtype), step)
+        betas = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
+        return _Numbers(rate, decay, factor, (tf.pow(betas[0], step), tf.pow(betas[1], step)))
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What all variables of a dtype on a device share in an update; scalars of that dtype.
+
+    Attributes:
+      rate: Learning rate.
+      decay: Learning rate times weight decay; None without weight decay.
+      factor: Factor of the gradients; None if they are not scaled.
+      powers: Both betas to the power of the update number, or 0 without bias correction.
+    """
+
+    rate: tf.Tensor
+    decay: tf.Tensor | None
+    factor: tf.Tensor | None
+    powers: tuple[tf.Tensor, tf.Tensor]

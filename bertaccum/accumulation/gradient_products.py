@@ -112,13 +112,13 @@ def _of(total: tf.Tensor, number: int) -> list[tf.Tensor]:
     does not fill a row. It is sketched together with the rests of other gradients, because most
     variables have fewer numbers than there are buckets.
     """
-    rows = math.prod(total.shape) // _BUCKETS
+    rows, rest = divmod(math.prod(total.shape), _BUCKETS)
     flat = tf.reshape(tf.cast(total, compute_dtype(total)), [-1])
-    rest = tf.cast(flat[rows * _BUCKETS :], tf.float32)
     if not rows:
-        return [rest]
-    matrix = tf.reshape(flat[: rows * _BUCKETS], [rows, _BUCKETS])
-    return [tf.cast(_signed_sum(matrix, _signs(rows, 0, number)), tf.float32), rest]
+        return [tf.cast(flat, tf.float32)]
+    matrix, rest = tf.split(flat, [rows * _BUCKETS, rest])
+    sketch = _signed_sum(tf.reshape(matrix, [rows, _BUCKETS]), _signs(rows, 0, number))
+    return [tf.cast(sketch, tf.float32), tf.cast(rest, tf.float32)]
 
 
 def _of_host(array: HostArray, number: int) -> list[tf.Tensor]:

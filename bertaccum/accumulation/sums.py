@@ -119,19 +119,13 @@ class GradientSums(tf.Module):
 
     def _reset_totals(self) -> None:
         done: list[tf.Operation] = []
+        zero = self._zero.read_value()
+        zeros = {dtype: tf.cast(zero, dtype) for dtype in {total.dtype for total in self.totals}}
         for position, total in enumerate(map(here, self.totals)):
             # New zeros need memory before the old sum is freed, so reset one at a time.
             with tf.control_dependencies(done):
-                zeroed = self._zeroed(total, position in self._scattered)
+                zeroed = _zeroed(total, zeros[total.dtype], position in self._scattered)
             done = [] if zeroed is None else [zeroed]
-
-    def _zeroed(self, total: tf.Variable, scattered: bool) -> tf.Operation | None:
-        zero = tf.cast(self._zero, total.dtype)
-        if not scattered:
-            return total.assign(tf.broadcast_to(zero, total.shape), read_value=False)
-        # An accumulator that received IndexedSlices can be set to zero in place.
-        rows = tf.range(total.shape[0])
-        return tf.raw_ops.ResourceScatterUpdate(resource=total.handle, indices=rows, updates=zero)
 
 
 class WindowState:
@@ -217,6 +211,14 @@ class WindowState:
         for sums in self.all_sums:
             sums.reset(compile)
         return tf.no_op()
+
+
+def _zeroed(total: tf.Variable, zero: tf.Tensor, scattered: bool) -> tf.Operation | None:
+    if not scattered:
+        return total.assign(tf.broadcast_to(zero, total.shape), read_value=False)
+    # An accumulator that received IndexedSlices can be set to zero in place.
+    rows = tf.range(total.shape[0])
+    return tf.raw_ops.ResourceScatterUpdate(resource=total.handle, indices=rows, updates=zero)
 
 
 def _add(total: tf.Variable, gradient: Gradient) -> None:

@@ -7,6 +7,7 @@ variables, by calling the inner optimizer.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -180,22 +181,25 @@ def _global_norm(gradients: list[Any], compile: bool = False) -> tf.Tensor:
     """Return the global norm of tensors with any dtypes, a float64 scalar."""
     if isinstance(gradients[0], HostArray):
         return tf.sqrt(host_memory.square_sum(gradients))
-    squares: list[tf.Tensor] = []
+    halves: dict[tf.DType, list[tf.Tensor]] = defaultdict(list)
+    half = _half_square_of_rows if compile else tf.nn.l2_loss
+    done: list[tf.Tensor] = []
     for gradient in gradients:
         # Reading a variable that received IndexedSlices copies it, so read one at a time.
-        with tf.control_dependencies(squares[-1:]):
-            square = _square_of_rows if compile else lambda x: 2 * tf.nn.l2_loss(x)
-            squares.append(tf.cast(square(_widened(gradient)), tf.float64))
-    return tf.sqrt(tf.add_n(squares))
+        with tf.control_dependencies(done):
+            done = [half(_widened(gradient))]
+        halves[done[0].dtype] += done
+    sums = [tf.reduce_sum(tf.cast(tf.stack(own), tf.float64)) for own in halves.values()]
+    return tf.sqrt(2 * tf.add_n(sums))
 
 
-def _square_of_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the sum of squares, for which XLA keeps a number for each row of the tensor.
+def _half_square_of_rows(tensor: tf.Tensor) -> tf.Tensor:
+    """Return half the sum of squares, for which XLA keeps a number for each row of the tensor.
 
     For a sum over all axes, XLA on CPUs keeps the square of each element.
     """
     rows = tf.reshape(tensor, [-1, *tensor.shape[-1:]])
-    return tf.reduce_sum(tf.einsum("ij,ij->i", rows, rows))
+    return 0.5 * tf.reduce_sum(tf.einsum("ij,ij->i", rows, rows))
 
 
 def _widened(tensor: tf.Tensor) -> tf.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.dense import Projection
+from bertaccum.bert.dense import Projection, rows_of, sizes_of
 from bertaccum.bert.dropout import ExampleDropout
 
 
@@ -99,15 +99,15 @@ class SelfAttention(tf_keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
 
-        def projection(name: str, shape: tuple[int, ...], input_axes: int = 1) -> Projection:
-            return Projection(shape, input_axes, kernel_initializer(), name=name)
+        def projection(name: str, shape: tuple[int, ...], inputs: Any = None) -> Projection:
+            return Projection(shape, inputs, kernel_initializer(), name=name)
 
-        heads = (num_heads, hidden_size // num_heads)
+        self._heads = heads = (num_heads, hidden_size // num_heads)
         self._query_dense = projection("query", heads)
         self._key_dense = projection("key", heads)
         self._value_dense = projection("value", heads)
         self._dropout_layer = dropout
-        self._output_dense = projection("attention_output", (hidden_size,), input_axes=2)
+        self._output_dense = projection("attention_output", (hidden_size,), heads)
 
     def call(
         self, queries: tf.Tensor, tokens: tf.Tensor, mask: tf.Tensor, training: bool | None = None
@@ -122,17 +122,22 @@ class SelfAttention(tf_keras.layers.Layer):
           training: Whether to apply dropout to the attention weights.
 
         Returns:
-          Floats [batch, queries, hidden] of the same dtype.
+          Floats [batch x queries, hidden] of the same dtype.
         """
-        query = self._query_dense(queries, training)  # [batch, queries, heads, size]
-        key, value = self._key_dense(tokens, training), self._value_dense(tokens, training)
+        rows, (batch, length, _) = rows_of(tokens), sizes_of(tokens)
+        of_queries, count = rows, length
+        if queries is not tokens:
+            of_queries, count = rows_of(queries), sizes_of(queries)[1]
+        query = self._query_dense(of_queries, training)
+        key, value = self._key_dense(rows, training), self._value_dense(rows, training)
+        shape = tf.stack([batch, length, *self._heads])
+        query = tf.reshape(query, shape if queries is tokens else [batch, count, *self._heads])
+        key, value = tf.reshape(key, shape), tf.reshape(value, shape)
         keep, scale = None, 1.0
         if training:
-            batch, length, heads, _ = tf.unstack(tf.shape(query))
-            shape = tf.stack([batch, heads, length, tf.shape(key)[1]])
-            keep, scale = self._dropout_layer.keep(shape, 4)
+            keep, scale = self._dropout_layer.keep([self._heads[0], count], length)
         padding = 1 - tf.cast(mask[:, tf.newaxis, :1], query.dtype)
         # Adding a score to half of the lowest number cannot overflow, and gives a weight of 0.
         bias = padding * (float(query.dtype.min) / 2)
         attended = attention(query, key, value, bias, keep, scale)
-        return self._output_dense(attended, training)
+        return self._output_dense(tf.reshape(attended, [-1, math.prod(self._heads)]), training)

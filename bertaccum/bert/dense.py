@@ -1,4 +1,4 @@
-"""Dense layers over several axes, computed as matrix products, which are faster than einsum."""
+"""Dense layers, computed as products of matrices, which are faster than einsum."""
 
 from __future__ import annotations
 
@@ -45,15 +45,29 @@ def dense_for_inference(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> 
     return tf.nn.bias_add(tf.matmul(rows, kernel), bias)
 
 
+def rows_of(tensor: tf.Tensor) -> tf.Tensor:
+    """Return a tensor [..., width] as a matrix [rows, width]."""
+    return tensor if tensor.shape.rank == 2 else tf.reshape(tensor, [-1, tensor.shape[-1]])
+
+
+def sizes_of(tensor: tf.Tensor) -> list[Any]:
+    """Return the size of each axis: a number if it is known, otherwise an int32 scalar."""
+    known = list(tensor.shape)
+    if None not in known:
+        return known
+    found = tf.unstack(tf.shape(tensor), len(known))
+    return [size if size is not None else found[i] for i, size in enumerate(known)]
+
+
 class Projection(tf_keras.layers.Layer):
-    """A dense layer that maps the last axes of its input to any number of axes.
+    """A dense layer on rows, whose weights have those of its axes that a checkpoint has.
 
     It has the same weights as an `EinsumDense` layer: a kernel [*input axes, *output axes] and a
     bias [*output axes].
 
     Args:
       output_shape: Sizes of the output axes.
-      input_axes: Number of trailing axes of the input to sum over.
+      input_shape: Sizes of the input axes; None for a single axis with the width of the rows.
       kernel_initializer: Initializer of the kernel; the bias starts at zero.
       **kwargs: `name` and `dtype`, as for any Keras layer.
     """
@@ -61,45 +75,46 @@ class Projection(tf_keras.layers.Layer):
     def __init__(
         self,
         output_shape: tuple[int, ...],
-        input_axes: int = 1,
+        input_shape: tuple[int, ...] | None = None,
         kernel_initializer: Any = "glorot_uniform",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._outer, self._input_axes = output_shape, input_axes
+        self._outer, self._inner = output_shape, input_shape
         self._kernel_initializer = tf_keras.initializers.get(kernel_initializer)
 
-    def build(self, input_shape: tf.TensorShape) -> None:
-        """Create the kernel and the bias for inputs of this shape."""
-        inner = input_shape[-self._input_axes :]
+    def build(self, rows_shape: tf.TensorShape) -> None:
+        """Create the kernel and the bias for rows of this shape."""
+        inner = self._inner or rows_shape[-1:]
         self.kernel = self.add_weight(
             "kernel", [*inner, *self._outer], initializer=self._kernel_initializer
         )
         self.bias = self.add_weight("bias", self._outer, initializer="zeros")
-        super().build(input_shape)
+        super().build(rows_shape)
 
     def call(
         self,
-        inputs: tf.Tensor,
+        rows: tf.Tensor,
         training: bool | None = None,
-        activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+        activation: Callable[[tf.Tensor], tf.Tensor] = lambda outputs: outputs,
     ) -> tf.Tensor:
         """Multiply by the kernel, add the bias and apply an activation.
 
         Args:
-          inputs: Floats [batch, ..., *input axes].
+          rows: Floats [rows, inputs], where `inputs` is the product of the input axes.
           training: Whether a gradient of the result will be computed.
-          activation: Function of the outputs, [rows, outputs].
+          activation: Function of the outputs.
 
         Returns:
-          Floats [batch, ..., *output axes].
+          Floats [rows, outputs], where `outputs` is the product of the output axes.
         """
-        batch_axes, width = inputs.shape.rank - self._input_axes, prod(self._outer)
+        inputs, outputs = rows.shape[-1], prod(self._outer)
         # Keras casts the variables to the compute dtype when they are read.
-        kernel = tf.reshape(self.kernel, [-1, width])
-        rows = tf.reshape(inputs, [-1, kernel.shape[0]])
-        compute = dense if training else dense_for_inference
-        outputs = activation(compute(rows, kernel, tf.reshape(self.bias, [width])))
-        outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:batch_axes], self._outer], 0))
-        outputs.set_shape([*inputs.shape[:batch_axes], *self._outer])
-        return outputs
+        kernel, bias = _shaped(self.kernel, [inputs, outputs]), _shaped(self.bias, [outputs])
+        return activation((dense if training else dense_for_inference)(rows, kernel, bias))
+
+
+def _shaped(variable: tf.Variable, shape: list[int]) -> tf.Tensor:
+    """Return a variable's value in a shape, without an operation if that is its own shape."""
+    value = tf.convert_to_tensor(variable)
+    return value if value.shape == shape else tf.reshape(value, shape)

@@ -10,7 +10,7 @@ drawing them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -40,7 +40,8 @@ class Masks:
       pools: Booleans [rows, width] for each rate, true for values to keep.
       sites: Numbers of the dropout layers.
       of_sites: Offsets into the rows of a pool for each of these layers, [sites, 3, width] int32:
-        one for the layer, and one for each index of the second and third axis of its inputs.
+        one for the layer, one for each index of the second axis of its inputs, which includes the
+        layer's, and one for each index of the third axis.
       positions: Positions of the examples in the window, [examples] int32.
       offsets: Offset of each example into the rows of a pool, [examples] int32.
       stream: "example" for one mask per example, "micro-batch" for fresh masks per micro-batch.
@@ -61,7 +62,7 @@ class Masks:
         )
         of_sites = self.of_sites
         if self.stream == "micro-batch":
-            seed = fold_in(self.seed, positions[0])
+            [seed] = fold_in(self.seed, [positions[0]])
             of_sites = _of_sites(seed, self.sites, of_sites.shape[-1])
         return dataclasses.replace(self, of_sites=of_sites, positions=positions, offsets=offsets)
 
@@ -109,24 +110,34 @@ class ExampleDropout(tf_keras.layers.Dropout):
         super().__init__(rate, **kwargs)
         self.site, self.width = site, width
 
-    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return `inputs` [examples, ..., width], with dropout applied in training."""
+    def call(
+        self, inputs: tf.Tensor, training: bool | None = None, length: Any = None
+    ) -> tf.Tensor:
+        """Apply dropout in training.
+
+        Args:
+          inputs: Floats [examples, ..., width]; with `length`, [examples x length, width].
+          training: Whether to apply dropout.
+          length: Size of the second axis of inputs whose first two axes are one.
+        """
         if not self.rate or not training:
             return tf.identity(inputs)
-        keep, scale = self.keep(tf.shape(inputs), inputs.shape.rank)
-        assert keep is not None
-        return _dropped(inputs, keep, scale)
+        if length is None:
+            _, *axes, width = tf.unstack(tf.shape(inputs))
+            return _dropped(inputs, *self.keep(axes, width))
+        keep, scale = self.keep([length], inputs.shape[-1])
+        return _dropped(inputs, tf.reshape(keep, [-1, inputs.shape[-1]]), scale)
 
-    def keep(self, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor | None, float]:
+    def keep(self, axes: Sequence[Any], width: Any) -> tuple[tf.Tensor | None, float]:
         """Return the mask and the scale of the kept values, for callers that apply them themselves.
 
         Args:
-          shape: Shape [examples, ..., width] of the values, as a tensor [rank] int32.
-          rank: Number of axes in `shape`.
+          axes: Sizes of the axes between the first and the last axis of the values.
+          width: Size of the last axis.
 
         Returns:
-          Booleans of that shape, true for values to keep, or None if the rate is 0; and the
-          factor that multiplies the kept values.
+          Booleans [examples, *axes, width], true for values to keep, or None if the rate is 0; and
+          the factor that multiplies the kept values.
 
         Raises:
           RuntimeError: The call is outside of a `dropout_masks` context.
@@ -136,19 +147,19 @@ class ExampleDropout(tf_keras.layers.Dropout):
         masks = present_masks()
         if masks is None:
             raise RuntimeError("a forward pass in training needs a dropout_masks context")
-        pool = masks.pools[float(self.rate)][:, : shape[-1]]
-        keep = tf.gather(pool, self._rows(masks, shape, rank))
+        pool = tf.slice(masks.pools[float(self.rate)], [0, 0], [_ROWS, width])
+        keep = tf.gather(pool, self._rows(masks, axes))
         return keep, 1 / (1 - round(self.rate * _LEVELS) / _LEVELS)
 
-    def _rows(self, masks: Masks, shape: tf.Tensor, rank: int) -> tf.Tensor:
-        """Return the index of each token's row in the pool, [examples, ...] int32.
+    def _rows(self, masks: Masks, axes: Sequence[Any]) -> tf.Tensor:
+        """Return the index of each token's row in the pool, [examples, *axes] int32.
 
         It is a sum of random offsets, one per axis.
         """
         own = masks.of_sites[masks.sites.index(self.site)]  # [3, width]
-        rows = masks.offsets + own[0, 0]
-        for axis in range(1, rank - 1):
-            rows = rows[..., tf.newaxis] + own[axis, : shape[axis]]
+        rows = masks.offsets if axes else masks.offsets + own[0, 0]
+        for axis, size in enumerate(axes, 1):
+            rows = rows[..., tf.newaxis] + tf.slice(own, [axis, 0], [1, size])
         return tf.bitwise.bitwise_and(rows, _ROWS - 1)
 
 
@@ -179,22 +190,25 @@ def draw_masks(
     sites, rates = [layer.site for layer in layers], sorted({float(x.rate) for x in layers})
 
     def draw() -> tuple[dict[float, tf.Tensor], tf.Tensor]:
-        pools = {rate: _pool(fold_in(seed, n), rate, width) for n, rate in enumerate(rates)}
+        seeds = fold_in(seed, range(len(rates))) if rates else []
+        pools = {r: _pool(own, r, width) for r, own in zip(rates, seeds, strict=True)}
         return pools, _of_sites(seed, sites, width)
 
     pools, of_sites = run(draw)
+    [own] = fold_in(seed, [-1])
     # A window without examples, for which steps are only compiled, has rows of padding.
-    offsets = _offsets([tf.maximum(examples, 1)], fold_in(seed, -1))
+    offsets = _offsets([tf.maximum(examples, 1)], own)
     if positions is None:
         positions = tf.range(examples)
     of_examples = tf.gather(offsets, positions)
     return Masks(seed, pools, sites, of_sites, positions, of_examples, stream)
 
 
-def fold_in(seed: tf.Tensor, number: Any) -> tf.Tensor:
-    """Return the seed that `tf.random.experimental.stateless_fold_in` makes with Philox."""
-    number = tf.convert_to_tensor(number)
-    return tf.stack([_integers([], seed, number.dtype), number])
+def fold_in(seed: tf.Tensor, numbers: Sequence[Any]) -> list[tf.Tensor]:
+    """Return the seed that `stateless_fold_in` makes with Philox, for each of several numbers."""
+    first = _integers([], seed, tf.int32)
+    seeds = tf.stack([tf.fill([len(numbers)], first), tf.stack(numbers)], axis=1)
+    return tf.unstack(tf.cast(seeds, tf.uint64))
 
 
 def _of_sites(seed: tf.Tensor, sites: list[int], width: int) -> tf.Tensor:
@@ -202,8 +216,10 @@ def _of_sites(seed: tf.Tensor, sites: list[int], width: int) -> tf.Tensor:
 
     Their number depends on the maximum width, which makes them independent of the padding.
     """
-    drawn = [_offsets([3, width], fold_in(seed, site)) for site in sites]
-    return tf.stack(drawn) if drawn else tf.zeros([0, 3, width], tf.int32)
+    if not sites:
+        return tf.zeros([0, 3, width], tf.int32)
+    drawn = tf.stack([_offsets([3, width], own) for own in fold_in(seed, sites)])
+    return drawn + drawn[:, :1, :1] * [[0], [1], [0]]
 
 
 def _pool(seed: tf.Tensor, rate: float, width: int) -> tf.Tensor:
@@ -243,7 +259,7 @@ def _philox(seed: tf.Tensor) -> dict[str, Any]:
 
 
 @tf.autograph.experimental.do_not_convert
-def _dropped(inputs: tf.Tensor, keep: tf.Tensor, scale: float) -> tf.Tensor:
+def _dropped(inputs: tf.Tensor, keep: tf.Tensor | None, scale: float) -> tf.Tensor:
     """Apply a mask, keeping only its booleans for the backward pass."""
 
     @tf.custom_gradient

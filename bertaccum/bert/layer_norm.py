@@ -55,7 +55,8 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
 
 def _sum_of_rows(x: tf.Tensor) -> tf.Tensor:
     """Return the sum [width] of rows [..., width], twice as fast as `reduce_sum` on CPUs."""
-    return tf.raw_ops.BiasAddGrad(out_backprop=tf.reshape(x, [-1, x.shape[-1]]))
+    rows = x if x.shape.rank == 2 else tf.reshape(x, [-1, x.shape[-1]])
+    return tf.raw_ops.BiasAddGrad(out_backprop=rows)
 
 
 class LayerNorm(tf_keras.layers.LayerNormalization):

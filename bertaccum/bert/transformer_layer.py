@@ -11,7 +11,7 @@ import tf_keras
 from bertaccum.backward_gates import gate
 from bertaccum.bert.activations import Activation, for_inference, gelu
 from bertaccum.bert.attention import SelfAttention
-from bertaccum.bert.dense import Projection
+from bertaccum.bert.dense import Projection, rows_of, sizes_of
 from bertaccum.bert.dropout import ExampleDropout, dropout_masks, present_masks
 from bertaccum.bert.layer_norm import LayerNorm
 
@@ -68,7 +68,7 @@ class TransformerLayer(tf_keras.layers.Layer):
             return ExampleDropout(dropout, first_site + site, mask_width)
 
         def projection(name: str, width: int) -> Projection:
-            return Projection((width,), 1, kernel_initializer(), name=name)
+            return Projection((width,), None, kernel_initializer(), name=name)
 
         def norm(name: str) -> LayerNorm:
             # Normalization always runs in float32, for numerical stability.
@@ -122,11 +122,15 @@ class TransformerLayer(tf_keras.layers.Layer):
         queries = hidden
         if self._output_range is not None:
             queries, mask = hidden[:, : self._output_range], mask[:, : self._output_range]
+        # From here on, the layer computes matrices, [batch x queries, width].
+        rows, length = rows_of(queries), sizes_of(queries)[1]
         attended = self._attention_layer(queries, hidden, mask, training=training)
-        attended = self._attention_dropout(attended, training=training)
-        attended = self._attention_layer_norm(queries + attended)  # [batch, queries, hidden]
+        attended = self._attention_dropout(attended, training=training, length=length)
+        # Unlike that of `+`, the gradient of `add_n` does not look for axes to sum over.
+        attended = self._attention_layer_norm(tf.add_n([rows, attended]))
         activation = self._activation if training else for_inference(self._activation)
         inner = self._intermediate_dense(attended, training, activation)
         output = self._output_dense(inner, training)
-        output = self._output_dropout(output, training=training)
-        return self._output_layer_norm(tf.cast(output, tf.float32) + attended)
+        output = self._output_dropout(output, training=training, length=length)
+        output = self._output_layer_norm(tf.add_n([tf.cast(output, tf.float32), attended]))
+        return tf.reshape(output, tf.shape(queries))

@@ -193,11 +193,13 @@ class Trainee:
         """Run an update whose window is a single micro-batch."""
         loss, gradients = self._gradients(share.micro_batch(0))
         pairs = list(zip(gradients, self.model.trainable_variables, strict=True))
-        applied = tf.cond(
-            share.window_examples > 0,
-            lambda: self.optimizer.apply_sums(pairs, weight=1.0),
-            lambda: tf.constant(False),
-        )
+
+        def apply() -> tf.Tensor:
+            return self.optimizer.apply_sums(pairs, weight=1.0)
+
+        # A window without examples only compiles the step.
+        given, nothing = share.window_examples > 0, lambda: tf.constant(False)
+        applied = tf.cond(given, apply, nothing) if self.compile else apply()
         finished = tf.constant(True)
         return {"loss": loss, "losses": loss[tf.newaxis], "finished": finished, "applied": applied}
 

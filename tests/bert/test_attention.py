@@ -24,7 +24,8 @@ class Attention(tf_keras.Model):
     def call(self, inputs: tf.Tensor, padding_mask: tf.Tensor, training: bool) -> tf.Tensor:
         mask = tf.tile(padding_mask[:, tf.newaxis], [1, self.queries, 1])
         first = inputs[:, : self.queries]
-        return self.layer(first, inputs, **{self.mask: mask}, training=training)
+        attended = self.layer(first, inputs, **{self.mask: mask}, training=training)
+        return tf.reshape(attended, tf.shape(first))
 
     @property
     def mask(self) -> str:
