@@ -14,7 +14,7 @@ import numpy as np
 from bertaccum.bert.precision import length_multiple
 from bertaccum.cache import cache_folder, read_cached, write_cached
 from bertaccum.data.window_cuts import Prices, Shapes, fitting, make_cut
-from bertaccum.data.window_shapes import choose_shapes
+from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.planning.batch_plan import BatchPlan
 from bertaccum.planning.measurement_job import measurement_job
@@ -41,7 +41,8 @@ class CompileCost:
       shape_seconds: Time to compile the steps for one shape of a micro-batch.
       token_seconds: Time per token of a compiled micro-step of short examples.
       prices: Prices of compiled micro-steps, in tokens.
-      shapes: Shapes that were chosen for the window.
+      shapes: Shapes that were chosen for some windows.
+      real_share: Share of the tokens in these windows that are not padding.
       peak_bytes: Peak memory of compiled steps, in bytes.
     """
 
@@ -52,6 +53,7 @@ class CompileCost:
     token_seconds: float
     prices: Prices
     shapes: Shapes
+    real_share: float
     peak_bytes: float
 
     @property
@@ -106,7 +108,9 @@ class _Measurer:
         self, process: MeasurementProcess, request: PlanRequest, plan: BatchPlan, prices: Prices
     ) -> None:
         self._process, self._plan, self._prices = process, plan, prices
+        # Without accumulators, the window must stay a single micro-batch.
         self._alone = not (plan.accumulates or request.shared)
+        self._kind = "count" if self._alone else plan.cut
         config = dataclasses.replace(request.step_config(), offload=plan.offload)
         limit = request.limit_bytes and strict_limit(request.limit_bytes)
         job = measurement_job(request, config, limit, 1 if self._alone else 2)
@@ -141,23 +145,23 @@ class _Measurer:
                 prices,
                 shape_seconds / token_seconds,
                 updates,
-                self._plan.cut,
+                self._kind,
                 length_multiple(self._built["precision"]),
             )
             cut = self._cut(window, largest, prices, shapes)
             compiled = self._steady(cut, self._padded(cut, shapes, prices))
         except _OutOfMemoryError:
             return None
-        return CompileCost(
-            updates, plain, compiled, shape_seconds, token_seconds, prices, shapes, self._peak
-        )
+        tokens = sum(int(own.prod(axis=1).sum()) for own in windows)
+        cutting = make_cut(self._kind, largest, prices, shapes)
+        share = real_share(windows, tokens, size, cutting, shapes, prices)
+        times = plain, compiled, shape_seconds, token_seconds
+        return CompileCost(updates, *times, prices, shapes, round(share, 3), self._peak)
 
     def _cut(
         self, window: np.ndarray, largest: Shape, prices: Prices, shapes: Shapes
     ) -> list[list[Shape]]:
-        # Without accumulators, the window must stay a single micro-batch.
-        kind = "count" if self._alone else self._plan.cut
-        starts = make_cut(kind, largest, prices, shapes)(window, self._plan.micro_batch)
+        starts = make_cut(self._kind, largest, prices, shapes)(window, self._plan.micro_batch)
         rows = [(int(passages), int(length)) for passages, length in window]
         return [rows[a:b] for a, b in itertools.pairwise(starts)]
 

@@ -14,6 +14,7 @@ class Simulated:
     """A simulated `MeasurementProcess` for BERT-Small, fastest with micro-batches of eight."""
 
     started: ClassVar[list[dict[str, Any]]] = []
+    examples: ClassVar[int] = 32_000
 
     def __init__(self, progress: object, environment: dict[str, str]) -> None:
         self.environment = environment
@@ -38,6 +39,7 @@ class Simulated:
             "device": "CPU",
             "precision": job["config"]["precision"],
             "parameters": 28_000_000,
+            "train_examples": len(job["tsvs"]) and self.examples,
             "largest": (1, 128),
             "windows": [[(1, 128)] * target],
         }
@@ -72,3 +74,30 @@ class SimulatedGPU(Simulated):
         if time is None or found is None:
             return None
         return dataclasses.replace(found, seconds=time * found.seconds)
+
+
+class SimulatedXLA(Simulated):
+    """A simulated process in which compiled steps take other times.
+
+    `speedup` divides the time of compiled updates. Each shape takes `shape_seconds` to compile.
+    """
+
+    speedup: ClassVar[float] = 4.0
+    shape_seconds: ClassVar[float] = 5.0
+
+    def build(self, job: dict[str, Any]) -> dict[str, Any]:
+        self.compiled: set[tuple[int, int]] = set()
+        windows = [[(1, n) for n in range(4, 132, 4)]] * 4
+        return super().build(job) | {"windows": windows}
+
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        found, padded = super().run(request), request.padded
+        if found is None or padded is None:
+            return found
+        assert len(padded) == len(request.micro_batches)
+        for examples, (rows, length) in zip(request.micro_batches, padded, strict=True):
+            assert len(examples) <= rows and max(n for _, n in examples) <= length
+        new = set(padded) - self.compiled
+        self.compiled |= new
+        seconds = found.seconds / self.speedup + len(new) * self.shape_seconds
+        return dataclasses.replace(found, seconds=seconds)

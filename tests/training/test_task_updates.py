@@ -28,6 +28,7 @@ from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.packed_tokens import unpack
 from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
+from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.planning.batch_plan import make_plan
@@ -226,6 +227,25 @@ def test_same_updates_for_any_micro_batch(
     np.testing.assert_allclose([r["loss"] for r in results], losses, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "all weights" else pytest.mark.slow) for n in CASES]
+)
+def test_same_updates_if_steps_are_compiled(store: TokenStore, references: Any, name: str) -> None:
+    case, shapes = CASES[name], [(8, 12), (12, 20)]
+    data, model = encoded(case, store), model_of(case)
+    task = make_task(case.labels, smoothing=case.options.get("label_smoothing", 0.0))
+    optimizer = make_optimizer(CONFIG, UPDATES, 3)
+    update = make_update(task, model, optimizer, 0, True, compile=True)
+    cut = make_cut("cost", data.largest, allowed=shapes)
+    windows = [make_window(data, rows, 12, cut, allowed=shapes) for rows in windows_of(data)]
+    losses = [update(window)["loss"] for window in windows]
+    padded = np.concatenate([np.zeros((0, 2)) if w.padded is None else w.padded for w in windows])
+    assert {*map(tuple, padded.tolist())} == {*shapes}
+    expected, of_windows = references(case)
+    np.testing.assert_allclose(flat(model), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(losses, of_windows, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_mean_over_each_micro_batch_would_be_another_update(store: TokenStore) -> None:
     """Dividing by the weights of each micro-batch, as others do, changes the update."""
@@ -317,9 +337,10 @@ def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
     cases = {name: CASES[name] for name in FEW}
     folders = {name: write_case(tmp_path / name, case) for name, case in cases.items()}
 
-    def start(replicas: int) -> None:
+    def start(replicas: int, compile: str = "off") -> None:
+        options = {"eval_every": UPDATES, "compile": compile}
         runs = [
-            options_of(case, folders[name], tmp_path / f"{name}-{replicas}", eval_every=UPDATES)
+            options_of(case, folders[name], tmp_path / f"{name}-{replicas}-{compile}", **options)
             | ({"replicas": replicas} if replicas > 1 else {})
             for name, case in cases.items()
         ]
@@ -328,6 +349,9 @@ def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
 
     start(1)
     start(2)
+    start(2, "on")
     for name in FEW:
-        one, two = (weights_of(tmp_path / f"{name}-{replicas}") for replicas in (1, 2))
-        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5, err_msg=name)
+        one = weights_of(tmp_path / f"{name}-1-off")
+        for other in ("2-off", "2-on"):
+            two = weights_of(tmp_path / f"{name}-{other}")
+            np.testing.assert_allclose(one, two, rtol=0, atol=1e-5, err_msg=f"{name} {other}")

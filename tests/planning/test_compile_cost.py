@@ -1,0 +1,127 @@
+"""Compiling is decided once per run, from measured times on simulated devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated import Simulated, SimulatedXLA
+
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.config import TrainConfig
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.window_cuts import PRICES, Prices
+from bertaccum.planning import compile_cost as costs
+from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
+from bertaccum.planning.compile_cost import CompileCost, compile_cost
+from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.planning.step_prices import fit_prices
+from bertaccum.progress import silent
+from bertaccum.tasks.labels import Labels
+from bertaccum.training import compilation
+
+PLAN = make_plan(32, 8, cut="cost")
+
+
+@pytest.fixture(autouse=True)
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(costs, "MeasurementProcess", SimulatedXLA)
+    monkeypatch.setattr(Simulated, "started", [])
+
+
+def request(**options: Any) -> PlanRequest:
+    source = ModelSource("small", EncoderConfig(), None, None)
+    inputs = RunInputs(source, Labels.numbered(2), [Path("train.tsv")], ["a"], ["b"])
+    config = TrainConfig(**{"precision": "float32", "memory_limit": "4GiB"} | options)
+    return PlanRequest(config, inputs)
+
+
+def cost(**options: Any) -> CompileCost | None:
+    return compile_cost(request(**options), PLAN, PRICES, 3.0, silent)
+
+
+def test_times_are_those_of_compiled_windows() -> None:
+    found = cost()
+    assert found is not None
+    assert found.updates == 3000
+    assert found.shape_seconds == pytest.approx(SimulatedXLA.shape_seconds)
+    assert found.window_seconds > 2 * found.compiled_seconds
+    saved = 3000 * (found.window_seconds - found.compiled_seconds) - 5 * len(found.shapes)
+    assert found.saved_seconds == pytest.approx(saved)
+    assert 1 < len(found.shapes) <= 8
+    assert 0.5 < found.real_share < 1
+    assert found.compile_tokens == pytest.approx(found.shape_seconds / found.token_seconds)
+
+
+def test_cost_is_measured_once_for_each_plan() -> None:
+    first = cost()
+    assert cost() == first and len(Simulated.started) == 1
+    other = dataclasses.replace(PLAN, micro_batch=4)
+    compile_cost(request(), other, PRICES, 3.0, silent)
+    assert len(Simulated.started) == 2
+
+
+def test_plan_that_does_not_fit_compiled_has_no_cost() -> None:
+    assert cost(memory_limit="600MiB") is None
+
+
+@pytest.mark.parametrize("device", ["CPU", "NVIDIA T4"])
+@pytest.mark.parametrize("asked", ["auto", "on", "off"])
+@pytest.mark.parametrize("speedup", [0.9, 4.0])
+@pytest.mark.parametrize("hours", [0.01, 2.0])
+def test_compiles_if_it_pays(
+    monkeypatch: pytest.MonkeyPatch, device: str, asked: str, speedup: float, hours: float
+) -> None:
+    monkeypatch.setattr(compilation, "device_name", lambda: device)
+    monkeypatch.setattr(SimulatedXLA, "speedup", speedup)
+    config = TrainConfig(compile=asked)
+    examples = 32_000
+    rate = 3 * examples / (3600 * hours)
+    values = dataclasses.asdict(PLAN) | {
+        "examples_per_second": rate,
+        "train_examples": examples,
+        "prices": dataclasses.asdict(Prices(50.0, 0.001)),
+    }
+    planned = PlanResult(values, cached=False, timed_on="")
+    found = compilation.decide(config, request(), planned, silent)
+    long = hours == 2.0
+    assert found.compile == (asked == "on" or (asked == "auto" and long and speedup > 1))
+    assert (found.cost is not None) == (asked == "on" or (asked == "auto" and long))
+    recorded = dataclasses.replace(config, compile="on" if found.compile else "off")
+    again = compilation.Compilation.recorded(recorded, found.record())
+    assert again == dataclasses.replace(found, cost=None)
+
+
+def test_given_size_is_measured_only_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, planned = TrainConfig(micro_batch=8), PlanResult.given(PLAN)
+    assert not compilation.decide(config, request(), planned, silent).compile
+    assert not Simulated.started
+    monkeypatch.setattr(compilation, "device_name", lambda: "NVIDIA T4")
+    assert compilation.decide(config, request(), planned, silent).compile
+
+
+def test_sums_in_host_memory_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "device_name", lambda: "NVIDIA T4")
+    plan = make_plan(32, 8, Saving("none", "all"), "cost")
+    planned = PlanResult.given(plan)
+    assert not compilation.decide(TrainConfig(micro_batch=8), request(), planned, silent).compile
+
+
+def test_prices_fit_times() -> None:
+    usual = Prices(150.0, 1e-3)
+
+    def seconds(length: int) -> float:
+        return 1e-5 * length * (1 + length * 2e-3)
+
+    prices, token = fit_prices(3e-3, {128: seconds(128), 64: seconds(64)}, usual)
+    assert prices == Prices(300.0, 0.002)
+    assert token == pytest.approx(1e-5)
+    # Without a second length, and with times that make no sense, a pair has its usual price.
+    for times in ({128: seconds(128)}, {128: 1.0, 64: 0.0}):
+        assert fit_prices(3e-3, times, usual)[0].attention == 1e-3
+    noisy = fit_prices(0.0, {128: 1.0, 64: 0.9}, usual)[0]
+    assert noisy == Prices(1.0, 0.00025)
