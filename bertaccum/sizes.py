@@ -6,6 +6,7 @@ This module imports only the standard library.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _DECIMAL_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _UNITS = _DECIMAL_UNITS | {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -41,3 +42,16 @@ def row_pieces(rows: int, row_bytes: int, most_bytes: int) -> list[slice]:
     """Return slices of the rows of an array, each of at most `most_bytes` bytes or of one row."""
     size = max(most_bytes // max(row_bytes, 1), 1)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def format_shapes(shapes: Sequence[Sequence[int]], real_share: float | None) -> str:
+    """Return the shapes of compiled micro-batches as text; empty if there are none.
+
+    Args:
+      shapes: Rows and length of each shape.
+      real_share: Share of their tokens that are not padding.
+    """
+    if not shapes:
+        return ""
+    named = ", ".join(f"{rows} x {length}" for rows, length in shapes)
+    return f"{named} tokens ({real_share:.0%} of the tokens are not padding)"

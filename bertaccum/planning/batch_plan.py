@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bertaccum.errors import RunError
 from bertaccum.offload_names import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
+from bertaccum.sizes import format_shapes
 
 
 class Saving(NamedTuple):
@@ -110,12 +111,8 @@ class BatchPlan:
             cut = f"on {self.replicas} replicas, each in micro-batches of {self.micro_batch}"
         moved = LADDER[self.offload].noun
         offloaded = f", {moved} in host memory" if moved else ""
-        compiled = ""
-        if self.shapes:
-            shapes = ", ".join(f"{rows} x {length}" for rows, length in self.shapes)
-            share = f"{self.real_share:.0%} of the tokens are not padding"
-            noun = "shape" if len(self.shapes) == 1 else "shapes"
-            compiled = f", compiled for the {noun} {shapes} ({share})"
+        shapes = format_shapes(self.shapes, self.real_share)
+        compiled = f", compiled for {shapes}" if shapes else ""
         return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}{compiled}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.model_finder import find_dimensions
@@ -73,6 +74,7 @@ def _compiled(report: PlanResult, request: PlanRequest, progress: Progress) -> P
     cost = compile_cost(settled, plan, prices, TrainConfig.epochs, progress)
     if cost is None or (config.compile == AUTO and cost.saved_seconds <= 0):
         return report
-    found = {"shapes": cost.shapes, "real_share": cost.real_share}
+    found: dict[str, Any] = {"shapes": cost.shapes, "real_share": cost.real_share}
+    found["peak_memory_bytes"] = cost.peak_bytes
     found["compile_cost"] = dataclasses.asdict(cost)
     return dataclasses.replace(report, values=report.values | found)

@@ -16,7 +16,7 @@ from bertaccum.metrics import LABELS, mean_loss, noise_scale, outcome, shown
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.reporting.run_record import Record
-from bertaccum.sizes import format_size, known_size
+from bertaccum.sizes import format_shapes, format_size, known_size
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
@@ -109,6 +109,7 @@ def _plan(record: Record) -> dict[str, str]:
         "replicas": known.get("replicas"),
         "recompute": known.get("recompute"),
         "offload": known.get("offload"),
+        "compiled for": format_shapes(known.get("shapes") or (), known.get("real_share")) or None,
         "device": known.get("device"),
         "memory": _size(known.get("memory_bytes")),
         "peak of the planned update": _size(known.get("peak_memory_bytes")),

@@ -70,7 +70,8 @@ def details(record: Record) -> dict[str, Any]:
     Raises:
       InputError: The files of the run are damaged.
     """
-    names = ("micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why")
+    names = ["micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why"]
+    names += ["shapes", "real_share"]
     with undamaged(record.paths.path):
         return outline(record) | {
             "plan": {name: record.plan.get(name) for name in names},

@@ -71,11 +71,14 @@ class Compilation:
 
     def record(self) -> dict[str, Any]:
         """Return what plan.json contains."""
-        return {
+        values = {
             "prices": dataclasses.asdict(self.prices),
             "compile_tokens": self.compile_tokens,
             "compile_cost": self.cost,
         }
+        if self.compile and self.cost:
+            values["peak_memory_bytes"] = self.cost["peak_bytes"]
+        return values
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from bertaccum.cli.display.sentences import duration, updates_done
 from bertaccum.cli.display.table_fitting import below_common_folder, say, show, show_facts
 from bertaccum.metrics import LABELS, METRICS, mean_loss, noise_scale, one_class, outcome, shown
-from bertaccum.sizes import known_size
+from bertaccum.sizes import format_shapes, known_size
 
 
 def runs(outlines: list[dict[str, Any]]) -> None:
@@ -46,12 +46,14 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
 
 def run(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum show`."""
-    last, summary, why = found["last_update"], found["summary"], found["plan"]["why"]
+    last, summary, plan = found["last_update"], found["summary"], found["plan"]
+    why = plan["why"]
     facts = {
         "run": f"{found['run']}, {found['status']}",
         "model": found["model"],
         "target batch": f"{found['target_batch']}",
         "micro-batch": f"{found['micro_batch']}" + (f" ({why})" if why else ""),
+        "compiled for": format_shapes(plan["shapes"] or (), plan["real_share"]),
         "updates": updates_done(found),
         "training loss": _training_loss(found["training_loss"]),
         "noise scale": noise_scale(found["noise_scale"]),
