@@ -7,12 +7,13 @@ import math
 
 from bertaccum.config import TrainConfig
 from bertaccum.data.window_cuts import Prices
+from bertaccum.errors import RunError
 from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import PlanResult
 from bertaccum.planning.compile_cost import compile_cost
 from bertaccum.planning.device_memory import device_name
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.progress import Progress
+from bertaccum.progress import Progress, tell
 from bertaccum.settings import AUTO, OFF, ON
 from bertaccum.training.run_setup import Compilation
 
@@ -31,6 +32,9 @@ def decide(
       request: Request to the planner.
       planned: Its answer.
       progress: Called while it is measured.
+
+    Raises:
+      RunError: Compiling failed, and the options demand it.
     """
     plan, device = planned.taken(), "CPU" if device_name() == "CPU" else "GPU"
     prices = Prices(**planned.values.get("prices", {}))
@@ -42,7 +46,13 @@ def decide(
     known = config.epochs * examples / rate if rate and examples else math.inf
     if config.compile == AUTO and known < _WORTH_MEASURING[device]:
         return plain
-    cost = compile_cost(request, plan, prices, config.epochs, progress)
+    try:
+        cost = compile_cost(request, plan, prices, config.epochs, progress)
+    except RunError as error:  # XLA needs files of CUDA that TensorFlow itself does not need.
+        if config.compile == ON:
+            raise
+        tell(progress, f"steps are not compiled, because {error}")
+        return plain
     if cost is None:
         return plain
     measured_cost = dataclasses.asdict(cost)

@@ -14,6 +14,7 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.window_cuts import PRICES, Prices
+from bertaccum.errors import RunError
 from bertaccum.planning import compile_cost as costs
 from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
 from bertaccum.planning.compile_cost import CompileCost, compile_cost
@@ -102,6 +103,33 @@ def test_given_size_is_measured_only_on_gpus(monkeypatch: pytest.MonkeyPatch) ->
     assert not Simulated.started
     monkeypatch.setattr(compilation, "device_name", lambda: "NVIDIA T4")
     assert compilation.decide(config, request(), planned, silent).compile
+
+
+def test_run_goes_on_if_compiling_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RunError("the measurement process failed (libdevice not found)")
+
+    monkeypatch.setattr(compilation, "device_name", lambda: "NVIDIA T4")
+    monkeypatch.setattr(SimulatedXLA, "run", fail)
+    planned, told = PlanResult.given(PLAN), Progress()
+    assert not compilation.decide(TrainConfig(micro_batch=8), request(), planned, told).compile
+    assert told.lines and "libdevice" in told.lines[0]
+    with pytest.raises(RunError, match="libdevice"):
+        config = TrainConfig(micro_batch=8, compile="on")
+        compilation.decide(config, request(), planned, silent)
+
+
+class Progress:
+    """Keeps the messages."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        pass
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
 
 
 def test_sums_in_host_memory_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
