@@ -58,8 +58,8 @@ NOT_CALLS := arg-type assignment misc operator call-overload union-attr return-v
   import-untyped
 types: $(INSTALLED)
 	$(BIN)/mypy
-	MYPYPATH=benchmarks $(BIN)/mypy --cache-dir .mypy_cache/benchmarks --no-warn-unused-ignores \
-	  $(addprefix --disable-error-code=,$(NOT_CALLS)) benchmarks/*.py
+	MYPYPATH=benchmarks:benchmarks/peers $(BIN)/mypy --cache-dir .mypy_cache/benchmarks \
+	  --no-warn-unused-ignores $(addprefix --disable-error-code=,$(NOT_CALLS)) benchmarks/*.py
 
 # -W: a warning, such as a broken link, fails the build. Sphinx 9 needs Python 3.11.
 docs: $(INSTALLED)

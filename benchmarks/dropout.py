@@ -14,7 +14,7 @@ prints a Markdown table.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ import tf_keras
 from speed import PRECISIONS, TARGET, build, full_window, interleaved
 from tools import TASK, random_store, run_part, table
 
-from bertaccum.bert.dropout import ExampleDropout
+from bertaccum.bert.dropout import ExampleDropout, present_masks
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
@@ -43,8 +43,9 @@ UPDATES, EXAMPLES, LENGTH = 10, 320, 64
 CUTS = {"4 x 8": [8, 8, 8, 8], "12 + 12 + 8": [12, 12, 8], "32 x 1": [1] * 32, "3 + 29": [3, 29]}
 
 
-def drawn(layer: ExampleDropout, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor, float]:
-    """Return a random mask of this shape, as Keras draws it, and the scale of the kept values."""
+def drawn(layer: ExampleDropout, axes: Sequence[Any], width: Any) -> tuple[tf.Tensor, float]:
+    """Return a random mask, as Keras draws it, and the scale of the kept values."""
+    shape = [tf.size(present_masks().offsets), *axes, width]
     return tf.random.uniform(shape) >= layer.rate, 1 / (1 - layer.rate)
 
 
@@ -52,7 +53,11 @@ def drawn(layer: ExampleDropout, shape: tf.Tensor, rank: int) -> tuple[tf.Tensor
 def drawn_anew() -> Iterator[None]:
     """Replace our dropout with that of Keras in models that are traced inside the `with` block."""
     own = tf_keras.layers.Dropout.call
-    with mock.patch.multiple(ExampleDropout, call=own, keep=drawn):
+
+    def call(layer: Any, inputs: Any, training: Any = None, length: Any = None) -> Any:
+        return own(layer, inputs, training)
+
+    with mock.patch.multiple(ExampleDropout, call=call, keep=drawn):
         yield
 
 

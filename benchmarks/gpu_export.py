@@ -1,7 +1,8 @@
 """Files for a machine with a GPU that has neither bertaccum nor TensorFlow.
 
-`on_gpu.py` of the folder `peers` reads them. XLA's programs are written as StableHLO, so that JAX
-can time them there.
+`on_gpu.py` of the folder `peers` reads them. The programs of an update that XLA compiles are
+written as StableHLO, so that JAX can time them there. A micro-step runs `gradients` and
+`accumulation`. An update also runs `masks`, `norm`, `adamw` and `zeroing` once.
 """
 
 from __future__ import annotations
@@ -10,26 +11,34 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+from speed import full_window
 from tools import TASK, vocabulary_file, write_tokens, yelp_stores
 
-from bertaccum.bert.dropout import draw_masks, dropout_masks
-from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.accumulation import adamw, sums, window_update
+from bertaccum.bert.dropout import draw_masks
+from bertaccum.bert.model_inputs import PaddedTexts
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.config import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.step import Trainee
 
 ROWS, TARGET = 4000, 32
 MODELS, LENGTHS = ("bert-small", "bert-base"), (128, 512)
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 SHAPES = ((8, 128), (32, 128), (8, 512))
-# A compiled function and the arguments that it is compiled for.
+# Programs that time a compiled function pass 1 for each integer. Its integers are therefore
+# constants times an argument: the gradients of equal tokens, for example, would all be added to
+# one row of the embeddings.
+# A function, and the arguments for which XLA compiles it.
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -41,55 +50,118 @@ def write_all(shared: Path, folder: Path) -> list[Path]:
     encoders = {model: dataclasses.asdict(PRESET_CONFIGS[model]) for model in MODELS}
     (folder / "encoders.json").write_text(json.dumps(encoders, indent=2) + "\n")
     shutil.copyfile(vocabulary_file(shared), folder / "vocab.txt")
-    for name, (run, arguments) in steps():
-        text = run.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
-        (folder / f"{name}.stablehlo").write_text(text)
+    for old in folder.glob("*.stablehlo"):
+        old.unlink()
+    for model in MODELS:
+        for name, text in programs(model, SHAPES):
+            (folder / f"{name}.stablehlo").write_text(text)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def steps() -> Iterator[tuple[str, Step]]:
-    """Yield a name and a step for each model, precision and shape."""
-    for model in MODELS:
-        for short, precision in PRECISIONS.items():
-            config = TrainConfig(precision=precision, recompute="none")
-            source = ModelSource(model, PRESET_CONFIGS[model], None, None)
-            built = build_model(config, source, outputs=2)
-            optimizer = make_optimizer(config, 1000, 4)
-            optimizer.build(built.trainable_variables)
-            for rows, length in SHAPES:
-                yield (
-                    f"{model}-{short}-micro-step-{rows}x{length}",
-                    micro_step(built, optimizer, rows, length),
-                )
-            yield f"{model}-{short}-optimizer-step", optimizer_step(optimizer)
+def programs(model: str, shapes: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the StableHLO of each program for a model, precisions and shapes."""
+    for short, precision in PRECISIONS.items():
+        trainee = make_trainee(model, precision)
+        for rows, length in shapes:
+            step = gradients(trainee, rows, length)
+            yield f"{model}-{short}-gradients-{rows}x{length}", stablehlo(*step)
+            # Weights and gradients are float32 in all precisions, and so are all other programs.
+            if precision == "float32":
+                step = accumulation(trainee, *step)
+                yield f"{model}-accumulation-{rows}x{length}", stablehlo(*step)
+    yield f"{model}-masks", stablehlo(*masks(trainee))
+    for name, text in optimizer_step(trainee).items():
+        yield f"{model}-{name}", text
 
 
-def micro_step(model: Any, optimizer: Any, rows: int, length: int) -> Step:
-    """Return forward and backward passes and the accumulation of gradients, for one shape."""
-    seed = tf.constant([0, 0], tf.int64)
-    masks = draw_masks(model, seed, tf.constant(rows))
-    words = PRESET_CONFIGS["bert-small"].vocab_size
-    # Programs that time this one pass the same number for each token. Different tokens are needed,
-    # because the gradients of equal tokens are added to one row of the embeddings.
-    spread = np.random.default_rng(0).integers(1, words - 1, (rows, length)).astype(np.int32)
-
-    @tf.function(jit_compile=True, autograph=False)
-    def run(token_ids: Any, padding_mask: Any, labels: Any, weights: Any, pools: Any) -> tf.Tensor:
-        own = dataclasses.replace(masks, pools=pools)
-        token_ids = tf.math.floormod(token_ids + spread, words)
-        with tf.GradientTape() as tape, dropout_masks(own):
-            logits = model(encoder_inputs(token_ids, padding_mask), training=True)
-            losses = TASK.losses(tf.cast(logits, tf.float32), labels)
-            loss = tf.reduce_sum(losses * weights) / TARGET
-        variables = model.trainable_variables
-        gradients = tape.gradient(loss, variables)
-        optimizer.accumulate(zip(gradients, variables, strict=True), weight=rows / TARGET)
-        return loss
-
-    ones = tf.ones([rows, length], tf.int32)
-    return run, (ones, ones, tf.ones([rows], tf.int32), tf.ones([rows]), masks.pools)
+def stablehlo(function: Callable[..., Any], arguments: tuple[Any, ...] = ()) -> str:
+    compiled: Any = tf.function(function, jit_compile=True, autograph=False)
+    return compiled.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
 
 
-def optimizer_step(optimizer: Any) -> Step:
-    """Return the optimizer step: clipping, AdamW, and zeroing of the accumulators."""
-    return tf.function(lambda: optimizer.apply(), jit_compile=True, autograph=False), ()
+def make_trainee(model: str, precision: str) -> Trainee:
+    config = TrainConfig(precision=precision, recompute="none")
+    built = build_model(config, ModelSource(model, PRESET_CONFIGS[model], None, None), outputs=2)
+    optimizer = make_optimizer(config, 1000, 4)
+    optimizer.compile_steps(True)
+    optimizer.build(built.trainable_variables)
+    return Trainee(TASK, built, optimizer, seed=0)
+
+
+def gradients(trainee: Trainee, rows: int, length: int) -> Step:
+    """Return forward and backward passes for one shape, as `Trainee` compiles them."""
+    window = full_window(length, rows, rows)
+    batch = trainee.open_share(window.tensors).micro_batch(0)
+    texts = [getattr(batch.texts, field.name).numpy() for field in dataclasses.fields(PaddedTexts)]
+    labels, of_sites, offsets = (
+        tensor.numpy() for tensor in (batch.labels, batch.masks.of_sites, batch.masks.offsets)
+    )
+
+    def run(one: Any, pools: Any, weights: Any, window_weight: Any) -> Any:
+        own = dataclasses.replace(
+            batch,
+            texts=PaddedTexts(*(one * integers for integers in texts)),
+            labels=one * labels,
+            weights=weights,
+            masks=dataclasses.replace(
+                batch.masks, pools=pools, of_sites=one * of_sites, offsets=one * offsets
+            ),
+            window_weight=window_weight,
+        )
+        loss, pairs = trainee.micro_step(own)
+        return loss, [gradient for gradient, _ in pairs]
+
+    return run, (tf.constant(1), batch.masks.pools, batch.weights, batch.window_weight)
+
+
+def accumulation(trainee: Trainee, gradients: Callable[..., Any], arguments: Any) -> Step:
+    """Return the accumulation of what `gradients` returns for these arguments."""
+    traced = tf.function(gradients, autograph=False).get_concrete_function(*arguments)
+    _, found = traced.structured_outputs
+    variables, rng = trainee.model.trainable_variables, np.random.default_rng(0)
+    rows = {
+        number: rng.integers(1, v.shape[0], g.values.shape[0])
+        for number, (g, v) in enumerate(zip(found, variables, strict=True))
+        if isinstance(g, tf.IndexedSlices)
+    }
+
+    def run(one: Any, values: Any, share: Any) -> None:
+        own = list(values)
+        for number, indices in rows.items():
+            own[number] = tf.IndexedSlices(own[number], one * indices.astype(np.int32))
+        trainee.optimizer.accumulate(zip(own, variables, strict=True), weight=share)
+
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in found]
+    zeros = [tf.zeros(value.shape, value.dtype) for value in values]
+    return run, (tf.constant(1), zeros, tf.ones([], tf.float64))
+
+
+def masks(trainee: Trainee) -> Step:
+    """Return the drawing of an update's dropout masks."""
+
+    def run(seed: Any) -> Any:
+        drawn = draw_masks(trainee.model, seed, tf.constant(TARGET))
+        return drawn.pools, drawn.of_sites
+
+    return run, (tf.zeros([2], tf.int64),)
+
+
+def optimizer_step(trainee: Trainee) -> dict[str, str]:
+    """Return the programs of an optimizer step, each of which is written instead of being run."""
+    found: dict[str, str] = {}
+
+    def record(name: str) -> Callable[[Callable[[], Any], bool], tf.Tensor]:
+        def write(function: Callable[[], Any], compile: bool) -> tf.Tensor:
+            if compile:
+                found[name] = stablehlo(function)
+            return tf.ones([], tf.float64)  # The norm; others do not use the result.
+
+        return write
+
+    with ExitStack() as stack:
+        for name, module in {"norm": window_update, "adamw": adamw, "zeroing": sums}.items():
+            stack.enter_context(mock.patch.object(module, "maybe_compiled", record(name)))
+        variables = trainee.model.trainable_variables
+        trainee.optimizer.accumulate((tf.zeros(v.shape), v) for v in variables)
+        trainee.optimizer.apply()
+    return found

@@ -89,7 +89,7 @@ IDLE_UPDATES = 200
 
 def idle(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
     """Measure the time from the end of each update to the start of the next one, in BERT-Tiny."""
-    options = {"data": prepared_yelp(shared, out), "vocab": vocabulary_file(shared)}
+    options: dict[str, Any] = {"data": prepared_yelp(shared, out), "vocab": vocabulary_file(shared)}
     options |= {"model": "bert-tiny", "init_checkpoint": "none", "target_batch": TARGET}
     options |= {"micro_batch": MICRO_BATCH, "max_updates": IDLE_UPDATES}
     ways: dict[bool, list[tuple[float, float]]] = {False: [], True: []}

@@ -24,7 +24,6 @@ import tensorflow as tf
 from speed import TARGET, build, full_window, interleaved
 from tools import TASK, Results, prepared_yelp, run_part, say, table
 
-from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.config import TrainConfig
@@ -115,18 +114,17 @@ def estimated(
 def of_single_examples(model: Any, config: TrainConfig, store: TokenStore) -> tuple[float, float]:
     """Return the noise and the signal of the gradients of all examples of a store."""
     trainee = Trainee(TASK, model, make_optimizer(config, 1, 1), seed=0)
+    trainee.optimizer.build(model.trainable_variables)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([1], tf.int32)])
-    def gradient(token_ids: Any, label: Any) -> Any:
-        tokens = tf.RaggedTensor.from_row_lengths(token_ids, [tf.size(token_ids)])
-        with dropout_masks(draw_masks(model, tf.constant([0, 0]), tf.constant(1))):
-            _, pairs = trainee.micro_step(tokens, label, tf.ones([1]), 1.0)
+    @tf.function(input_signature=trainee.signature())
+    def gradient(*window: Any) -> Any:
+        _, pairs = trainee.micro_step(trainee.open_share(window).micro_batch(0))
         return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g, _ in pairs], axis=0)
 
     total, squares = 0.0, 0.0
     for row in range(len(store)):
-        tokens = store.token_ids[store.offsets[row] : store.offsets[row + 1]]
-        found = gradient(tokens, store.labels[row : row + 1]).numpy().astype(np.float64)
+        window = make_window(store, np.array([row]), 1)
+        found = gradient(*window.tensors).numpy().astype(np.float64)
         total, squares = total + found, squares + float(found @ found)
     mean = total / len(store)
     signal = float(mean @ mean)

@@ -42,7 +42,6 @@ from tensorflow.python.framework.config import disable_op_determinism
 from tools import TASK, Results, run_part, table, yelp_stores
 
 from bertaccum.accumulation.gradient_tensors import values_of
-from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
@@ -106,25 +105,20 @@ def full_window(length: int, examples: int = TARGET, micro_batch: int = MICRO_BA
 def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
     """Return a function that runs the forward and backward passes of a window without an update."""
     trainee = Trainee(TASK, model, optimizer, seed=0)
+    optimizer.build(model.trainable_variables)
 
-    @tf.function
-    def passes(token_ids: Any, row_splits: Any, labels: Any, cuts: Any) -> Any:
-        tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
-        total, weights = tf.constant(0.0), tf.ones(tf.shape(labels))
-        masks = draw_masks(model, tf.constant([0, 0]), tf.size(labels))
-        for step in tf.range(tf.size(cuts) - 1):
+    @tf.function(input_signature=trainee.signature())
+    def passes(*window: Any) -> Any:
+        total, share = tf.constant(0.0), trainee.open_share(window)
+        for step in tf.range(share.micro_steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            a, b = cuts[step], cuts[step + 1]
-            with dropout_masks(masks.of_micro_batch(a)):
-                loss, pairs = trainee.micro_step(
-                    tokens[a:b], labels[a:b], weights[a:b], float(TARGET)
-                )
+            loss, pairs = trainee.micro_step(share.micro_batch(step))
             # TensorFlow prunes gradients that do not reach the result, so use one value of each.
             taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g, _ in pairs]
             total += loss + 1e-30 * tf.add_n(taken)
         return total
 
-    return lambda w: passes(w.token_ids, w.row_splits, w.labels, w.cuts).numpy()
+    return lambda window: passes(*window.tensors).numpy()
 
 
 def accumulation(*_: Path) -> tuple[list[dict[str, Any]], str]:

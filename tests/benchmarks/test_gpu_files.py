@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.config import TrainConfig
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+import tensorflow as tf
 
 
 @pytest.fixture(autouse=True)
@@ -23,24 +18,40 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(root / "benchmarks")
 
 
-def test_exported_steps_run_on_other_devices() -> None:
+def test_exported_programs_run_on_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     import gpu_export
 
-    config = TrainConfig(precision="float32", recompute="none")
-    source = ModelSource("bert-tiny", PRESET_CONFIGS["bert-tiny"], None, None)
-    model = build_model(config, source, outputs=2)
-    optimizer = make_optimizer(config, 1000, 4)
-    optimizer.build(model.trainable_variables)
-    micro_step = gpu_export.micro_step(model, optimizer, 2, 8)
-    for run, arguments in (micro_step, gpu_export.optimizer_step(optimizer)):
-        text = run.experimental_get_compiler_ir(*arguments)(stage="stablehlo")
+    monkeypatch.setattr(gpu_export, "PRECISIONS", {"float32": "float32"})
+    programs = dict(gpu_export.programs("bert-tiny", ((2, 8),)))
+    names = ("float32-gradients-2x8", "accumulation-2x8", "masks", "norm", "adamw", "zeroing")
+    assert list(programs) == [f"bert-tiny-{name}" for name in names]
+    for text in programs.values():
         assert "func.func @main" in text
         assert "custom_call" not in text  # these are the calls of one kind of device
-    run, arguments = micro_step
-    run(*arguments)
-    words = optimizer.accumulators[0].numpy()
-    # Two rows of eight different tokens: a program that times the step passes equal ones.
-    assert (np.abs(words).sum(1) > 0).sum() == 16
+    # These write into the memory of variables.
+    in_place = [name for name, text in programs.items() if "may_alias" in text]
+    assert in_place == [f"bert-tiny-{name}" for name in ("accumulation-2x8", "adamw", "zeroing")]
+
+
+def test_gradients_do_not_depend_on_how_the_step_is_exported() -> None:
+    """A program that times the step passes 1 for each integer; the step's own integers count."""
+    import gpu_export
+
+    trainee = gpu_export.make_trainee("bert-tiny", "float32")
+    run, (one, *rest) = gpu_export.gradients(trainee, 2, 8)
+    loss, found = run(one, *rest)
+    batch = trainee.open_share(gpu_export.full_window(8, 2, 2).tensors).micro_batch(0)
+    expected, pairs = trainee.micro_step(batch)
+    assert loss.numpy() == expected.numpy()
+    words, (same, _) = found[0], pairs[0]
+    assert np.array_equal(words.values, same.values)
+    assert len(set(words.indices.numpy())) == 16
+
+    accumulate, (one, values, share) = gpu_export.accumulation(trainee, run, (one, *rest))
+    accumulate(one, [tf.ones_like(value) for value in values], share)
+    sums = trainee.optimizer.accumulators
+    assert (sums[0].numpy().sum(1) > 0).sum() == 16
+    assert all((total.numpy() == 1).all() for total in sums[1:])
 
 
 def test_peers_read_the_tokens_of_the_store(tmp_path: Path) -> None:
