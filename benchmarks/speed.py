@@ -8,6 +8,7 @@
     python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 5 minutes
     python benchmarks/speed.py shapes --shared ../shared       # 1 minute
+    python benchmarks/speed.py compiled                        # 4 minutes
 
 `accumulation` compares a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) with its four
 forward and backward passes alone. `matmul` compares the floating-point operations per second of the
@@ -17,7 +18,8 @@ micro-steps of different shapes and fits the price list that `--cut cost` uses. 
 real windows that are cut with different prices of a micro-step. `determinism` compares a window
 with and without `--deterministic`, the default on CPUs. `padding` compares windows of real reviews
 that are cut by cost, cut by count, and padded to the maximum. `shapes` shows the shapes that
-compiled runs of several lengths are padded to, and how much padding they need.
+compiled runs of several lengths are padded to, and how much padding they need. `compiled` compares
+updates and predictions with and without XLA.
 
 All parts use BERT-Small; each writes speed-<part>.json and prints a Markdown table.
 """
@@ -43,6 +45,7 @@ from tools import TASK, Results, run_part, table, yelp_stores
 
 from bertaccum.accumulation.gradient_tensors import values_of
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_inputs import inputs_of_padded
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.config import TrainConfig
@@ -449,6 +452,52 @@ def shapes(shared: Path, out: Path) -> tuple[Results, str]:
     return results, table([*heads, "micro-steps"], lines)
 
 
+# --- Compiling --------------------------------------------------------------------------
+
+
+def compiled(*_: Path) -> tuple[Results, str]:
+    """Compare updates and predictions that XLA compiles with those that it does not."""
+    results: Results = []
+    for rows, length in ((8, 128), (32, 128), (8, 512)):
+        window = full_window(length, 2 * rows, rows)
+        tokens = tf.reshape(window.token_ids[: rows * length], [rows, length])
+        for work in ("update", "prediction"):
+            runs: dict[Any, Callable[[], Any]] = {}
+            first = {}
+            for compile in (False, True):
+                model, optimizer, _ = build("float32")
+                update = make_update(TASK, model, optimizer, 0, accumulate=True, compile=compile)
+                predict = tf.function(
+                    lambda *x, model=model: model(inputs_of_padded(*x)),
+                    jit_compile=compile,
+                    autograph=False,
+                )
+                whole = tokens, tf.fill([rows], length)
+                run = partial(update, window) if work == "update" else partial(predict, *whole)
+                begin = time.perf_counter()
+                run()
+                first[compile], runs[compile] = time.perf_counter() - begin, run
+            timed = interleaved(runs, 5)
+            results.append(
+                {"rows": rows, "length": length, "work": work}
+                | {"compiling": first[True] - first[False]}
+                | {"plain": timed[False], "compiled": timed[True]}
+            )
+    lines = [
+        [
+            f"{r['rows']} x {r['length']}",
+            r["work"],
+            f"{r['compiling']:.1f} s",
+            f"{r['plain']:.2f} s",
+            f"{r['compiled']:.2f} s",
+            f"{r['compiled'] / r['plain']:.2f}",
+        ]
+        for r in results
+    ]
+    heads = ["shape", "work", "longer first run", "not compiled", "compiled", "ratio"]
+    return results, table(heads, lines)
+
+
 if __name__ == "__main__":
     parts = {
         "accumulation": accumulation,
@@ -459,5 +508,6 @@ if __name__ == "__main__":
         "determinism": determinism,
         "padding": padding,
         "shapes": shapes,
+        "compiled": compiled,
     }
     run_part(__doc__.splitlines()[0], "speed", parts)
