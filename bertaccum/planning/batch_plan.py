@@ -114,7 +114,7 @@ class BatchPlan:
         if self.shapes:
             shapes = ", ".join(f"{rows} x {length}" for rows, length in self.shapes)
             share = f"{self.real_share:.0%} of the tokens are not padding"
-            compiled = f", compiled for {len(self.shapes)} shapes ({shapes}; {share})"
+            compiled = f", compiled for the shapes {shapes}; {share}"
         return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}{compiled}"
 
 
