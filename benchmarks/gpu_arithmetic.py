@@ -13,11 +13,11 @@ from bertaccum.bert.presets import PRESET_CONFIGS
 EXAMPLES, LENGTH = 8, 128
 # Share of the published rates that large matrix products and element-wise kernels reach.
 REACHED = 0.5
-# Time that the host takes for a node of the graph: on an H200, a micro-step that had 1,889 nodes
-# at that time took 12 ms.
+# Time that the host takes for a node of the graph: on an H200, a micro-step of an earlier version,
+# which had 1,889 nodes, took 12 ms.
 NODE_SECONDS = 6e-6
-# Nodes of a micro-step besides constants, in float32 and in half precision, as counted by
-# tests/training/test_nodes.py.
+# Nodes of a micro-step, in float32 and in half precision, as tests/training/test_nodes.py counts
+# them, and of a compiled one.
 NODES = {"bert-small": (1363, 1524), "bert-base": (3595, 4036)}
 COMPILED_NODES = 46
 
