@@ -246,6 +246,7 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
         "precision": "float32",
         "recompute": "none",
         "offload": "none",
+        "compile": "off",
         "task": "classification",
         "best_by": "accuracy",
     }

@@ -89,7 +89,6 @@ def transformed(
       transform: Transform of the mean gradients, or None.
       takes_scaled_sum: Whether the inner optimizer multiplies by a factor itself; see
         `contracts.py`.
-
       compile: Whether XLA compiles the norm, if no means are computed.
 
     Returns:

@@ -64,7 +64,7 @@ class BatchPlan:
         the fastest way that does not need more memory than "count".
       offload: What is kept in host memory, one of `OFFLOAD`.
       shapes: Rows and lengths to which micro-batches are padded, for which steps are compiled;
-        empty if they are not compiled.
+        None if they are not compiled.
       real_share: Share of the tokens that are not padding; None if steps are not compiled.
     """
 
@@ -75,7 +75,7 @@ class BatchPlan:
     recompute: str = "none"
     cut: str = "count"
     offload: str = OFFLOAD_NONE
-    shapes: Sequence[tuple[int, int]] = ()
+    shapes: Sequence[tuple[int, int]] | None = None
     real_share: float | None = None
 
     @property
@@ -111,7 +111,7 @@ class BatchPlan:
             cut = f"on {self.replicas} replicas, each in micro-batches of {self.micro_batch}"
         moved = LADDER[self.offload].noun
         offloaded = f", {moved} in host memory" if moved else ""
-        shapes = format_shapes(self.shapes, self.real_share)
+        shapes = format_shapes(self.shapes or (), self.real_share)
         compiled = f", compiled for {shapes}" if shapes else ""
         return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}{compiled}"
 

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -16,16 +17,25 @@ from bertaccum.cache import cache_folder, read_cached, write_cached
 from bertaccum.data.window_cuts import Prices, Shapes, fitting, make_cut
 from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
-from bertaccum.planning.batch_plan import BatchPlan
+from bertaccum.errors import BertAccumError
+from bertaccum.offload_names import offloads_sums
+from bertaccum.planning.batch_plan import BatchPlan, PlanResult
+from bertaccum.planning.device_memory import device_name
 from bertaccum.planning.measurement_job import measurement_job
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest, Shape
 from bertaccum.planning.plan_request import PlanRequest, request_digest
 from bertaccum.planning.search import strict_limit, typical_window
 from bertaccum.planning.step_prices import fit_prices
-from bertaccum.progress import Progress
+from bertaccum.progress import Progress, tell
+from bertaccum.settings import OFF, ON
 
+# Compiling is measured, which takes about a minute, in runs that take at least this many seconds.
+# On CPUs, compiled steps are rarely faster.
+_WORTH_MEASURING = {"CPU": 3600.0, "GPU": 120.0}
+# Examples per second of a fast GPU, if no speed was measured.
+_FAST = 1000.0
 # A micro-step of an example this short takes the time of a micro-step without its tokens.
-_SHORT, _SHORT_STEPS = (1, 8), 9
+_SHORT, _SHORT_STEPS = (1, 8), 8
 # A window is timed this often, but no more once this many seconds have passed.
 _REPEATS, _ENOUGH_SECONDS = 5, 2.0
 
@@ -35,7 +45,7 @@ class CompileCost:
     """What compiling costs and saves for a plan. All times are in seconds.
 
     Args:
-      updates: Number of updates of the run.
+      updates: Number of updates in the run's epochs.
       window_seconds: Time of a typical window whose steps are not compiled.
       compiled_seconds: Time of this window with compiled steps.
       shape_seconds: Time to compile the steps for one shape of a micro-batch.
@@ -61,11 +71,55 @@ class CompileCost:
         """The time to compile the steps for one shape, in tokens."""
         return self.shape_seconds / self.token_seconds
 
-    @property
-    def saved_seconds(self) -> float:
-        """The time that compiling saves in the run, in seconds."""
+    def saved_seconds(self, updates: float) -> float:
+        """Return the time that compiling saves in this many updates, in seconds."""
         compiling = len(self.shapes) * self.shape_seconds
-        return self.updates * (self.window_seconds - self.compiled_seconds) - compiling
+        return updates * (self.window_seconds - self.compiled_seconds) - compiling
+
+
+def cost_if_it_pays(
+    request: PlanRequest,
+    planned: PlanResult,
+    epochs: float,
+    max_updates: int | None,
+    progress: Progress,
+) -> tuple[bool, CompileCost | None]:
+    """Return whether a run should compile its steps, and the cost if that was measured.
+
+    If `compile` is auto, steps are compiled if this was measured to save time.
+
+    Args:
+      request: Request to the planner.
+      planned: Its answer, or a plan that the user chose.
+      epochs, max_updates: Options of the run.
+      progress: Called while it is measured.
+
+    Raises:
+      BertAccumError: Compiling failed, and the options demand it.
+    """
+    plan, on = planned.taken(), request.config.compile == ON
+    values, device = planned.values, "CPU" if device_name() == "CPU" else "GPU"
+    chosen = values.get("examples_per_second") is None  # The user chose the plan.
+    if request.config.compile == OFF or offloads_sums(plan.offload) or (chosen and device == "CPU"):
+        return on, None
+    most = math.inf if max_updates is None else max_updates
+    if not on:
+        rate, examples = (values.get(key) for key in ("examples_per_second", "train_examples"))
+        updates = min(epochs * (examples or math.inf) / plan.target_batch, most)
+        seconds = updates * plan.target_batch / (rate or _FAST)
+        if seconds < _WORTH_MEASURING[device]:
+            return False, None
+    try:
+        cost = compile_cost(request, plan, Prices(**values.get("prices", {})), epochs, progress)
+    except BertAccumError as error:  # XLA needs files of CUDA that TensorFlow does without.
+        if on:
+            raise
+        tell(progress, f"steps are not compiled, because {error}")
+        return False, None
+    if cost is None:
+        tell(progress, "micro-batches of this size do not fit in memory if steps are compiled")
+        return on, None
+    return on or cost.saved_seconds(min(cost.updates, most)) > 0, cost
 
 
 def compile_cost(
@@ -129,13 +183,15 @@ class _Measurer:
         try:
             plain = self._steady(self._cut(window, largest, self._prices, ()), None)
             short = self._steady([[_SHORT]], [_SHORT])
-            many = 1 if self._alone else _SHORT_STEPS
+            many = 1 if self._alone else 1 + _SHORT_STEPS
             steps = self._steady([[_SHORT]] * many, [_SHORT] * many)
             full, of_full = [[largest] * size], [(size * largest[0], largest[1])]
             first = self._run(full, of_full)
             longest = self._steady(full, of_full)
             step_seconds = max(steps - short, 0.0) / max(many - 1, 1)
-            passages = {largest[1]: max(longest - short, 1e-9) / of_full[0][0]}
+            # The times of small models vary by more than their tokens take.
+            tokens_seconds = max(longest - short, 0.1 * longest)
+            passages = {largest[1]: tokens_seconds / of_full[0][0]}
             prices, token_seconds = fit_prices(step_seconds, passages, self._prices)
             shape_seconds = max(first - longest, 0.0)
             shapes = choose_shapes(

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from bertaccum.atomic import write_text
 from bertaccum.bert.model_finder import find_dimensions
 from bertaccum.config import PlanConfig, TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_plan_with
-from bertaccum.data.window_cuts import Prices
 from bertaccum.files import json_text
-from bertaccum.offload_names import offloads_sums
 from bertaccum.planning import device_memory
 from bertaccum.planning.batch_plan import PlanResult
-from bertaccum.planning.compile_cost import compile_cost
+from bertaccum.planning.compile_cost import cost_if_it_pays
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
 from bertaccum.progress import Progress
-from bertaccum.settings import AUTO, ON, size_in_bytes
+from bertaccum.settings import size_in_bytes
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
@@ -59,22 +56,14 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
 
 
 def _compiled(report: PlanResult, request: PlanRequest, progress: Progress) -> PlanResult:
-    """Return the plan with the shapes of compiled steps, if a run would compile them.
-
-    This is measured for a run of the default length if `compile` is on, or on a GPU.
-    """
-    config, plan = request.config, report.plan
-    on_gpu = device_memory.device_name() != "CPU"
-    wanted = config.compile == ON or (config.compile == AUTO and on_gpu)
+    """Return the plan with the shapes of compiled steps, if a run of the usual length has them."""
     known = request.inputs.tsvs and request.memory_bytes is None
-    if plan is None or not known or not wanted or offloads_sums(plan.offload):
+    if report.plan is None or not known:
         return report
     settled = request.in_precision(report.values["precision"])
-    prices = Prices(**report.values["prices"])
-    cost = compile_cost(settled, plan, prices, TrainConfig.epochs, progress)
-    if cost is None or (config.compile == AUTO and cost.saved_seconds <= 0):
+    compile, cost = cost_if_it_pays(settled, report, TrainConfig.epochs, None, progress)
+    if cost is None or not compile:
         return report
-    found: dict[str, Any] = {"shapes": cost.shapes, "real_share": cost.real_share}
-    found["peak_memory_bytes"] = cost.peak_bytes
-    found["compile_cost"] = dataclasses.asdict(cost)
-    return dataclasses.replace(report, values=report.values | found)
+    found = {"shapes": cost.shapes, "real_share": cost.real_share}
+    values = report.values | found | {"peak_memory_bytes": cost.peak_bytes}
+    return dataclasses.replace(report, values=values | {"compile_cost": dataclasses.asdict(cost)})

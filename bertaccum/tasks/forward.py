@@ -132,4 +132,4 @@ def _of_texts(
     """
     pool = model.get_layer(HEAD_LAYER).pool
     found = _POOLING[pool](tf.cast(pooled, tf.float32), texts, count)
-    return tf.where(found > tf.float32.min, found, 0.0) if pool == "max" else found
+    return tf.where(tf.equal(found, tf.float32.min), 0.0, found) if pool == "max" else found

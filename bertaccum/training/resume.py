@@ -21,8 +21,9 @@ from bertaccum.files import read_json, read_mapping, sha256
 from bertaccum.planning.device_memory import device_name
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
-from bertaccum.settings import AUTO
+from bertaccum.settings import AUTO, OFF, ON
 from bertaccum.training.run_folder import RunFolder
+from bertaccum.training.run_setup import Compilation
 from bertaccum.version import __version__
 from data_prep.manifest import is_prepared
 
@@ -133,6 +134,8 @@ def _check_options(run: Path, config: TrainConfig) -> None:
 
 def _before(began: TrainConfig, name: str) -> Any:
     """Return the value that an option had when the run began; for a default model, its name."""
+    if name == "compile" and began.compile == AUTO:
+        return OFF  # Runs of earlier versions do not compile.
     if name == "model" and began.model is None and began.init_checkpoint in PRESETS:
         return began.init_checkpoint
     return _resolved(name, getattr(began, name))
@@ -176,6 +179,19 @@ def read_mark(folder: RunFolder) -> str:
       InputError: The run's inputs.json is damaged.
     """
     return str(_read_inputs(folder, ["mark"])["mark"])
+
+
+def recorded_compilation(folder: RunFolder, config: TrainConfig) -> Compilation:
+    """Return whether a run compiles its steps, and how it cuts windows, as when it began.
+
+    Raises:
+      InputError: The run's inputs.json is damaged.
+    """
+    values = _read_inputs(folder, []).get("cutting", {})
+    try:
+        return Compilation(config.compile == ON).with_numbers(values)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(f"is damaged ({error})", "start a new run", path=folder.inputs) from None
 
 
 def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:

@@ -77,6 +77,7 @@ class Run:
         inputs = inputs_of(self.inputs) | {
             "mark": self.position.run,
             "options": deciding_options(self.config),
+            "cutting": self.setup.compilation.deciding(),
             "rows": {name: len(store) for name, store in stores.items()},
             "truncation": {
                 name: dataclasses.asdict(store.truncation)

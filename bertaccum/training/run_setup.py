@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from bertaccum.bert.precision import length_multiple
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.window_cuts import Cut, Prices, make_cut
+from bertaccum.data.window_cuts import PRICES, Cut, Prices, make_cut
 from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import (
     by_length,
@@ -29,7 +30,6 @@ from bertaccum.offload_names import offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.progress import Progress
-from bertaccum.settings import ON
 from bertaccum.stopping import Stopping
 from bertaccum.tasks.task import Task
 
@@ -53,21 +53,27 @@ class Compilation:
     """
 
     compile: bool
-    prices: Prices
+    prices: Prices = PRICES
     compile_tokens: float = _COMPILE_TOKENS
     cost: dict[str, Any] | None = None
 
-    @staticmethod
-    def recorded(config: TrainConfig, plan: dict[str, Any]) -> Compilation:
-        """Return what was decided when a run began.
+    def with_numbers(self, values: dict[str, Any]) -> Compilation:
+        """Return this with the numbers that `deciding` returned; unchanged if there are none.
 
-        Args:
-          config: The run's recorded options.
-          plan: Content of its plan.json; runs of earlier versions do not compile.
+        Raises:
+          ValueError, TypeError: The values are not those of `deciding`.
         """
-        prices = Prices(**plan.get("prices", {}))
-        tokens = plan.get("compile_tokens", _COMPILE_TOKENS)
-        return Compilation(config.compile == ON, prices, tokens)
+        if not values:  # Runs of earlier versions have not recorded them.
+            return self
+        numbers = {name: float(value) for name, value in values.items()}
+        if not all(0 < number < math.inf for number in numbers.values()):
+            raise ValueError(f"a number is not positive and finite: {values}")
+        tokens, prices = numbers.pop("compile_tokens"), Prices(**numbers)
+        return dataclasses.replace(self, prices=prices, compile_tokens=tokens)
+
+    def deciding(self) -> dict[str, float]:
+        """Return the numbers that decide how windows are cut."""
+        return dataclasses.asdict(self.prices) | {"compile_tokens": self.compile_tokens}
 
     def record(self) -> dict[str, Any]:
         """Return what plan.json contains."""
@@ -166,7 +172,7 @@ class RunSetup:
     def cut(self, plan: BatchPlan) -> Cut:
         """Return the function that splits windows for a plan."""
         largest, prices = self.train_store.largest, self.compilation.prices
-        return make_cut(plan.kind_of_cut, largest, prices, plan.shapes)
+        return make_cut(plan.kind_of_cut, largest, prices, plan.shapes or ())
 
     @cached_property
     def updates_per_epoch(self) -> int:

@@ -162,7 +162,6 @@ class Trainee:
 
         def run(step: tf.Tensor, total: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
             batch = share.micro_batch(step)
-
             loss, gradients = self._gradients(batch)
             pairs = list(zip(gradients, self.model.trainable_variables, strict=True))
             # Compiled apart from the gradients: XLA writes the sums in place, and if a program that

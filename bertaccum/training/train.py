@@ -38,7 +38,7 @@ from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.tasks.task import Task
 from bertaccum.training.checkpoints import CUT, Position, read_saved, saved_states
-from bertaccum.training.compilation import Compilation, decide
+from bertaccum.training.compilation import decide
 from bertaccum.training.events import Event, Finished, OutOfMemory, Updated
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import Schedule
@@ -48,12 +48,13 @@ from bertaccum.training.resume import (
     check_start,
     is_deterministic,
     read_mark,
+    recorded_compilation,
     resolved_config,
     resumed_config,
 )
 from bertaccum.training.run import Run
 from bertaccum.training.run_folder import Bystander, RunFolder
-from bertaccum.training.run_setup import RunSetup, Session
+from bertaccum.training.run_setup import Compilation, RunSetup, Session
 from bertaccum.training.task_options import check_task_options, weighted
 
 
@@ -207,7 +208,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         return {
             "config": dataclasses.asdict(config),
             "mark": read_mark(folder),
-            "plan": folder.read_plan(),
+            "cutting": recorded_compilation(folder, config).deciding(),
             "state": str(states[-1]) if states else None,
             "saved": saved,
         }
@@ -221,9 +222,9 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
             config = dataclasses.replace(config, **kept)
         # Keep the plan's values from when the run began, such as the reason for it, unless the
         # user now sets another micro-batch size.
-        earlier = told["plan"]
-        shown = {} if "micro_batch" in asked else earlier
-        run = _prepare(config, session, folder, earlier, shown)
+        earlier = {} if "micro_batch" in asked else folder.read_plan()
+        compilation = Compilation(config.compile == ON).with_numbers(told["cutting"])
+        run = _prepare(config, session, folder, earlier, compilation)
         told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
             told_by_chief(topology, run.start_over)
@@ -243,7 +244,7 @@ def _prepare(
     session: Session,
     folder: RunFolder,
     earlier: dict[str, Any] | None = None,
-    shown: dict[str, Any] | None = None,
+    compilation: Compilation | None = None,
     schedule: Schedule | None = None,
 ) -> Run:
     """Plan a run, read its data and weights, and return the run.
@@ -252,7 +253,7 @@ def _prepare(
       config: Options of the run.
       session, folder: Arguments of `Run`.
       earlier: Content of plan.json, if the run is resumed.
-      shown: What of it stays as it was.
+      compilation: What was decided when the run began, if the run is resumed.
       schedule: Learning rate schedule; None for that of the recipe.
     """
     topology, watch, progress = session.topology, session.watch, session.progress
@@ -263,12 +264,9 @@ def _prepare(
     batch = planned.taken()
     # Workers sum accumulators on the device and on the host in different ways.
     most = max(map(OFFLOAD.index, exchange(topology, batch.offload)))
-    if earlier is None:
-        compilation = decide(config, request, planned, progress)
-        alike = all(exchange(topology, compilation.compile))
-        compilation = dataclasses.replace(compilation, compile=alike)
-    else:
-        compilation = Compilation.recorded(config, earlier)
+    if compilation is None:
+        decided = decide(config, request, planned, workers=topology.workers, progress=progress)
+        compilation = decided.with_numbers(told_by_chief(topology, decided.deciding))
     watch.doing("reading data and weights")
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
     stores = _stores(config, inputs, task, progress)
@@ -281,7 +279,7 @@ def _prepare(
         task=inputs.labels.task,
         best_by=config.best_by or task.metrics[0],
     )
-    values = planned.values | compilation.record() | (shown or {})
+    values = planned.values | compilation.record() | (earlier or {})
     planned = dataclasses.replace(planned, values=values)
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()

@@ -238,10 +238,10 @@ class Updater:
 
         With several replicas, the first window of each shape compiles them.
         """
-        shapes = self.batch.shapes
+        shapes = self.batch.shapes or ()
         for number, shape in enumerate(shapes):
             if shape not in self._compiled:
-                self._setup.session.progress("compiling steps", number, len(shapes))
+                self._setup.session.progress("compiling steps", number + 1, len(shapes))
                 update(empty_window(shape, self._store.labels[:0]))
                 self.optimizer.drop()
                 self._compiled.add(shape)
@@ -252,7 +252,7 @@ class Updater:
         own = range(first, first + self._topology.local_replicas)
         plan, cut = self.batch, self._setup.cut(self.batch)
         made_of = self._store, rows, plan.micro_batch, cut
-        shapes, prices = plan.shapes, self._setup.compilation.prices
+        shapes, prices = plan.shapes or (), self._setup.compilation.prices
         return [make_window(*made_of, r, replicas, shapes, prices) for r in own]
 
     def _shrink(self, update: int) -> OutOfMemory:

@@ -102,7 +102,12 @@ def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data
         "replicas": 1,
         "recompute": "none",
         "cut": "count",
+        "shapes": None,
+        "real_share": None,
         "why": None,
+        "prices": {"step_tokens": 150.0, "attention": 1 / 2700},
+        "compile_tokens": 1e6,
+        "compile_cost": None,
         "learned_limits": {},
         "updates": 40,
     }
@@ -508,7 +513,8 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     assert "micro-batches of 7 examples, more if they are short; 2 updates" in trained.err
     assert "plan: the whole window fits, but" in trained.err
     kept = json.loads(Path("r/plan.json").read_text())
-    assert kept == written | {"learned_limits": {}, "updates": 2}
+    compiling = {"compile_tokens": 1e6, "compile_cost": None}
+    assert kept == written | compiling | {"learned_limits": {}, "updates": 2}
     config = yaml.safe_load(Path("r/config.yaml").read_text())
     assert (config["micro_batch"], config["recompute"]) == (7, "none")
     assert len(Simulated.started) == 2

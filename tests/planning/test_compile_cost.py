@@ -52,7 +52,7 @@ def test_times_are_those_of_compiled_windows() -> None:
     assert found.shape_seconds == pytest.approx(SimulatedXLA.shape_seconds)
     assert found.window_seconds > 2 * found.compiled_seconds
     saved = 3000 * (found.window_seconds - found.compiled_seconds) - 5 * len(found.shapes)
-    assert found.saved_seconds == pytest.approx(saved)
+    assert found.saved_seconds(3000) == pytest.approx(saved)
     assert 1 < len(found.shapes) <= 8
     assert 0.5 < found.real_share < 1
     assert found.compile_tokens == pytest.approx(found.shape_seconds / found.token_seconds)
@@ -77,7 +77,7 @@ def test_plan_that_does_not_fit_compiled_has_no_cost() -> None:
 def test_compiles_if_it_pays(
     monkeypatch: pytest.MonkeyPatch, device: str, asked: str, speedup: float, hours: float
 ) -> None:
-    monkeypatch.setattr(compilation, "device_name", lambda: device)
+    monkeypatch.setattr(costs, "device_name", lambda: device)
     monkeypatch.setattr(SimulatedXLA, "speedup", speedup)
     config = TrainConfig(compile=asked)
     examples = 32_000
@@ -88,20 +88,33 @@ def test_compiles_if_it_pays(
         "prices": dataclasses.asdict(Prices(50.0, 0.001)),
     }
     planned = PlanResult(values, cached=False, timed_on="")
-    found = compilation.decide(config, request(), planned, silent)
+    found = compilation.decide(config, request(compile=asked), planned, silent)
     long = hours == 2.0
     assert found.compile == (asked == "on" or (asked == "auto" and long and speedup > 1))
     assert (found.cost is not None) == (asked == "on" or (asked == "auto" and long))
-    recorded = dataclasses.replace(config, compile="on" if found.compile else "off")
-    again = compilation.Compilation.recorded(recorded, found.record())
+    again = compilation.Compilation(found.compile).with_numbers(found.deciding())
     assert again == dataclasses.replace(found, cost=None)
+    short = dataclasses.replace(config, max_updates=10)
+    brief = compilation.decide(short, request(compile=asked), planned, silent)
+    assert brief.compile == (asked == "on")
+    apart = compilation.decide(config, request(compile=asked), planned, silent, workers=2)
+    assert apart.compile == (asked == "on") and apart.cost is None
+
+
+@pytest.mark.parametrize(
+    "values", [{"step_tokens": -1.0}, {"step_tokens": "a"}, {"attention": None}, {"other": 1.0}]
+)
+def test_damaged_numbers_are_refused(values: dict[str, Any]) -> None:
+    whole = compilation.Compilation(True).deciding()
+    with pytest.raises((ValueError, TypeError)):
+        compilation.Compilation(True).with_numbers(whole | values)
 
 
 def test_given_size_is_measured_only_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     config, planned = TrainConfig(micro_batch=8), PlanResult.given(PLAN)
     assert not compilation.decide(config, request(), planned, silent).compile
     assert not Simulated.started
-    monkeypatch.setattr(compilation, "device_name", lambda: "NVIDIA T4")
+    monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
     assert compilation.decide(config, request(), planned, silent).compile
 
 
@@ -109,14 +122,14 @@ def test_run_goes_on_if_compiling_fails(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*_: object) -> None:
         raise RunError("the measurement process failed (libdevice not found)")
 
-    monkeypatch.setattr(compilation, "device_name", lambda: "NVIDIA T4")
+    monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
     monkeypatch.setattr(SimulatedXLA, "run", fail)
     planned, told = PlanResult.given(PLAN), Progress()
     assert not compilation.decide(TrainConfig(micro_batch=8), request(), planned, told).compile
     assert told.lines and "libdevice" in told.lines[0]
     with pytest.raises(RunError, match="libdevice"):
         config = TrainConfig(micro_batch=8, compile="on")
-        compilation.decide(config, request(), planned, silent)
+        compilation.decide(config, request(compile="on"), planned, silent)
 
 
 class Progress:
@@ -133,7 +146,7 @@ class Progress:
 
 
 def test_sums_in_host_memory_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "device_name", lambda: "NVIDIA T4")
+    monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
     plan = make_plan(32, 8, Saving("none", "all"), "cost")
     planned = PlanResult.given(plan)
     assert not compilation.decide(TrainConfig(micro_batch=8), request(), planned, silent).compile

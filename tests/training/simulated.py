@@ -14,7 +14,7 @@ class Simulated:
     """A simulated `MeasurementProcess` for BERT-Small, fastest with micro-batches of eight."""
 
     started: ClassVar[list[dict[str, Any]]] = []
-    examples: ClassVar[int] = 32_000
+    examples: ClassVar[int] = 64
 
     def __init__(self, progress: object, environment: dict[str, str]) -> None:
         self.environment = environment
@@ -82,6 +82,7 @@ class SimulatedXLA(Simulated):
     `speedup` divides the time of compiled updates. Each shape takes `shape_seconds` to compile.
     """
 
+    examples: ClassVar[int] = 32_000
     speedup: ClassVar[float] = 4.0
     shape_seconds: ClassVar[float] = 5.0
 

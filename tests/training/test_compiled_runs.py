@@ -15,7 +15,7 @@ from resuming import result
 from small import write_small_task
 
 from bertaccum.config import TrainConfig
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.progress import silent
 from bertaccum.reporting.run_record import read_run_config
@@ -122,9 +122,20 @@ def test_earlier_runs_stay_as_they_were(config: Make) -> None:
     file.write_text("\n".join(lines) + "\n")
     inputs = Path(str(run.out)) / "inputs.json"
     values = json.loads(inputs.read_text())
-    del values["options"]["compile"]
+    del values["options"]["compile"], values["cutting"]
     inputs.write_text(json.dumps(values))
-    list(resume(Path(str(run.out)), {"max_updates": 6}, silent))
+    list(resume(Path(str(run.out)), {"max_updates": 6, "compile": "off"}, silent))
     whole = dataclasses.replace(run, out=str(config("whole").out), max_updates=6)
     list(train(whole, silent))
     assert result(run.out)["state"] == result(whole.out)["state"]
+
+
+@pytest.mark.parametrize("cutting", [[1], {"step_tokens": 0}, {"step_tokens": "many"}])
+def test_damaged_record_of_the_prices_is_named(config: Make, cutting: Any) -> None:
+    run = config("run", max_updates=3, compile="off")
+    list(train(run, silent))
+    inputs = Path(str(run.out)) / "inputs.json"
+    values = json.loads(inputs.read_text()) | {"cutting": cutting}
+    inputs.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"inputs\.json.*damaged"):
+        list(resume(Path(str(run.out)), {"max_updates": 6}, silent))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tf_keras
 from small import CLASSIFICATION, TINY
+from tensorflow.python.framework import config
 
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.config import TrainConfig
@@ -26,9 +27,9 @@ FOUR_LAYERS = dataclasses.replace(
 
 
 def build(**options: Any) -> tuple[tf_keras.Model, Any]:
-    config = TrainConfig(dropout=0.1, recompute="none", **options)
-    model = build_model(config, ModelSource("tiny", FOUR_LAYERS, None, None), outputs=2)
-    return model, make_optimizer(config, 1000, 4)
+    own = TrainConfig(dropout=0.1, recompute="none", **options)
+    model = build_model(own, ModelSource("tiny", FOUR_LAYERS, None, None), outputs=2)
+    return model, make_optimizer(own, 1000, 4)
 
 
 def nodes(update: Any) -> tuple[int, int]:
@@ -61,6 +62,16 @@ def _count(found: Iterable[Any], library: Mapping[str, Any]) -> int:
             if own is not None and not own.attr["_XlaMustCompile"].b:
                 total += _count(own.node_def, library)
     return total
+
+
+@pytest.fixture(autouse=True)
+def operations_as_usual() -> Iterator[None]:
+    """Turn off determinism, which adds nodes, and which a run in another test turns on."""
+    was = config.is_op_determinism_enabled()
+    config.disable_op_determinism()
+    yield
+    if was:
+        config.enable_op_determinism()
 
 
 @pytest.fixture

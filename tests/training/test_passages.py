@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from bertaccum.data.window_cuts import Cut, cut_by_count, make_cut
 from bertaccum.data.windows import batches_by_length, make_window
 from bertaccum.inference.predictor import Predictor
 from bertaccum.progress import silent
+from bertaccum.tasks import forward
 from bertaccum.tasks.forward import deciding_passages
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training.recipe import make_optimizer
@@ -157,3 +159,11 @@ def test_predictions_do_not_depend_on_the_batch_and_name_the_deciding_passage() 
         margins = np.diff(logits[row, 1:], axis=-1)[:, 0] * np.sign(np.diff(logits[row, 0]))
         assert number == np.nanargmax(margins) + 1
     assert set(deciding) == {1, 2, 3, 4}
+
+
+def test_pooling_keeps_numbers_that_are_not_finite() -> None:
+    """A text without passages, which fills up a shape, has zeros instead of the lowest number."""
+    model, nan = build(pool="max"), float("nan")
+    pooled = tf.constant([[nan, 1.0], [2.0, -math.inf], [3.0, -math.inf]])
+    found = forward._of_texts(model, pooled, tf.constant([0, 2, 2]), tf.constant(3)).numpy()
+    np.testing.assert_array_equal(found, [[nan, 1.0], [0.0, 0.0], [3.0, -math.inf]])
