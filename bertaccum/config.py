@@ -252,7 +252,7 @@ class StepConfig(Options):
         "Compile training steps with XLA, which makes GPUs faster but takes seconds for each shape"
         " of a micro-batch; in float32 it changes the results only by rounding. auto: if it was"
         " measured to save time in this run; it is off in runs of a few minutes and, on CPUs, in"
-        " runs of less than an hour or with a set `micro_batch`.",
+        " runs of less than an hour or with a set `micro_batch`. Several workers do not measure.",
         choices=(AUTO, ON, OFF),
     )
     accumulator_dtype: str = memory_option(
