@@ -8,7 +8,7 @@
     python benchmarks/speed.py determinism                     # 2 minutes
     python benchmarks/speed.py padding --shared ../shared      # 5 minutes
     python benchmarks/speed.py shapes --shared ../shared       # 1 minute
-    python benchmarks/speed.py compiled                        # 4 minutes
+    python benchmarks/speed.py compiled                        # about 8 minutes
 
 `accumulation` compares a whole window (4 x 8: zero, accumulate, reduce, clip, AdamW) with its four
 forward and backward passes alone. `matmul` compares the floating-point operations per second of the
