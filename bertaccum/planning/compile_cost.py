@@ -69,7 +69,7 @@ class CompileCost:
     @property
     def compile_tokens(self) -> float:
         """The time to compile the steps for one shape, in tokens."""
-        return self.shape_seconds / self.token_seconds
+        return max(self.shape_seconds / self.token_seconds, 1.0)
 
     def saved_seconds(self, updates: float) -> float:
         """Return the time that compiling saves in this many updates, in seconds."""

@@ -35,8 +35,6 @@ from bertaccum.tasks.task import Task
 
 # Number of windows from which the shapes of compiled micro-batches are chosen.
 _WINDOWS = 64
-
-
 # Time to compile a shape if it was not measured, in tokens: 5 seconds of a fast GPU.
 _COMPILE_TOKENS = 1e6
 

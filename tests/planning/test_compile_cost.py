@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from simulated import Simulated, SimulatedXLA
+from small import Notes
 
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
@@ -124,25 +125,12 @@ def test_run_goes_on_if_compiling_fails(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
     monkeypatch.setattr(SimulatedXLA, "run", fail)
-    planned, told = PlanResult.given(PLAN), Progress()
+    planned, told = PlanResult.given(PLAN), Notes()
     assert not compilation.decide(TrainConfig(micro_batch=8), request(), planned, told).compile
     assert told.lines and "libdevice" in told.lines[0]
     with pytest.raises(RunError, match="libdevice"):
         config = TrainConfig(micro_batch=8, compile="on")
         compilation.decide(config, request(compile="on"), planned, silent)
-
-
-class Progress:
-    """Keeps the messages."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        pass
-
-    def note(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def test_sums_in_host_memory_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,3 +154,16 @@ def test_prices_fit_times() -> None:
         assert fit_prices(3e-3, times, usual)[0].attention == 1e-3
     noisy = fit_prices(0.0, {128: 1.0, 64: 0.9}, usual)[0]
     assert noisy == Prices(1.0, 0.00025)
+
+
+def test_shapes_that_compile_at_once_have_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedXLA, "shape_seconds", 0.0)
+    found = compilation.decide(
+        TrainConfig(compile="on"), request(compile="on"), timed_plan(), silent
+    )
+    assert found.cost and found.with_numbers(found.deciding()) == found
+
+
+def timed_plan() -> PlanResult:
+    values = dataclasses.asdict(PLAN) | {"examples_per_second": 1.0, "train_examples": 32_000}
+    return PlanResult(values, cached=False, timed_on="")
