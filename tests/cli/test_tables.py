@@ -193,8 +193,10 @@ def details() -> dict[str, Any]:
         {"update": 1000 * n, "examples": 2_345, "accuracy": 0.8123, "macro_f1": 0.8012,
          "loss": 0.5678, "matthews_correlation": 0.4321, "best": n == 2} for n in range(1, 4)
     ]  # fmt: skip
+    shapes = [[rows, 4096 // rows] for rows in (8, 16, 21, 32, 42, 64, 93, 128)]
     more = {
-        "plan": {"why": "why"}, "last_update": None, "summary": None, "out_of_memory": [],
+        "plan": {"why": "why", "shapes": shapes, "real_share": 0.8765},
+        "last_update": None, "summary": None, "out_of_memory": [],
         "config": {"epochs": 3.0}, "resolved": {"micro_batch": 8}, "best": evaluations[1],
         "training_loss": {"mean": 0.4321, "examples": 1_234, "last_update": 0.4567},
         "noise_scale": {
