@@ -95,7 +95,6 @@ class Picks(NamedTuple):
       weight: The weight, or None.
       flags: The name and the position of each column of 0 and 1.
       separator: Joins the names of the columns that contain 1.
-      prepared: Whether `prepare` has already checked the rows.
       several_labels: Whether a row may have any number of labels.
     """
 
@@ -105,7 +104,6 @@ class Picks(NamedTuple):
     weight: int | None = None
     flags: tuple[tuple[str, int], ...] = ()
     separator: str = LABEL_SEPARATOR
-    prepared: bool = False
     several_labels: bool = False
 
     @property
@@ -158,7 +156,6 @@ def named_picks(
         at.get("weight_column"),
         _flags(flags, names, reading.label_separator, path),
         reading.label_separator,
-        prepared,
         reading.several_labels,
     )
 
@@ -214,7 +211,7 @@ def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, pa
       path: The file, for error messages.
 
     Raises:
-      InputError: The row lacks a label or a second text, or has an invalid weight, 0 or 1.
+      InputError: The row lacks a label, or has an invalid weight, 0 or 1.
     """
     label = None if picks.label is None else cells[picks.label].strip()
     if label == "":
@@ -225,8 +222,6 @@ def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, pa
         applies = [name for name, at in picks.flags if _is_set(row, name, cells[at], path)]
         label = picks.separator.join(applies) or picks.separator
     pair = None if picks.pair is None else cells[picks.pair]
-    if pair is not None and not pair.strip() and not picks.prepared:
-        raise InputError("has no second text", "add one or delete the row", path=path, row=row)
     weight = None if picks.weight is None else _weight(row, cells[picks.weight], path)
     return Row(row, label, cells[picks.text], pair, weight)
 

@@ -63,7 +63,7 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
         of them: for each text, the number of one row per label.
       - `also_in_test`: the number of `texts` in both sets, and the number of training `rows` with
         such a text; `also_in_dev` likewise, if the source has its own dev set.
-      - `empty`: for each set, the number of `rows` whose text is empty or blank, and the number of
+      - `empty`: for each set, the number of `rows` with an empty or blank text, and the number of
         the `first_row` among them.
       - `missing_labels`: for each set, each label that may stand for a missing value, and the
         number of rows with this label.

@@ -29,7 +29,7 @@ class Row(NamedTuple):
       label: The class without surrounding spaces; never empty. None if the source has no classes
         or the caller did not ask for them.
       text: The text, before cleaning.
-      pair: The second text of a pair, before cleaning. None for single texts.
+      pair: The second text of a pair, before cleaning; may be empty. None for single texts.
       weight: The weight of the example in the loss, at least 0. None if the source has no weights.
     """
 
@@ -99,7 +99,7 @@ class Rows:
       classes: Source labels, each mapped to the number of the row where it first occurs.
       numbers: Number of each row in its source.
       weights: Weight of each row; empty if the rows have no weights.
-      empty: Numbers of the rows whose text is empty or blank.
+      empty: Numbers of the rows with an empty or blank text.
     """
 
     texts: list[bytes] = field(default_factory=list)
@@ -152,7 +152,7 @@ def gather(part: Part, what: str, progress: Progress) -> Rows:
         whole = clean(text) if pair is None else f"{clean(text)}\t{clean(pair)}"
         rows.texts.append(whole.encode())
         rows.numbers.append(row)
-        if not text.strip():
+        if not text.strip() or (pair is not None and not pair.strip()):
             rows.empty.append(row)
         if label is not None:
             rows.codes.append(codes.setdefault(label, len(codes)))

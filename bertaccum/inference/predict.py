@@ -140,7 +140,8 @@ def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
 def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
     """Return a text as `_given` does.
 
-    A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab.
+    A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab. The second
+    text may be empty; null in JSON stands for an empty text, as in a table.
     """
     if not pairs and isinstance(text, str):
         return text, None
@@ -153,9 +154,9 @@ def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
         return text
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         record = json.loads(text)
-        found = record[TEXT], record[PAIR]
-        if all(isinstance(one, str) for one in found):
-            return found
+        one, other = ("" if cell is None else cell for cell in (record[TEXT], record[PAIR]))
+        if isinstance(one, str) and isinstance(other, str):
+            return one, other
     first, tab, second = text.partition("\t")
     if not tab:
         raise InputError(

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preparing import run
 from pyarrow import parquet as pq
 
 from bertaccum.errors import InputError
@@ -312,3 +313,27 @@ def test_large_gzip_file_is_not_unpacked_into_memory(
     path.write_bytes(gzip.compress(b"a" * (3 << 20)))
     with pytest.raises(InputError, match="row 1: is longer than 1 MiB"):
         list(read_rows(path, Reading()))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_either_text_of_a_pair_may_be_empty(tmp_path: Path, kind: str) -> None:
+    """google-research/bert reads a pair with an empty second text as a single text."""
+    pairs = [("a", None), (None, "b"), (None, None), ("a", "b"), ("c", " ")]
+    table = pd.DataFrame(pairs, columns=["text", "text_pair"]).assign(label=list("01011"))
+    path = tmp_path / f"mine.{kind}"
+    if kind == "csv":
+        table.to_csv(path, index=False)
+    elif kind == "jsonl":
+        table.to_json(path, orient="records", lines=True)
+    else:
+        table.to_parquet(path)
+    expected = [(one or "", other or "") for one, other in pairs]
+    assert list(read_texts(path, Reading(label_column=None))) == expected
+    out = {"test_file": str(path), "out": str(tmp_path / "out"), "drop_duplicates": False}
+    result = run(source="csv", train_file=str(path), **out)
+    test = read_tsv(result.folder / "test.tsv")
+    assert list(zip(test["text"], test["text_pair"], strict=True)) == expected
+    assert result.manifest["findings"]["empty"]["training"] == {
+        "rows": 4,
+        "first_row": 2 if kind == "csv" else 1,
+    }

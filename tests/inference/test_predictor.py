@@ -69,6 +69,14 @@ def test_gelu_is_computed_with_its_product(store: TokenStore, model: Any) -> Non
     assert len(gelus) == TINY.num_hidden_layers
 
 
+def test_second_text_may_be_empty_however_a_pair_is_given() -> None:
+    texts = [("a", ""), "a\t", '{"text": "a", "text_pair": ""}', '{"text": "a", "text_pair": null}']
+    classifier: Any = SimpleNamespace(
+        labels=SimpleNamespace(pairs=True), tokenize=list, of_tokens=lambda some, _: some
+    )
+    assert list(stream(classifier, texts)) == [("a", "")] * 4
+
+
 @pytest.mark.parametrize(
     ("text", "pairs", "message"),
     [
