@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.settings import DELIMITERS, column_names, delimiter_character, field_names
-from data_prep.rows import LABEL_SEPARATOR, Row, finite_number
+from data_prep.rows import LABEL_SEPARATOR, Row, finite_number, number_remedy
 
 TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
 _YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
@@ -238,5 +238,6 @@ def _weight(row: int, cell: str, path: Path) -> float:
     weight = finite_number(cell)
     if weight is None or weight < 0:
         what = f"the weight {cell.strip()[:40]!r} is not a finite number of at least 0"
-        raise InputError(what, "correct it or delete the row", path=path, row=row)
+        remedy = number_remedy(cell) or "correct it or delete the row"
+        raise InputError(what, remedy, path=path, row=row)
     return weight

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.rows import LABEL_SEPARATOR, Part, Rows, finite_number
+from data_prep.rows import LABEL_SEPARATOR, Part, Rows, finite_number, number_remedy
 
 
 def label_kind(
@@ -173,12 +173,10 @@ class _Scores:
     def cell(self, label: str, part: Part, row: int) -> str:
         score = finite_number(label)
         if score is None:
-            comma = finite_number(label.replace(",", ".")) is not None
             raise InputError(
                 f"the label {label[:40]!r} is not a finite number",
-                "write a decimal point instead of the comma, as in 3.5"
-                if comma
-                else "write a number such as 3.5, delete the row, or omit `task` regression",
+                number_remedy(label)
+                or "write a number such as 3.5, delete the row, or omit `task` regression",
                 path=part.where,
                 row=row,
             )

@@ -18,7 +18,7 @@ from bertaccum.task_names import REGRESSION
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.rows import finite_number
+from data_prep.rows import finite_number, number_remedy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,9 +157,10 @@ def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
     for cell, row in zip(label_column(tsv, table), table["row"], strict=True):
         number = finite_number(cell)
         if number is None:
+            remedy = number_remedy(cell)
             raise InputError(
                 f"label {cell!r} is not a finite number",
-                "correct it or delete the row",
+                f"correct it: {remedy}" if remedy else "correct it or delete the row",
                 path=tsv,
                 row=int(row),
             )

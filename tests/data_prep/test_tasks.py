@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from preparing import run
 
 from bertaccum.config import EvalConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.prepare_config import PrepareConfig
+from bertaccum.tasks.regression import scores_in
 from data_prep.columns import Reading
 from data_prep.preparation import PrepareResult
 from data_prep.table import read_rows
@@ -97,12 +99,37 @@ def test_scores_are_a_question_unless_the_task_is_given(
     assert prepared(words, overwrite=True).manifest["labels"] == ["3.5", "none"]
 
 
-@pytest.mark.parametrize("label", ["good", "nan", "inf", "1e39", "1_0", "3,5"])
+@pytest.mark.parametrize("label", ["good", "nan", "inf", "1e39", "1_0", "3,5", "1,000,00", "1,2,3"])
 def test_label_that_is_no_score_is_refused_with_its_row(refused: Refused, label: str) -> None:
     train = {"label": [1, 2.5, f'"{label}"'], "text": texts(3)}
     remedy = "write a decimal point" if label == "3,5" else "write a number"
     message = f"train_file.csv, row 4: the label '{label}' is not a finite number; {remedy}"
     refused(message, train, task="regression")
+
+
+@pytest.mark.parametrize(
+    ("label", "remedy"),
+    [
+        ("-0,25", "write a decimal point instead of the comma, as in -0.25"),
+        ("1,000", "write it as 1000, or as 1.000 if the comma is a decimal mark"),
+        ("-12,500", "write it as -12500, or as -12.500 if the comma is a decimal mark"),
+        ("1,234.5", "write it as 1234.5"),
+        ("1.234,5", "write it as 1234.5"),
+        ("1,234,567", "write it as 1234567"),
+        ("1.234.567", "write it as 1234567"),
+        ("1'000", "write it as 1000"),
+        ("12 500,75", "write it as 12500.75"),
+        ("1\u202f000", "write it as 1000"),
+    ],
+)
+def test_separators_of_a_number_are_not_misread(refused: Refused, label: str, remedy: str) -> None:
+    train = {"label": [1, 2.5, f'"{label}"'], "text": texts(3)}
+    refused(f"row 4: the label .* is not a finite number; {remedy}", train, task="regression")
+    weighted = {"label": ["yes", "no", "no"], "text": texts(3), "w": [1, 1, f'"{label}"']}
+    refused(f"row 4: the weight .*; {remedy}", weighted, weight_column="w")
+    table = pd.DataFrame({"row": [4], "label": [label]})
+    with pytest.raises(InputError, match=f"x, row 4: label .*; correct it: {remedy}"):
+        scores_in(Path("x"), table)
 
 
 @pytest.mark.parametrize("label", ["nan", "inf", "-Infinity", "1e999"])
