@@ -47,6 +47,7 @@ MAX_SEED = 2**32 - 1
 
 # The choices of `thresholds`: the same for every label, or fitted on dev.tsv.
 HALF, FITTED = "0.5", "dev"
+NAMES, NUMBERS = "names", "numbers"
 _CALIBRATE = (
     "Fit a temperature on dev.tsv, so that probabilities match how often predictions are correct;"
     " it is saved with the best checkpoint."
@@ -512,8 +513,15 @@ class EvalConfig(PredictConfig, _SplitConfig):
         None,
         "Labeled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet, or a"
         " folder as for `bertaccum prepare`. Its labels are the run's class names or class"
-        " numbers.",
+        " numbers: see `label_form`.",
         path=True,
+    )
+    label_form: str | None = setting(
+        None,
+        "Whether the labels of `file` are the run's class names or its class numbers. [default:"
+        " numbers in a file that `bertaccum prepare` wrote, and in a copy of one of the run; else"
+        " names if class names are also class numbers, as in stars from 1 to 5; else detected]",
+        choices=(NAMES, NUMBERS),
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
     label_columns: str | None = label_columns_setting(" of `file`")
@@ -531,7 +539,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        columns = ["text_column", "text_pair_column", "label_column", "label_columns"]
+        columns = ["text_column", "text_pair_column", "label_form", "label_column", "label_columns"]
         own = [*columns, "label_separator", "delimiter", "encoding"]
         if self.file is None and named_options(self).keys() & set(own):
             *most, last = (f"`{name}`" for name in own)

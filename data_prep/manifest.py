@@ -54,6 +54,19 @@ def is_prepared(path: Path) -> bool:
     return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
 
 
+def original_of(path: Path, folder: Path) -> Path | None:
+    """Return the file that `prepare` wrote to a data folder and that a file is a copy of.
+
+    Returns None if the checksum of the file is not in the folder's manifest.
+    """
+    manifest = read_mapping(folder / MANIFEST) or {}
+    if not path.is_file() or not _is_ours(manifest):
+        return None
+    digest = sha256(path)
+    names = (name for name, recorded in manifest["files"].items() if recorded == digest)
+    return next((folder / name for name in names), None)
+
+
 def manifest_of(path: Path) -> dict[str, Any] | None:
     """Return the manifest that lists a file, or None if `prepare` did not write the file.
 

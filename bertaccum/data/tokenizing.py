@@ -15,6 +15,7 @@ from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.cache import cache_folder, is_cached, seal
+from bertaccum.config import NAMES, NUMBERS
 from bertaccum.data.store_digest import store_digest
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.truncation import Truncation
@@ -89,6 +90,8 @@ def store_of_table(
     tokenizer: Tokenizer,
     note: Note,
     separator: str = SEPARATOR,
+    original: Path | None = None,
+    form: str | None = None,
 ) -> TokenStore:
     """Return an in-memory token store of a user's table.
 
@@ -97,24 +100,42 @@ def store_of_table(
       path: Path of the table, for error messages and notes.
       task: Task of the model. The table may contain the names or the numbers of classes.
       tokenizer: Tokenizer of the model.
-      note: Called with a sentence if the labels could be either names or numbers.
+      note: Called with a sentence if a class has a name that is the number of another class.
       separator: Separates the labels of an example.
+      original: The file that `prepare` wrote and that the table is a copy of, or None.
+      form: Whether the labels are names or numbers of classes; None to detect it as the option
+        `label_form` says.
 
     Raises:
       InputError: The table has no labels, or an unknown one.
     """
-    task = task_in(path, task)
-    labels = task.labels
-    store = store_of(_texts(path, table, labels.pairs), tokenizer)
-    cells = set(label_column(path, table))
-    found = {label for cell in cells for label in task.parts(cell, separator)}
-    # Unknown labels among names are an error that lists the names.
-    are_names = found <= set(labels.names) or found.isdisjoint(labels.values)
-    by_name = are_names and not is_prepared(path)
-    if by_name and found <= set(labels.values) and labels.names != labels.values:
-        note(f"{path}: its labels could be class names or class numbers; they are read as names")
-    encoded = task.encode(path, table, separator, by_name)
+    task = task_in(original or path, task)
+    store = store_of(_texts(path, table, task.labels.pairs), tokenizer)
+    if form is None and original is not None:
+        form = NUMBERS
+        note(f"{path}: is a copy of {original}, so its labels are class numbers")
+    elif form is None:
+        form = NUMBERS if is_prepared(path) else _form(path, table, task, note, separator)
+    encoded = task.encode(path, table, separator, form == NAMES)
     return dataclasses.replace(store, labels=encoded)
+
+
+def _form(path: Path, table: pd.DataFrame, task: Task, note: Note, separator: str) -> str:
+    """Return whether the labels of a user's table are names or numbers of classes.
+
+    The labels decide only if no class has a name that is the number of another class. Otherwise,
+    the answer would depend on the rows of the table.
+    """
+    names, values = task.labels.names, task.labels.values
+    if names != values and not set(names).isdisjoint(values):
+        note(
+            f"{path}: its labels are read as class names, which are also class numbers; pass"
+            " `label_form` numbers if they are class numbers"
+        )
+        return NAMES
+    found = {one for cell in set(label_column(path, table)) for one in task.parts(cell, separator)}
+    # Unknown labels among names are an error that lists the names.
+    return NAMES if found <= set(names) or found.isdisjoint(values) else NUMBERS
 
 
 def _make_store(

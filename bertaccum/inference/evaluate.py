@@ -28,6 +28,7 @@ from bertaccum.task_names import MULTI_LABEL
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
 from data_prep.columns import PAIR, TEXT, reading_of
+from data_prep.manifest import is_prepared, original_of
 from data_prep.tsv import read_tsv
 
 
@@ -74,7 +75,9 @@ def predictions(
     if config.file:
         reading = reading_of(config, several_labels=task.labels.task == MULTI_LABEL)
         table, tokenizer = read_tsv(tsv, reading, note), Tokenizer(trained.tokenization)
-        store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator)
+        original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
+        form = original, config.label_form
+        store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator, *form)
     else:
         store = open_store(tsv, task, trained.tokenization, progress)
     logits = Predictor(trained.model, config.batch).with_passages(store, progress)

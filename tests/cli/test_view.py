@@ -267,6 +267,16 @@ def test_quiet_shows_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "error: it failed\n"
 
 
+def test_notes_name_options_as_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with Live(console) as live:
+        views: list[View] = [live, Lines(10), Records(10)]
+        for view in views:
+            view.note("pass `label_form` numbers, or `drop_duplicates=False`")
+    said = console.file.getvalue() + capsys.readouterr().err
+    assert said.count("pass --label-form numbers, or --no-drop-duplicates") == 3
+
+
 @pytest.mark.parametrize("colour", [True, False])
 def test_terminal_shows_all_current_figures(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from bertaccum.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
-from data_prep.manifest import MANIFEST, TOOL
+from data_prep.manifest import original_of
 from data_prep.preparation import prepare
 from data_prep.tsv import read_tsv
 
@@ -224,11 +224,10 @@ def test_class_names_come_from_the_manifest(tmp_path: Path) -> None:
 STARS = Labels(["0", "1", "2"], ["1", "2", "3"])
 
 
-def numbers(path: Path, labels: Labels, said: list[str] | None = None) -> list[int]:
+def numbers(path: Path, labels: Labels, said: list[str] | None = None, **options: Any) -> list[int]:
     note = (said if said is not None else []).append
-    store = store_of_table(
-        read_tsv(path), path, make_task(labels), Tokenizer(Tokenization(Vocabulary(WORDS), 8)), note
-    )
+    task, tokenizer = make_task(labels), Tokenizer(Tokenization(Vocabulary(WORDS), 8))
+    store = store_of_table(read_tsv(path), path, task, tokenizer, note, **options)
     return store.labels.tolist()
 
 
@@ -296,15 +295,49 @@ def test_labels_that_look_like_scores_are_an_error_without_a_task(tmp_path: Path
         assert read_labels(tmp_path).values == [*labels]
 
 
-def test_ambiguous_labels_are_names_with_a_note(tmp_path: Path) -> None:
-    said: list[str] = []
-    assert numbers(write(tmp_path / "a.tsv", "3\tgood", "2\tbad"), STARS, said) == [2, 1]
-    assert numbers(write(tmp_path / "a.tsv", "0\tgood", "2\tbad"), STARS, said) == [0, 2]
-    assert said == []
-    assert numbers(write(tmp_path / "a.tsv", "1\tgood", "2\tbad"), STARS, said) == [0, 1]
-    assert "could be class names or class numbers" in said.pop()
-    written = {"tool": TOOL, "source": "", "labels": STARS.names, "options": {}}
-    (tmp_path / MANIFEST).write_text(json.dumps(written | {"files": {"test.tsv": ""}}))
-    table = (tmp_path / "a.tsv").rename(tmp_path / "test.tsv")
-    assert numbers(table, STARS, said) == [1, 2]  # `bertaccum prepare` writes numbers.
-    assert said == []
+def test_ambiguous_labels_are_names_whatever_rows_a_table_has(tmp_path: Path) -> None:
+    """Class 1 of the names is class 0 of the numbers."""
+    for lines, classes in (("12", [0, 1]), ("32", [2, 1]), ("22", [1, 1])):
+        said: list[str] = []
+        table = write(tmp_path / "a.tsv", *(f"{label}\tgood" for label in lines))
+        assert numbers(table, STARS, said) == classes
+        (line,) = said
+        assert line.endswith(
+            "a.tsv: its labels are read as class names, which are also class numbers; pass"
+            " `label_form` numbers if they are class numbers"
+        )
+        said.clear()
+        assert numbers(table, STARS, said, form="names") == classes
+        assert said == []
+    table = write(tmp_path / "a.tsv", "0\tgood", "2\tbad")
+    with pytest.raises(InputError, match=r"row 2: label '0' is unknown; use one of 1, 2, 3$"):
+        numbers(table, STARS)
+    assert numbers(table, STARS, form="numbers") == [0, 2]
+    sets = Labels(STARS.values, STARS.names, task="multi-label")
+    table = write(tmp_path / "a.tsv", "1|2\tgood", "|\tbad")
+    assert numbers(table, sets) == [[1, 1, 0], [0, 0, 0]]
+    assert numbers(table, sets, form="numbers") == [[0, 1, 1], [0, 0, 0]]
+
+
+def test_files_of_prepare_and_their_copies_have_class_numbers(tmp_path: Path) -> None:
+    lines = [f"text {number},{number % 3 + 1}\n" for number in range(9)]
+    (tmp_path / "raw.csv").write_text("text,label\n" + "".join(lines))
+    folder, copy = tmp_path / "out", tmp_path / "copy.tsv"
+    prepare(
+        PrepareConfig(source="csv", train_file=str(tmp_path / "raw.csv"), out=str(folder)),
+        silent,
+        lambda _: [],
+    )
+    tsv, said = folder / "dev.tsv", list[str]()
+    expected = numbers(tsv, STARS, said)
+    assert expected == [int(read_tsv(tsv)["label"][0])] and said == []
+    copy.write_bytes(tsv.read_bytes())
+    assert original_of(copy, folder) == tsv
+    assert numbers(copy, STARS, said, original=tsv) == expected
+    assert said == [f"{copy}: is a copy of {tsv}, so its labels are class numbers"]
+    # The numbers are those of the folder, even if the run has the classes in another order.
+    turned = Labels(["0", "1", "2"], ["3", "2", "1"])
+    assert numbers(copy, turned, original=tsv) == [2 - expected[0]]
+    copy.write_bytes(tsv.read_bytes() * 2)
+    assert original_of(copy, folder) is None
+    assert original_of(copy, tmp_path) is None

@@ -64,7 +64,7 @@ class Lines(_Log):
         self.note("  ".join(parts))
 
     def note(self, line: str) -> None:
-        sentences.note(line, self.stderr)
+        sentences.note(sentences.with_flags(line), self.stderr)
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
@@ -85,7 +85,7 @@ class Records(_Log):
             self._write("progress", {"what": what, "done": done, "total": total})
 
     def note(self, line: str) -> None:
-        self._write("note", {"text": line})
+        self._write("note", {"text": sentences.with_flags(line)})
 
     def event(self, event: Event) -> None:
         if not isinstance(event, Updated) or event.skipped or self._is_due():

@@ -88,7 +88,12 @@ class Live(View):
         self._bars.update(task, completed=done, total=total, visible=visible)
 
     def note(self, line: str) -> None:
-        self._console.print(printable(line, "\t"), highlight=False, soft_wrap=True, markup=False)
+        self._console.print(
+            printable(sentences.with_flags(line), "\t"),
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)

@@ -55,7 +55,7 @@ class View:
         """
 
     def note(self, line: str) -> None:
-        """Show a message in one line."""
+        """Show a message in one line, with options in backticks spelled as flags."""
 
     def event(self, event: Event) -> None:
         """Show an event of a run."""
