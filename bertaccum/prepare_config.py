@@ -18,6 +18,9 @@ from bertaccum.settings import (
 )
 from bertaccum.task_names import MULTI_LABEL, TASKS
 
+# The smallest fraction of the training rows that is held out as dev.tsv by default.
+LEAST_DEV_FRACTION = 0.01
+
 source_option = partial(setting, group=SOURCE)
 table_option = partial(setting, group=TABLES)
 split_option = partial(setting, group=SPLIT)
@@ -107,11 +110,12 @@ class PrepareConfig(Options):
     )
     delimiter: str | None = delimiter_setting(group=TABLES)
     encoding: str | None = encoding_setting(group=TABLES)
-    dev_fraction: float = split_option(
-        0.01,
+    dev_fraction: float | None = split_option(
+        None,
         "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
-        " to its size.",
-        minimum=0,
+        " to its size. [default: 0.01; if that gives fewer than 500 rows, 500 rows or a tenth of"
+        " the rows, whichever is smaller, except for `source` yelp]",
+        minimum=0.0,
         maximum=1,
         exclusive=True,
     )
@@ -192,7 +196,7 @@ class PrepareConfig(Options):
                 " has test rows",
                 "omit `test_fraction`",
             )
-        if self.test_fraction + self.dev_fraction >= 1:
+        if self.test_fraction + (self.dev_fraction or 0) >= 1:
             raise ConfigError(
                 f"`test_fraction` {self.test_fraction} and `dev_fraction` {self.dev_fraction}"
                 " leave no rows for train.tsv",

@@ -48,7 +48,8 @@ def setting(
       help: The help text for the command line. It names other options in backticks.
       group: The section of the command's help that lists the option, one of `config.GROUPS`.
       choices: The valid strings; empty if any value of the right type is valid.
-      minimum: The smallest valid number.
+      minimum: The smallest valid number. A float makes the option a float even if the default
+        is None.
       maximum: The largest valid number.
       exclusive: Whether the bounds themselves are invalid.
       free: Whether a resumed run may change the value, because the updates do not depend on it.
@@ -118,7 +119,8 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
         return None if isinstance(value, str) else "is not text"
     if bounds["fraction"] and isinstance(value, float):
         return None if 0 < value <= MOST_EPOCHS else "is not a finite number of epochs above 0"
-    number = int | float if isinstance(default, float) else int
+    may_be_float = isinstance(default, float) or isinstance(bounds["minimum"], float)
+    number = int | float if may_be_float else int
     # math.isfinite raises for integers too large for a float.
     if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
         return "is not a finite number" if number is not int else "is not a whole number"

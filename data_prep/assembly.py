@@ -8,7 +8,7 @@ from typing import Any
 
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.prepare_config import LEAST_DEV_FRACTION, PrepareConfig
 from bertaccum.progress import Progress
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
@@ -16,6 +16,9 @@ from data_prep.findings import findings, rows_to_keep
 from data_prep.label_kinds import LabelKind, label_cells, label_kind
 from data_prep.rows import Part, Rows, Source, gather
 from data_prep.split import split_rows
+
+# By default, dev.tsv has at least this number of rows, or this share of them if that is fewer.
+_DEV_ROWS, _MOST_OF_FEW = 500, 0.1
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,13 @@ class Assembled:
       splits: The rows of each split, in the order of `SPLITS`.
       kind: The labels.
       findings: Counts of unusual rows, for the manifest.
+      dev_fraction: Fraction of the training rows that is held out as dev.tsv.
     """
 
     splits: dict[str, SplitRows]
     kind: LabelKind
     findings: dict[str, Any]
+    dev_fraction: float
 
 
 def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assembled:
@@ -77,9 +82,21 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assem
     }
     apart = [text for found in given.values() for text in found.texts]
     kept = rows_to_keep(rows.texts, apart, config.drop_duplicates)
-    splits |= _held_out(source, rows, cells, kept, kind, config)
+    dev_fraction = config.dev_fraction or _dev_fraction(len(kept), config.test_fraction)
+    shares = {"test": config.test_fraction, "dev": dev_fraction}
+    splits |= _held_out(source, rows, cells, kept, kind, shares, config.seed)
     found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
-    return Assembled({name: splits[name] for name in SPLITS if name in splits}, kind, found)
+    splits = {name: splits[name] for name in SPLITS if name in splits}
+    return Assembled(splits, kind, found, dev_fraction)
+
+
+def _dev_fraction(rows: int, test_fraction: float) -> float:
+    """Return the default fraction of rows to hold out as dev.tsv: at least some hundreds of rows.
+
+    With 400 rows, the standard error of an accuracy of 0.9 is 1.5 percentage points.
+    """
+    wanted = max(LEAST_DEV_FRACTION, min(_DEV_ROWS / max(rows, 1), _MOST_OF_FEW))
+    return min(wanted, (1 - test_fraction) / 2)
 
 
 def split_of(
@@ -130,17 +147,17 @@ def _held_out(
     cells: Sequence[bytes],
     kept: Sequence[int],
     kind: LabelKind,
-    config: PrepareConfig,
+    shares: Mapping[str, float],
+    seed: int,
 ) -> dict[str, SplitRows]:
     """Split the training rows that are kept; return the rows of each split, keyed by its name."""
     own = [cells[row] for row in kept]
     _check_kept(source.train, kind, own)
-    shares = {"test": config.test_fraction, "dev": config.dev_fraction}
     shares = {name: part for name, part in shares.items() if part and name not in source.given}
     texts = [rows.texts[row] for row in kept]
     # Each split has the same share of every class.
     groups = list(map(int, own)) if kind.task == CLASSIFICATION else [0] * len(own)
-    splits = split_rows(texts, groups, shares, config.seed)
+    splits = split_rows(texts, groups, shares, seed)
     for name in shares:
         if not splits[name]:
             raise InputError(

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertaccum.atomic import new_files, write_text
 from bertaccum.files import json_text, sha256
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.prepare_config import LEAST_DEV_FRACTION, PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.settings import named_options
 from bertaccum.version import __version__
@@ -91,6 +91,8 @@ def prepare(
     """
     if config.drop_duplicates is None and config.source in _PUBLISHED:
         config = dataclasses.replace(config, drop_duplicates=False)
+    if config.dev_fraction is None and config.source == "yelp":
+        config = dataclasses.replace(config, dev_fraction=LEAST_DEV_FRACTION)
     folder = Path(config.data_folder)
     earlier = earlier_manifest(folder)
     options = _options(config)
@@ -141,7 +143,9 @@ def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[
         "source_labels": data.kind.labels,
         "counts": {split: _counts(rows, data.kind, names) for split, rows in data.splits.items()},
         **source.facts,
-        **{key: options[key] for key in ("layout", "dev_fraction", "seed")},
+        "layout": options["layout"],
+        "dev_fraction": data.dev_fraction,
+        "seed": options["seed"],
         "findings": data.findings,
         "options": options,
     }

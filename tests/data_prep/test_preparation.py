@@ -12,6 +12,7 @@ import pytest
 from preparing import contents, run, words
 
 from bertaccum import __version__
+from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.prepare_config import PrepareConfig
 from data_prep.manifest import MANIFEST
@@ -53,6 +54,35 @@ def test_manifest_describes_the_written_files(options: dict[str, Any]) -> None:
     for name in ("train_file", "test_file"):
         data = Path(options[name]).read_bytes()
         assert manifest["options"][f"{name}_sha256"] == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("rows", "test_fraction", "expected", "said"),
+    [
+        (40, 0, 4, "dev.tsv has only 4 rows"),
+        (4_000, 0, 400, "dev.tsv has 400 rows, 10% of the training rows, because 1% would be"),
+        (4_000, 0.2, 400, "dev.tsv has 400 rows, 10% of the training rows, because 1% would be"),
+        (8_000, 0, 500, "dev.tsv has 500 rows, 6.2% of the training rows, because 1% would be"),
+        (60_000, 0, 600, None),
+        (1_000, 0.98, 10, "dev.tsv has only 10 rows"),
+    ],
+)
+def test_default_dev_part_of_few_rows_has_hundreds(
+    tmp_path: Path, rows: int, test_fraction: float, expected: int, said: str | None
+) -> None:
+    lines = [f"{row % 2},review {row}\n" for row in range(rows)]
+    (tmp_path / "mine.csv").write_text("label,text\n" + "".join(lines))
+    options: dict[str, Any] = {"source": "csv", "train_file": str(tmp_path / "mine.csv")}
+    options |= {"out": str(tmp_path / "out"), "test_fraction": test_fraction}
+    manifest = run(**options).manifest
+    assert manifest["counts"]["dev"]["rows"] == expected
+    assert manifest["dev_fraction"] == pytest.approx(expected / rows)
+    found = [line for line in notes(manifest) if line.startswith("note: dev.tsv")]
+    assert [line.startswith(f"note: {said}") for line in found] == [True] * bool(said)
+    assert run(**options).unchanged
+    again = run(**options, dev_fraction=0.01, overwrite=True).manifest
+    assert again["counts"]["dev"]["rows"] == max(rows // 100, 1)
+    assert not [line for line in notes(again) if "another share" in line]
 
 
 def test_no_row_is_lost_and_classes_are_mixed(options: dict[str, Any]) -> None:
@@ -235,7 +265,7 @@ def test_sample_vocabulary_is_learned_from_its_training_texts(tmp_path: Path) ->
     result = run(source="sample", out=str(tmp_path / "out"))
     assert "synthetic" in result.manifest["source"]
     assert result.manifest["labels"] == ["negative", "positive"]
-    assert [counts["rows"] for counts in result.manifest["counts"].values()] == [3960, 40, 1000]
+    assert [counts["rows"] for counts in result.manifest["counts"].values()] == [3600, 400, 1000]
     vocabulary = (result.folder / "vocab.txt").read_bytes()
     assert vocabulary.decode().split("\n")[:-1] == words(
         read_tsv(result.folder / "train.tsv")["text"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertaccum.config import StepConfig
+from bertaccum.prepare_config import LEAST_DEV_FRACTION
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 # In a split with fewer examples, each one changes the accuracy by more than 3 percentage points.
@@ -28,7 +29,12 @@ def notes(manifest: dict[str, Any]) -> list[str]:
     """
     found = manifest.get("findings")
     lines = [] if found is None else [*_duplicates(found, manifest), *_oddities(found)]
-    lines += [*_absent(manifest), *_small(manifest), *_long((found or {}).get("estimated_tokens"))]
+    lines += [
+        *_absent(manifest),
+        *_enlarged(manifest),
+        *_small(manifest),
+        *_long((found or {}).get("estimated_tokens")),
+    ]
     return [f"note: {line}" for line in lines]
 
 
@@ -144,6 +150,18 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
         effect = f"each row changes the accuracy by {1 / rows:.0%}" if classes else _BY_CHANCE
         if rows < _FEW:
             yield f"{split}.tsv has only {_rows(rows)}, so {effect}; raise --{split}-fraction"
+
+
+def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield that the default share of dev.tsv is larger because there are few training rows."""
+    is_default = manifest["options"].get("dev_fraction", "") is None
+    share, rows = manifest.get("dev_fraction", 0), manifest["counts"]["dev"]["rows"]
+    if is_default and share > LEAST_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
+        yield (
+            f"dev.tsv has {_rows(rows)}, {100 * share:.2g}% of the training rows, because"
+            f" {LEAST_DEV_FRACTION:.0%} would be too few to choose a checkpoint;"
+            " --dev-fraction sets another share"
+        )
 
 
 def _held_out(manifest: dict[str, Any]) -> list[str]:
