@@ -82,7 +82,8 @@ class PrepareConfig(Options):
     train_file: str | None = table_option(
         None,
         "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
-        " contains, for each class, a subfolder of texts or a .txt file with one text per line.",
+        " contains, for each class, a subfolder of texts or a .txt file with one text per line. A"
+        " table or folder may be in a zip archive.",
         path=True,
     )
     test_file: str | None = table_option(

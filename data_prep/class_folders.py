@@ -1,25 +1,60 @@
-"""Reads texts from a folder that contains one folder, or one `.txt` file, per class."""
+"""Reads texts from a folder, or a zip archive of it, with a folder or a `.txt` file per class."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bertaccum.errors import InputError
-from bertaccum.files import sha256
+from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Note
-from data_prep.text_files import ending, text_lines
+from data_prep.text_files import TABLE_ENDINGS, ending, text_lines, zip_members
 
 # Names of folders whose texts have no class. The aclImdb data set contains one.
 _UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})
 _LAYOUT = "create one folder per class, or one .txt file per class with one text per line"
 _NAMED = 3
 
+# A folder on the disk or in a zip archive, or a file in it.
+Node = Path | zipfile.Path
 
-def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tuple[str, str]]:
+
+def class_root(path: Path) -> Node | None:
+    """Return the folder that `class_texts` reads, or None if the path is that of a single file.
+
+    In a zip archive, this is the innermost folder that contains all classes. Archives of one file
+    and archives with tables have no such folder.
+
+    Raises:
+      InputError: The zip archive is damaged, or its contents are far larger than it.
+    """
+    if path.is_dir():
+        return path
+    archive, names = zip_members(path)
+    if archive is None or len(names) < 2 or any(map(_is_table, names)):
+        return None
+    check_unpacked(path, sum(member.file_size for member in archive.infolist()))
+    root, (folders, files) = zipfile.Path(archive), _children(zipfile.Path(archive))
+    while len(folders) == 1 and (not _texts(files) or _children(folders[0])[0]):
+        (root,) = folders
+        folders, files = _children(root)
+    return root if len(folders) > 1 or _texts(files) else None
+
+
+def _is_table(name: str) -> bool:
+    return Path(name.lower().removesuffix(".gz")).suffix in TABLE_ENDINGS
+
+
+def _texts(files: list[Any]) -> list[Any]:
+    return [path for path in files if ending(path) == ".txt"]
+
+
+def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tuple[str, str]]:
     """Yield the class and the text of each example, sorted by class name and file name.
 
     Args:
@@ -35,7 +70,7 @@ def class_texts(folder: Path, encoding: str | None, note: Note) -> Iterator[tupl
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
     texts = [] if by_folder else _class_files(folder, files)
-    if skipped := sorted({*files} - {*texts}):
+    if skipped := [path for path in files if path not in texts]:
         names = ", ".join(path.name for path in skipped[:_NAMED])
         more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
         note(f"{folder}: skipped the files that are not those of a class ({names}{more})")
@@ -68,30 +103,34 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _children(folder: Path) -> tuple[list[Path], list[Path]]:
+def _children(folder: Node) -> tuple[list[Any], list[Any]]:
     """Return the folders and the files in a folder, each sorted by name, without hidden ones."""
     try:
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        paths = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))]
+        paths.sort(key=lambda path: path.name)
         return [p for p in paths if p.is_dir()], [p for p in paths if p.is_file()]
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path=folder) from error
+        raise InputError(f"cannot be read ({error.strerror})", path=str(folder)) from error
 
 
-def _files(class_folder: Path) -> list[Path]:
+def _files(class_folder: Node) -> list[Node]:
     folders, files = _children(class_folder)
     if folders:
+        unpack = "unpack it and " if isinstance(class_folder, zipfile.Path) else ""
         raise InputError(
             f"contains folders inside {class_folder.name}, which should contain only text files",
-            f"pass the folder that contains the class folders, such as {class_folder}",
-            path=class_folder.parent,
+            f"{unpack}pass the folder that contains the class folders, such as {class_folder}",
+            path=str(class_folder.parent),
         )
     return files
 
 
-def _class_files(folder: Path, files: list[Path]) -> list[Path]:
-    texts = [path for path in files if ending(path) == ".txt"]
+def _class_files(folder: Node, files: list[Node]) -> list[Node]:
+    texts = _texts(files)
     if not texts:
         tables = ", ".join(path.name for path in files[:_NAMED])
         hint = f"pass a file in it ({tables}), or {_LAYOUT}" if tables else _LAYOUT
-        raise InputError("is a folder with no class folders and no .txt files", hint, path=folder)
+        raise InputError(
+            "is a folder with no class folders and no .txt files", hint, path=str(folder)
+        )
     return texts

@@ -11,7 +11,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import refuse_special
 from bertaccum.progress import Note, unheard
 from bertaccum.settings import DELIMITERS
-from data_prep.class_folders import class_texts
+from data_prep.class_folders import class_root, class_texts
 from data_prep.columns import LABEL, TEXT, Picks, Reading, example, named_picks
 from data_prep.delimiter import find_delimiter
 from data_prep.header import is_header
@@ -40,7 +40,7 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     Args:
       path: A delimited file, JSON Lines or Parquet, or a folder as described in `class_texts`.
         Delimited files and JSON Lines may be compressed with gzip, or be the only file in a zip
-        archive.
+        archive; a folder may be a zip archive.
       reading: Options for reading; None uses the defaults.
       note: Called with sentences about the delimiter, quoting, encoding and header that were found.
 
@@ -52,9 +52,9 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
       InputError: The file or one of its rows cannot be used.
     """
     reading = reading or Reading()
-    if path.is_dir():
+    if root := class_root(path):
         _check_folder(path, reading)
-        rows = enumerate(class_texts(path, reading.encoding, note), 1)
+        rows = enumerate(class_texts(root, reading.encoding, note), 1)
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
     refuse_special(path)
     if is_parquet(path):

@@ -9,7 +9,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -26,19 +26,21 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# Files with these endings are always tables; other files may contain one text per line.
+TABLE_ENDINGS = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet"})
 _SAVE_AS = "save it as UTF-8, or pass its encoding with `encoding`, such as latin-1"
 # Bytes in the longest line that is read: a file without line ends must not fill the memory.
 LONGEST = 1 << 26
 
 
-def text_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
+def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
     """Read a text file line by line.
 
     Only a line feed ends a line. `str.splitlines` and text mode would also split at other
     characters, which can be part of a text.
 
     Args:
-      path: The file. A leading byte order mark is skipped.
+      path: The file, also one in a zip archive. A leading byte order mark is skipped.
       encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
         otherwise.
 
@@ -50,7 +52,7 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, s
     """
     with open_bytes(path) as file:
         codec = encoding or _marked(file.peek()) or _UTF_8
-        for row, line in _decoded(file, codec, path):
+        for row, line in _decoded(file, codec, Path(str(path))):
             yield row, line.removeprefix("\ufeff") if row == 1 else line
 
 
@@ -143,7 +145,7 @@ _PACKED = frozenset({".gz", ".zip"})
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
+def open_bytes(path: Path | zipfile.Path) -> Iterator[io.BufferedReader]:
     """Open a text file, or a gzip or zip file that contains one text file.
 
     Compressed contents are unpacked while they are read, so they are never in memory as a whole.
@@ -154,15 +156,19 @@ def open_bytes(path: Path) -> Iterator[io.BufferedReader]:
     Raises:
       InputError: The file cannot be read or unpacked, or its first bytes show that it is not text.
     """
-    with open_input(path) as file:
+    name = Path(str(path))
+    with open_input(path) if isinstance(path, Path) else nullcontext() as file:
         try:
-            unpacked = _unpacked(cast(io.BufferedReader, file), path)
-            _check_kind(unpacked.peek(), path)
+            if isinstance(path, Path):
+                unpacked = _unpacked(cast(io.BufferedReader, file), path)
+            else:
+                unpacked = io.BufferedReader(cast(io.RawIOBase, path.open("rb")))
+            _check_kind(unpacked.peek(), name)
             yield unpacked
         except _DAMAGED as error:
-            raise InputError(f"is damaged ({error})", _AGAIN, path=path) from error
+            raise InputError(f"is damaged ({error})", _AGAIN, path=name) from error
         except (RuntimeError, NotImplementedError) as error:  # Encrypted, or unknown compression.
-            raise InputError(f"cannot be unpacked ({error})", _UNPACK, path=path) from error
+            raise InputError(f"cannot be unpacked ({error})", _UNPACK, path=name) from error
 
 
 def is_parquet(path: Path) -> bool:
@@ -171,17 +177,18 @@ def is_parquet(path: Path) -> bool:
         return file.read(len(_PARQUET)) == _PARQUET
 
 
-def ending(path: Path) -> str:
+def ending(path: Path | zipfile.Path) -> str:
     """Return the ending of a file's name in lower case, such as `.csv`.
 
     Args:
-      path: The file. `.gz` is ignored, and for a zip file the name of the file inside counts.
+      path: The file, also one in a zip archive. `.gz` is ignored, and for a zip file the name of
+        the file inside counts.
 
     Raises:
       InputError: The file is a zip archive that does not contain exactly one file.
     """
-    name = path
-    if path.suffix.lower() in _PACKED:
+    name = Path(str(path))
+    if isinstance(path, Path) and path.suffix.lower() in _PACKED:
         name = Path(path.stem)
         with open_input(path) as file:
             if file.read(len(_ZIP)) == _ZIP:
@@ -234,9 +241,21 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
     return file
 
 
-def _only_member(file: IO[bytes], path: Path) -> tuple[zipfile.ZipFile, str]:
-    if not file.seekable():
-        raise InputError("is a zip archive, which cannot be read from a pipe", _UNPACK, path=path)
+def zip_members(path: Path) -> tuple[zipfile.ZipFile | None, list[str]]:
+    """Return the zip archive at a path, or None if there is none, and the names of its files.
+
+    Raises:
+      InputError: The archive is damaged, or is a document of an Office program.
+    """
+    if not path.is_file():
+        return None, []
+    with open_input(path) as file:
+        if file.read(len(_ZIP)) != _ZIP:
+            return None, []
+    return _members(path, path)
+
+
+def _members(file: Path | IO[bytes], path: Path) -> tuple[zipfile.ZipFile, list[str]]:
     try:
         archive = zipfile.ZipFile(file)
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -245,14 +264,22 @@ def _only_member(file: IO[bytes], path: Path) -> tuple[zipfile.ZipFile, str]:
     for part, what in _OFFICE.items():
         if any(name.startswith(part) for name in names):
             raise InputError(f"is {what}", _TO_CSV, path=path)
-    tables = [n for n in names if not n.startswith("__MACOSX/") and Path(n).name[:1] != "."]
-    if not tables:
+    return archive, [
+        name for name in names if not name.startswith("__MACOSX/") and Path(name).name[:1] != "."
+    ]
+
+
+def _only_member(file: IO[bytes], path: Path) -> tuple[zipfile.ZipFile, str]:
+    if not file.seekable():
+        raise InputError("is a zip archive, which cannot be read from a pipe", _UNPACK, path=path)
+    archive, names = _members(file, path)
+    if not names:
         raise InputError("is a zip archive without any file", path=path)
-    if len(tables) > 1:
-        some = ", ".join(tables[:_NAMED_MEMBERS]) + ", ..." * (len(tables) > _NAMED_MEMBERS)
-        message = f"is a zip archive of {len(tables)} files ({some})"
+    if len(names) > 1:
+        some = ", ".join(names[:_NAMED_MEMBERS]) + ", ..." * (len(names) > _NAMED_MEMBERS)
+        message = f"is a zip archive of {len(names)} files ({some})"
         raise InputError(message, "unpack it and pass one of them", path=path)
-    return archive, tables[0]
+    return archive, names[0]
 
 
 def _check_kind(head: bytes, path: Path) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertaccum.progress import Note, unheard
+from data_prep.class_folders import class_root
 from data_prep.columns import LABEL, TEXT, Reading
 from data_prep.table import read_rows
-from data_prep.text_files import ending, is_parquet, text_lines
+from data_prep.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
 
-# Files with these endings are always tables; other files may contain one text per line.
-_TABLES = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet"})
 _STDIN = "-"
 
 
@@ -33,7 +32,7 @@ def read_texts(
     """
     if str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)
-    elif path.is_dir() or _is_table(path, reading):
+    elif class_root(path) is not None or _is_table(path, reading):
         for row in read_rows(path, reading, note):
             yield row.text if row.pair is None else (row.text, row.pair)
     else:
@@ -50,7 +49,7 @@ def _is_table(path: Path, reading: Reading) -> bool:
     if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.
         return False
     return (
-        ending(path) in _TABLES
+        ending(path) in TABLE_ENDINGS
         or is_parquet(path)
         or _has_header(next((line for _, line in text_lines(path, reading.encoding)), ""))
     )

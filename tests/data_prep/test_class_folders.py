@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,51 @@ def test_error_names_folder_without_classes(imdb: Path, tmp_path: Path) -> None:
     (imdb / "train/pos/1_7.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match=r"pos/1_7.txt, row 1: byte 0xe9"):
         rows(imdb / "train")
+
+
+def zipped(path: Path, files: dict[str, str]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__MACOSX/movie_reviews/._pos", b"\0")
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+REVIEWS = {"pos/1.txt": "good\nfilm\n", "pos/2.txt": "fine", "neg/1.txt": "bad"}
+BY_LINE = {"pos.txt": "good film\nfine\n", "neg.txt": "bad"}
+
+
+@pytest.mark.parametrize("top", ["", "movie_reviews/", "a/b/movie_reviews/"])
+@pytest.mark.parametrize("files", [REVIEWS, BY_LINE], ids=["folders", "lines"])
+def test_zip_archive_is_read_as_the_folder_inside(
+    tmp_path: Path, top: str, files: dict[str, str]
+) -> None:
+    """NLTK's movie_reviews.zip contains one folder with a README and a folder per class."""
+    files = {f"{top}{name}": text for name, text in files.items()} | {f"{top}README": "see ..."}
+    path = zipped(tmp_path / "movie_reviews.zip", files)
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    expected = rows(tmp_path / "unpacked" / top)
+    assert [label for label, _ in expected] == ["neg", "pos", "pos"]
+    said: list[str] = []
+    found = list(read_rows(path, Reading(), said.append))
+    assert [(row.label, row.text) for row in found] == expected
+    assert said == [f"{path}/{top}: skipped the files that are not those of a class (README)"]
+    texts = list(read_texts(path, Reading(label_column=None)))
+    assert texts == [text for _, text in expected]
+
+
+def test_prepare_and_errors_name_the_zip_archive(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "reviews.zip", REVIEWS)
+    options: dict[str, Any] = {"source": "csv", "train_file": str(path), "out": str(tmp_path / "o")}
+    assert run(**options).manifest["labels"] == ["neg", "pos"]
+    assert run(**options).unchanged
+    for files, message in (
+        (REVIEWS | {"pos/3.txt": "a good\0film"}, r"x.zip/pos/3.txt, row 1: contains NUL bytes"),
+        ({"train/pos/1.txt": "a", "test/pos/1.txt": "b"}, "inside test, .*; unpack it and pass"),
+        ({"train/a.csv": "a", "test/b.csv": "b"}, "zip archive of 2 files .*; unpack it and pass"),
+        ({"a.dat": "a", "b/b.dat": "b"}, "zip archive of 2 files .*; unpack it and pass"),
+        (REVIEWS | {"neg/2.txt": "a" * (1 << 27)}, "unpacks to more than 50 times its size"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rows(zipped(tmp_path / "x.zip", files))
