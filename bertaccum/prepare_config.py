@@ -9,6 +9,7 @@ from bertaccum.config import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
 from bertaccum.errors import ConfigError
 from bertaccum.settings import (
     LABEL_SEPARATOR,
+    TEST_COLUMNS,
     Options,
     delimiter_setting,
     encoding_setting,
@@ -109,6 +110,15 @@ class PrepareConfig(Options):
         "Name or 1-based number of the column with the weight of each row in the training loss, a"
         " number of at least 0. [default: all rows have the same weight]",
     )
+    test_text_column: str | None = table_option(
+        None, "Text column of `test_file`. [default: that of `train_file`]"
+    )
+    test_text_pair_column: str | None = table_option(
+        None, "Column of `test_file` with the second texts. [default: that of `train_file`]"
+    )
+    test_label_column: str | None = table_option(
+        None, "Label column of `test_file`. [default: that of `train_file`]"
+    )
     delimiter: str | None = delimiter_setting(group=TABLES)
     encoding: str | None = encoding_setting(group=TABLES)
     dev_fraction: float | None = split_option(
@@ -170,6 +180,9 @@ class PrepareConfig(Options):
                     f"`{name}` cannot be used with `source` {self.source}",
                     f"set `source` to {' or '.join(sources)}, or omit `{name}`",
                 )
+        for name in TEST_COLUMNS:
+            if getattr(self, name) is not None and self.test_file is None:
+                raise ConfigError(f"`{name}` applies only to `test_file`", "omit one of the two")
         if self.source in ("glue", "tfds") and self.dataset is None:
             raise ConfigError(
                 f"`source` {self.source} needs `dataset`", "pass the name of the data set"

@@ -22,6 +22,8 @@ ON, OFF = "on", "off"
 MOST_EPOCHS = 1_000_000
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 LABEL_SEPARATOR = "|"
+# Options of the columns of `test_file`; each replaces the option without `test_`.
+TEST_COLUMNS = ("test_text_column", "test_text_pair_column", "test_label_column")
 _LEAST_SIZE = 2**20  # bytes
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

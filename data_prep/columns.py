@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.settings import DELIMITERS, column_names, delimiter_character, field_names
+from bertaccum.settings import (
+    DELIMITERS,
+    TEST_COLUMNS,
+    column_names,
+    delimiter_character,
+    field_names,
+)
 from data_prep.rows import LABEL_SEPARATOR, Row, finite_number, number_remedy
 
 TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
@@ -34,6 +40,7 @@ class Reading:
       label_separator: Separates the labels of a row; it joins those of `label_columns`.
       weight_if_named: Whether a column named `weight` contains weights if `weight_column` is None.
       several_labels: Whether a row may have any number of labels.
+      of_test_file: Whether errors name the options of `test_file`, such as `test_text_column`.
     """
 
     text_column: str = TEXT
@@ -46,6 +53,7 @@ class Reading:
     label_separator: str = LABEL_SEPARATOR
     weight_if_named: bool = False
     several_labels: bool = False
+    of_test_file: bool = False
 
     @property
     def by_name(self) -> list[str]:
@@ -63,6 +71,11 @@ class Reading:
             ("weight_column", self.weight_column),
         ]
         return [(option, column) for option, column in wanted if column is not None]
+
+    def shown(self, option: str) -> str:
+        """Return the option to name in an error about the column that `option` requests."""
+        of_test = f"test_{option}"
+        return of_test if self.of_test_file and of_test in TEST_COLUMNS else option
 
     @property
     def has_usual_columns(self) -> bool:
@@ -138,11 +151,12 @@ def named_picks(
         wanted.append(("weight_column", WEIGHT))
     taken: dict[int, tuple[str, str]] = {}
     for option, column in wanted:
-        position = _position(option, column, names, path)
+        position = _position(reading.shown(option), column, names, path)
         if position in taken:
             first, other = taken[position]
             raise ConfigError(
-                f"`{first}` {other} and `{option}` {column} are the same column",
+                f"`{reading.shown(first)}` {other} and `{reading.shown(option)}` {column} are the"
+                " same column",
                 "choose two different columns",
                 path=path,
             )

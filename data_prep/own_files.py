@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 from bertaccum.files import sha256
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress
-from bertaccum.settings import delimiter_character
+from bertaccum.settings import TEST_COLUMNS, delimiter_character
 from bertaccum.task_names import MULTI_LABEL
 from data_prep.class_folders import folder_digest
 from data_prep.columns import reading_of
@@ -41,12 +42,19 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     return Source(
         description=f"your own texts ({files})",
         train=_part(train, config, note),
-        given={"test": _part(test, config, note)} if test else {},
+        given={"test": _part(test, _for_test_file(config), note, of_test=True)} if test else {},
         task=MULTI_LABEL if config.label_columns else None,
         separator=config.label_separator,
     )
 
 
-def _part(path: Path, config: PrepareConfig, note: Note) -> Part:
-    reading = reading_of(config, several_labels=config.task == MULTI_LABEL)
+def _for_test_file(config: PrepareConfig) -> PrepareConfig:
+    """Return options whose columns are those of `test_file`."""
+    own = {name.removeprefix("test_"): getattr(config, name) for name in TEST_COLUMNS}
+    return dataclasses.replace(config, **{name: v for name, v in own.items() if v is not None})
+
+
+def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) -> Part:
+    several = config.task == MULTI_LABEL
+    reading = reading_of(config, several_labels=several, of_test_file=of_test)
     return Part(path, read_rows(path, reading, note))

@@ -14,7 +14,7 @@ from bertaccum.atomic import new_files, write_text
 from bertaccum.files import json_text, sha256
 from bertaccum.prepare_config import LEAST_DEV_FRACTION, PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
-from bertaccum.settings import named_options
+from bertaccum.settings import TEST_COLUMNS, named_options
 from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble
 from data_prep.glue import glue_options, glue_source
@@ -31,7 +31,14 @@ _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
 _PUBLISHED = ("glue", "tfds")
 # Options that the manifest records only if they are set.
-_NEWER = ("text_pair_column", "weight_column", "task", "label_columns", "label_separator")
+_NEWER = (
+    "text_pair_column",
+    "weight_column",
+    "task",
+    "label_columns",
+    "label_separator",
+    *TEST_COLUMNS,
+)
 
 # For each source, functions that return the options that determine the result, and the rows.
 _SOURCES: dict[str, tuple[Callable[..., dict[str, Any]], Callable[..., Any]]] = {

@@ -65,6 +65,34 @@ def rows_of(result: PrepareResult, *splits: str) -> dict[str, str]:
     return {t: label for table in tables for t, label in zip(table["text"], table["label"])}  # noqa: B905
 
 
+def test_columns_of_the_test_file_may_have_other_names(prepared: Prepare, refused: Refused) -> None:
+    train = {"body": texts(9), "other": texts(9), "stars": list("120") * 3}
+    test = {"id": [7, 8], "review": ["a", "b"], "reply": ["c", ""], "grade": ["2", "0"]}
+    own = {"text_column": "body", "text_pair_column": "other", "label_column": "stars"}
+    refused(
+        "test_file.csv: the column 'body' of `test_text_column` does not occur in the header",
+        train,
+        test,
+        **own,
+    )
+    named = {"test_text_column": "review", "test_text_pair_column": "3", "test_label_column": "id"}
+    refused("the label '7' does not occur in the training rows", train, test, **own, **named)
+    refused(
+        "`test_text_column` id and `test_label_column` id are the same",
+        train,
+        test,
+        **own,
+        **named | {"test_text_column": "id"},
+    )
+    refused("`test_label_column` applies only to `test_file`", train, **own, test_label_column="4")
+    named["test_label_column"] = "grade"
+    result = prepared(train, test, **own, **named)
+    lines = (result.folder / "test.tsv").read_text().splitlines()
+    assert lines == ["label\ttext\ttext_pair", "2\ta\tc", "0\tb\t"]
+    assert result.manifest["options"]["test_label_column"] == "grade"
+    assert prepared(train, test, **own, **named).unchanged
+
+
 SCORES = [0.5, 3, "1e-1", 2.25, -4, 3.5, 4, 5, 6, 7]
 
 
