@@ -1,4 +1,7 @@
-"""Readers of formats that name their columns: JSON Lines (one object per line) and Parquet."""
+"""Readers of formats that name their columns: JSON Lines (one object per line) and Parquet.
+
+A field of a nested object has the name `data.text`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from data_prep.text_files import text_lines
 
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 _ROWS_A_BATCH = 1024
+_MOST_NESTED, _DEEPEST = 1000, 16
+_MISSING = object()  # None stands for null.
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 cannot encode them.
 
 
@@ -32,8 +37,13 @@ def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
 
 
 def json_names(path: Path, encoding: str | None) -> list[str]:
-    """Return the keys of all objects."""
-    return list(dict.fromkeys(key for _, record in _objects(path, encoding) for key in record))
+    """Return the keys of all objects, followed by the names of nested fields."""
+    names, nested = dict[str, None](), dict[str, None]()
+    for _, record in _objects(path, encoding):
+        names |= dict.fromkeys(record)
+        if len(nested) < _MOST_NESTED:  # Some objects have other keys in each row.
+            nested |= dict.fromkeys(_nested(record))
+    return list(names | nested)
 
 
 def json_cells(
@@ -46,10 +56,40 @@ def json_cells(
     """
     for row, record in _objects(path, encoding):
         for name in names:
-            if name not in record:
+            if _value(record, name) is _MISSING:
                 what = f"has no key {name!r}"
                 raise InputError(what, "add it or delete the row", path=path, row=row)
-        yield row, [_text(record[name], name, path, row) for name in names]
+        yield row, [_text(_value(record, name), name, path, row) for name in names]
+
+
+def _nested(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of the fields of objects in an object.
+
+    The depth is limited, because from Python 3.12 on, JSON can be nested deeper than calls.
+    """
+    for key, value in record.items():
+        if isinstance(value, dict) and prefix.count(".") < _DEEPEST:
+            for name in value:
+                yield f"{prefix}{key}.{name}"
+            yield from _nested(value, f"{prefix}{key}.")
+
+
+def _value(record: dict[str, Any], name: str) -> Any:
+    """Return the value of a field, or `_MISSING`; a key that contains a dot has priority.
+
+    If an object that contains the field is null, so is the field.
+    """
+    if name in record:
+        return record[name]
+    for dot in (at for at, character in enumerate(name) if character == "."):
+        inside = record.get(name[:dot], _MISSING)
+        if inside is None:
+            return None
+        if isinstance(inside, dict):
+            value = _value(inside, name[dot + 1 :])
+            if value is not _MISSING:
+                return value
+    return _MISSING
 
 
 def _is_object(line: str) -> bool:
@@ -81,10 +121,21 @@ def parquet_names(path: Path) -> list[str]:
     """
     with _opened(path) as file:
         names = list(file.schema_arrow.names)
+        nested = [name for field in file.schema_arrow for name in _fields(field)]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"has two columns named {name!r}", "rename one", path=path)
-    return names
+    return list(dict.fromkeys(names + nested))
+
+
+def _fields(parent: Any) -> Iterator[str]:
+    """Yield the names of the fields of a struct, as in `data.text`."""
+    import pyarrow
+
+    if pyarrow.types.is_struct(parent.type):
+        for field in parent.type:
+            yield f"{parent.name}.{field.name}"
+            yield from (f"{parent.name}.{name}" for name in _fields(field))
 
 
 def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -97,7 +148,7 @@ def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[
         batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
         records = (record for batch in batches for record in batch.to_pylist())
         for row, record in enumerate(records, 1):
-            yield row, [_text(record[name], name, path, row) for name in names]
+            yield row, [_text(_value(record, name), name, path, row) for name in names]
 
 
 @contextmanager

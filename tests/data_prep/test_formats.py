@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from preparing import run
 from pyarrow import parquet as pq
 
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 from data_prep.columns import Reading
 from data_prep.table import read_rows
 from data_prep.texts import read_texts
@@ -337,3 +337,34 @@ def test_either_text_of_a_pair_may_be_empty(tmp_path: Path, kind: str) -> None:
         "rows": 4,
         "first_row": 2 if kind == "csv" else 1,
     }
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_fields_of_nested_objects_have_names_with_dots(tmp_path: Path, kind: str) -> None:
+    rows = [
+        {"id": 1, "data": {"text": "a", "more": {"lang": "en"}}, "meta": {"label": "good"}},
+        {"id": 2, "data": {"text": "b", "more": None}, "meta": {"label": "bad"}},
+    ]
+    path = tmp_path / f"mine.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    assert all_commands(path, Reading("data.text", "meta.label")) == [("good", "a"), ("bad", "b")]
+    texts = read_texts(path, Reading("data.more.lang", None))
+    assert list(texts) == ["en", ""]  # Null is an empty text.
+    assert list(read_texts(path, Reading("1", None))) == ["1", "2"]
+    header = "id, data, meta, data.text, data.more, data.more.lang, meta.label"
+    with pytest.raises(ConfigError, match=f"'text' .* the header, which is: {header};"):
+        list(read_rows(path))
+    with pytest.raises(InputError, match="row 1: the value of 'data' is a dict, not text"):
+        list(read_rows(path, Reading("data", None)))
+
+
+def test_key_with_a_dot_has_priority_over_a_nested_field(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"a.b": "x", "a": {"b": "y"}, "c": {"d.e": "z"}}\n{"a": {"c": "y"}}\n')
+    rows = read_rows(path, Reading("a.b", "c.d.e"))
+    assert next(rows)[1:3] == ("z", "x")
+    with pytest.raises(InputError, match=r"row 2: has no key 'a.b'; add it or delete the row"):
+        next(rows)
