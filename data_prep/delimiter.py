@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Collection, Iterable
 from itertools import islice
 
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 1000, 1 << 20
+_DECLARED = re.compile(r'"?sep=([^"\r\n\0]|\\t)"?', re.IGNORECASE)
 _BY_ENDING = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 # Ordered from the rarest in ordinary text to the most common. In a tie, the first one wins.
 _CANDIDATES = ("\t", "|", ";", ",")
+
+
+def declared_delimiter(first_line: str) -> str | None:
+    """Return the delimiter of a first line such as `sep=;`, which Excel reads but does not show."""
+    found = _DECLARED.fullmatch(first_line.rstrip("\r\n"))
+    return found and found[1].replace("\\t", "\t")
 
 
 def find_delimiter(

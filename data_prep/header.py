@@ -15,6 +15,7 @@ _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 # A cell that exceeds these lengths (characters, words) or ends like a sentence is not a name.
 _LONGEST_NAME, _MOST_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
 _MOST_CLASSES, _ENOUGH_ROWS = 1000, 20
+FASTTEXT_PREFIX = "__label__"  # It precedes classes, so it is not a column named label.
 
 
 class _Column:
@@ -80,7 +81,8 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
 
 def _is_name(cell: str) -> bool:
     short = len(cell) <= _LONGEST_NAME and len(cell.split()) <= _MOST_WORDS
-    return short and not cell.endswith(_ENDS_OF_TEXTS) and not _NUMBER.fullmatch(cell)
+    is_value = cell.endswith(_ENDS_OF_TEXTS) or cell.startswith(FASTTEXT_PREFIX)
+    return short and not is_value and not _NUMBER.fullmatch(cell)
 
 
 def _is_usual(cell: str) -> bool:

@@ -13,7 +13,8 @@ from bertaccum.progress import Note, unheard
 from bertaccum.settings import DELIMITERS
 from data_prep.class_folders import class_root, class_texts
 from data_prep.columns import LABEL, TEXT, Picks, Reading, example, named_picks
-from data_prep.delimiter import find_delimiter
+from data_prep.delimiter import declared_delimiter, find_delimiter
+from data_prep.fasttext import fasttext_rows, is_fasttext
 from data_prep.header import is_header
 from data_prep.manifest import is_prepared
 from data_prep.named_columns import (
@@ -38,9 +39,9 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     """Read a table, or a folder of texts by class.
 
     Args:
-      path: A delimited file, JSON Lines or Parquet, or a folder as described in `class_texts`.
-        Delimited files and JSON Lines may be compressed with gzip, or be the only file in a zip
-        archive; a folder may be a zip archive.
+      path: A delimited file, JSON Lines, Parquet or a file in fastText's format, or a folder as
+        described in `class_texts`. Files of text may be compressed with gzip, or be the only file
+        in a zip archive; a folder may be a zip archive.
       reading: Options for reading; None uses the defaults.
       note: Called with sentences about the delimiter, quoting, encoding and header that were found.
 
@@ -62,6 +63,10 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     if is_json_lines(path, ending(path), reading.encoding):
         cells = partial(json_cells, path, reading.encoding)
         return _named_rows(path, json_names(path, reading.encoding), reading, cells)
+    first = next((line for _, line in _lines(path, reading) if line.strip()), "")
+    if is_fasttext(first) and reading.has_usual_columns and reading.delimiter is None:
+        note(f"{path}: labels and texts in fastText's format")
+        return fasttext_rows(path, reading)
     return _delimited_rows(path, reading, note)
 
 
@@ -90,7 +95,7 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
     first = next(records(), None)
     if first is None:
         raise InputError("is empty", "add at least one row", path=path)
-    picks, skipped = _picks(first[1], records, reading, path, note)
+    picks, skipped = _picks(first, records, reading, path, note)
     for row, fields in islice(records(), skipped, None):
         _check_width(row, fields, len(first[1]), path)
         yield example(row, fields, picks, path)
@@ -100,11 +105,14 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
     """Detect a file's delimiter and quoting; return a function that reads its records."""
 
     def lines() -> Iterator[tuple[int, str]]:
-        return text_lines(path, reading.encoding)
+        # Blank lines are skipped, but counted.
+        return ((n, "\n" if n == 1 and declared else line) for n, line in _lines(path, reading))
 
+    declared = declared_delimiter(next(_lines(path, reading), (1, ""))[1])
     if is_prepared(path):
         return lambda: plain_records(lines(), TAB)
-    delimiter = reading.delimiter or find_delimiter(lines(), reading.by_name, ending(path))
+    delimiter = reading.delimiter or declared
+    delimiter = delimiter or find_delimiter(lines(), reading.by_name, ending(path))
     if delimiter is None:
         raise ConfigError(
             "no delimiter was found: the first row has no comma, semicolon, tab or |",
@@ -118,6 +126,10 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
     return lambda: plain_records(lines(), delimiter)
 
 
+def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str]]:
+    return text_lines(path, reading.encoding)
+
+
 def _note_writing(path: Path, reading: Reading, delimiter: str, quoted: bool, note: Note) -> None:
     encoding = reading.encoding or marked_encoding(path)
     names = {character: name for name, character in DELIMITERS.items()}
@@ -128,10 +140,14 @@ def _note_writing(path: Path, reading: Reading, delimiter: str, quoted: bool, no
 
 
 def _picks(
-    first: list[str], records: Callable[[], Records], reading: Reading, path: Path, note: Note
+    first: tuple[int, list[str]],
+    records: Callable[[], Records],
+    reading: Reading,
+    path: Path,
+    note: Note,
 ) -> tuple[Picks, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
-    names = [name.strip() for name in first]
+    names = [name.strip() for name in first[1]]
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
             return Picks(1), 1
@@ -145,7 +161,7 @@ def _picks(
         numbers = [str(number) for number in range(1, len(names) + 1)]
         return named_picks(numbers, reading, path, is_prepared(path)), 0
     said = ", ".join(names)[:80]
-    note(f"{path}: row 1 ({said}) is the header and is not read as data")
+    note(f"{path}: row {first[0]} ({said}) is the header and is not read as data")
     return picks, 1
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from bertaccum.progress import Note, unheard
 from data_prep.class_folders import class_root
 from data_prep.columns import LABEL, TEXT, Reading
+from data_prep.delimiter import declared_delimiter
+from data_prep.fasttext import is_fasttext
 from data_prep.table import read_rows
 from data_prep.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
 
@@ -22,7 +24,8 @@ def read_texts(
     Args:
       path: A table or a folder, as for `read_rows`. A file without the ending of a table is read
         as one text per line, unless `reading` chooses a column or a delimiter, or the first line
-        contains the columns text and label. `-` is stdin, with one text per line.
+        contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
+        stdin, with one text per line.
       reading: Options for reading.
       note: Called with sentences about the format of a table.
 
@@ -48,11 +51,10 @@ def _is_table(path: Path, reading: Reading) -> bool:
         return True
     if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.
         return False
-    return (
-        ending(path) in TABLE_ENDINGS
-        or is_parquet(path)
-        or _has_header(next((line for _, line in text_lines(path, reading.encoding)), ""))
-    )
+    if ending(path) in TABLE_ENDINGS or is_parquet(path):
+        return True
+    first = next((line for _, line in text_lines(path, reading.encoding)), "")
+    return _has_header(first) or declared_delimiter(first) is not None or is_fasttext(first)
 
 
 def _has_header(line: str) -> bool:

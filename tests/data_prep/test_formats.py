@@ -23,6 +23,7 @@ from pyarrow import parquet as pq
 
 from bertaccum.errors import ConfigError, InputError
 from data_prep.columns import Reading
+from data_prep.quoting import TAB
 from data_prep.table import read_rows
 from data_prep.texts import read_texts
 from data_prep.tsv import read_tsv
@@ -368,3 +369,50 @@ def test_key_with_a_dot_has_priority_over_a_nested_field(tmp_path: Path) -> None
     assert next(rows)[1:3] == ("z", "x")
     with pytest.raises(InputError, match=r"row 2: has no key 'a.b'; add it or delete the row"):
         next(rows)
+
+
+@pytest.mark.parametrize(
+    ("first", "delimiter"),
+    [("sep=;", ";"), ("SEP=,\r", ","), ('"sep=|"', "|"), ("sep=\t", "\t"), ("sep=\\t", "\t")],
+)
+def test_first_line_may_declare_the_delimiter(tmp_path: Path, first: str, delimiter: str) -> None:
+    """Excel does not show this line."""
+    rows = ["label;text", '1;"a;b"', '2;"c, d, e"']
+    lines = [first, *(row.replace(";", delimiter) for row in rows)]
+    for name in ("mine.csv", "mine.txt"):
+        path, said = tmp_path / name, list[str]()
+        path.write_text("\ufeff" + "\n".join(lines))
+        assert all_commands(path) == [("1", f"a{delimiter}b"), ("2", "c, d, e")]
+        found = list(read_rows(path, Reading("2", "1"), said.append))
+        assert [row.row for row in found] == [3, 4]
+        assert "row 2 (label, text) is the header" in said.pop()
+    with path.open("a") as file:
+        file.write("\n" + delimiter.join("3ab"))
+    # Quotes in a TSV are ordinary characters if the columns are uneven.
+    with pytest.raises(InputError, match=f"row {3 if delimiter == TAB else 5}: has 3 columns"):
+        list(read_rows(path))
+
+
+def test_fasttext(tmp_path: Path) -> None:
+    path, said = tmp_path / "mine.txt", list[str]()
+    path.write_text("__label__good A fine film, really\n\n__label__bad\tNot  for me __label__\n")
+    assert all_commands(path) == [("good", "A fine film, really"), ("bad", "Not  for me __label__")]
+    assert [row.row for row in read_rows(path, Reading(), said.append)] == [1, 3]
+    assert said == [f"{path}: labels and texts in fastText's format"]
+    path.write_text("__label__a __label__b both\n__label__a one\n")
+    several = Reading(several_labels=True, label_separator=",")
+    assert [(r.label, r.text) for r in read_rows(path, several)] == [("a,b", "both"), ("a", "one")]
+    with pytest.raises(InputError, match=r"row 1: has 2 labels \(a, b\); keep one, or prepare the"):
+        list(read_rows(path))
+    for lines, message in (
+        ("__label__a one\nnone\n", "row 2: has no label; begin the line with __label__ and a"),
+        ("__label__a b\n__label__a,b c\n", "row 2: the label 'a,b' contains the separator ','"),
+    ):
+        path.write_text(lines)
+        with pytest.raises(InputError, match=message):
+            list(read_rows(path, several))
+    path.write_text("__label__a,one\n__label__b,two\n")
+    assert all_commands(path.rename(tmp_path / "a.csv"), Reading("2", "1")) == [
+        ("__label__a", "one"),
+        ("__label__b", "two"),
+    ]
