@@ -18,11 +18,16 @@ A quoted field that spans several lines may be the result of a stray quote:
   columns, the file is refused if a line inside such a field looks like a row: the field contains
   the delimiter, and one of the line's values also occurs in the same column of another row. Columns
   with more than 1,000 distinct values do not count.
+
+Some programs, such as MySQL and Spark, write a backslash before a double quote, a delimiter or a
+line break inside a field. A file is read in this way only if it would otherwise be refused, and if
+all records then have the same number of columns.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,20 +38,32 @@ from data_prep.text_files import LONGEST
 TAB = "\t"
 Lines = Iterable[tuple[int, str]]
 _STRAY = "a quoted field spans several lines and contains the delimiter"
+_BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 _CLOSE = "close or remove the quote"
 # A column with more distinct values than this does not contain classes.
 _MOST_CLASSES = 1000
 
 
-def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+def quoted_records(
+    lines: Lines, delimiter: str, path: Path, escaped: bool = False
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the fields of each record of a quoted file, after the number of its first line.
 
     Blank lines are skipped.
 
+    Args:
+      lines: The lines of the file.
+      delimiter: Character that separates the columns.
+      path: The file, for error messages.
+      escaped: Whether a backslash escapes a double quote, delimiter, line break or backslash.
+
     Raises:
       InputError: The file is not valid CSV.
     """
-    reader = csv.reader((line for _, line in lines), delimiter=delimiter, strict=True)
+    texts, escape = (line for _, line in lines), None
+    if escaped:
+        texts, escape = (_only_escapes(line, delimiter) for line in texts), "\\"
+    reader = csv.reader(texts, delimiter=delimiter, escapechar=escape, strict=True)
     while True:
         row = reader.line_num + 1
         # By default, Python limits fields to 131,072 characters. The limit applies to the whole
@@ -67,6 +84,35 @@ def quoted_records(lines: Lines, delimiter: str, path: Path) -> Iterator[tuple[i
             csv.field_size_limit(limit)
         if fields:
             yield row, fields
+
+
+def _only_escapes(line: str, delimiter: str) -> str:
+    r"""Double each backslash that escapes nothing, as in `\n`, because the reader would drop it."""
+    kept = f'\\"\r\n{delimiter}'
+    return _BACKSLASH.sub(lambda pair: pair[0] if pair[1] in kept else f"\\{pair[0]}", line)
+
+
+def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
+    """Return whether a file has even columns only if backslashes escape the next character.
+
+    Args:
+      lines: Returns an iterator over the file's lines; called more than once.
+      delimiter: Character that separates the columns.
+      path: The file, for error messages.
+    """
+    if not any(f"\\{end}" in line for _, line in lines() for end in ('"', delimiter)):
+        return False
+    usual = plain_records(lines(), delimiter) if delimiter == TAB else None
+    if _are_even(usual or quoted_records(lines(), delimiter, path)):
+        return False
+    return _are_even(quoted_records(lines(), delimiter, path, escaped=True))
+
+
+def _are_even(records: Iterable[tuple[int, list[str]]]) -> bool:
+    try:
+        return len({len(fields) for _, fields in records}) <= 1
+    except InputError:
+        return False
 
 
 def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:

@@ -24,7 +24,7 @@ from data_prep.named_columns import (
     parquet_cells,
     parquet_names,
 )
-from data_prep.quoting import TAB, is_quoted, plain_records, quoted_records
+from data_prep.quoting import TAB, is_escaped, is_quoted, plain_records, quoted_records
 from data_prep.rows import Row
 from data_prep.text_files import ending, is_parquet, marked_encoding, text_lines
 
@@ -119,10 +119,13 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
             "pass the delimiter with `delimiter`",
             path=path,
         )
-    quoted = is_quoted(lines, delimiter, path)
-    _note_writing(path, reading, delimiter, quoted, note)
+    escaped = is_escaped(lines, delimiter, path)
+    quoted = escaped or is_quoted(lines, delimiter, path)
+    parts = ["fields in double quotes"] if quoted and delimiter == TAB else []
+    parts += ["backslashes that escape the next character"] if escaped else []
+    _note_writing(path, reading, delimiter, parts, note)
     if quoted:
-        return lambda: quoted_records(lines(), delimiter, path)
+        return lambda: quoted_records(lines(), delimiter, path, escaped)
     return lambda: plain_records(lines(), delimiter)
 
 
@@ -130,11 +133,12 @@ def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str]]:
     return text_lines(path, reading.encoding)
 
 
-def _note_writing(path: Path, reading: Reading, delimiter: str, quoted: bool, note: Note) -> None:
+def _note_writing(
+    path: Path, reading: Reading, delimiter: str, quoting: list[str], note: Note
+) -> None:
     encoding = reading.encoding or marked_encoding(path)
     names = {character: name for name, character in DELIMITERS.items()}
-    parts = [f"columns separated by {names.get(delimiter, delimiter)}"]
-    parts += ["fields in double quotes"] if quoted and delimiter == TAB else []
+    parts = [f"columns separated by {names.get(delimiter, delimiter)}", *quoting]
     parts += [f"encoding {encoding}"] if encoding else []
     note(f"{path}: {', '.join(parts)}")
 

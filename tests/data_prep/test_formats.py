@@ -12,6 +12,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -416,3 +417,40 @@ def test_fasttext(tmp_path: Path) -> None:
         ("__label__a", "one"),
         ("__label__b", "two"),
     ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(LABELS, st.text(st.sampled_from("ab \n\\\"',;n"), max_size=9)), min_size=1),
+    st.sampled_from(",;\t"),
+    st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+)
+def test_quotes_may_be_escaped_by_backslashes(
+    tmp_path_factory: pytest.TempPathFactory, rows: Rows, delimiter: str, quoting: Any
+) -> None:
+    """MySQL and Spark write files like this; a last row makes sure that others are not valid."""
+    path = tmp_path_factory.getbasetemp() / "escaped.csv"
+    last = ("1", f'a "quoted{delimiter} word"')
+    with path.open("w", newline="") as file:
+        writer = csv.writer(
+            file, delimiter=delimiter, quoting=quoting, doublequote=False, escapechar="\\"
+        )
+        writer.writerows([("label", "text"), last, *rows])
+    assert all_commands(path) == [last, *rows]
+
+
+def test_backslashes_that_escape_nothing_are_kept(tmp_path: Path) -> None:
+    path, said = tmp_path / "mine.csv", list[str]()
+    lines = ["label,text", r'1,"C:\new\" she said, \"\\o/\""', r"2,a\, b\n", "2,in two\\", "lines"]
+    path.write_text("\n".join(lines) + "\n")
+    found = [(row.row, row.text) for row in read_rows(path, Reading(), said.append)]
+    assert found == [(2, r'C:\new" she said, "\o/"'), (3, r"a, b\n"), (4, "in two\nlines")]
+    assert said == [
+        f"{path}: columns separated by comma, backslashes that escape the next character"
+    ]
+    # The file is valid without escapes, so its backslashes are ordinary characters.
+    path.write_text('label,text\n1,"a \\""b"\n2,"C:\\"\n')
+    assert all_commands(path) == [("1", 'a \\"b'), ("2", "C:\\")]
+    path.write_text('label,text\n1,"a \\"b\\""\n2,c,d\n')
+    with pytest.raises(InputError, match="row 2: is not valid CSV"):
+        list(read_rows(path))
