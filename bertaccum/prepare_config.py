@@ -84,7 +84,7 @@ class PrepareConfig(Options):
         None,
         "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
         " contains, for each class, a subfolder of texts or a .txt file with one text per line. A"
-        " table or folder may be in a zip archive.",
+        " table or folder may be in a zip archive. - reads a table from stdin.",
         path=True,
     )
     test_file: str | None = table_option(

@@ -21,6 +21,7 @@ from data_prep.glue import glue_options, glue_source
 from data_prep.label_kinds import LabelKind
 from data_prep.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.own_files import own_options, own_source
+from data_prep.piped_input import saved_pipes
 from data_prep.rows import Source
 from data_prep.sample import sample_source
 from data_prep.tfds_source import tfds_options, tfds_source
@@ -96,6 +97,13 @@ def prepare(
       InputError: The source or one of its rows cannot be used.
       RunError: The files cannot be written.
     """
+    with saved_pipes(config, note) as (saved, renaming):
+        return _prepare(saved, progress, learn_vocabulary, renaming)
+
+
+def _prepare(
+    config: PrepareConfig, progress: Progress, learn_vocabulary: LearnVocabulary, note: Note
+) -> PrepareResult:
     if config.drop_duplicates is None and config.source in _PUBLISHED:
         config = dataclasses.replace(config, drop_duplicates=False)
     if config.dev_fraction is None and config.source == "yelp":

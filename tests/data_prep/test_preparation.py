@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tempfile
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pandas as pd
 import pytest
-from preparing import contents, run, words
+from preparing import contents, ignore, run, words
 
 from bertaccum import __version__
 from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.prepare_config import PrepareConfig
+from data_prep import piped_input
 from data_prep.manifest import MANIFEST
 from data_prep.preparation import prepare
 from data_prep.tsv import read_tsv
@@ -285,3 +289,33 @@ def test_progress_ends_at_the_total(options: dict[str, Any]) -> None:
     prepare(PrepareConfig(**options), lambda *told: seen.update({told[0]: told[1:]}), words)
     assert seen["reading training texts"] == (300, 300)
     assert seen["writing train.tsv"] == (270, 270)
+
+
+def test_pipes_are_read_as_files(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard input of a test may not be replaced, so `/dev/stdin` is a named pipe."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(piped_input, "_DEVICE", str(tmp_path / "stdin"))
+    expected = run(**options).manifest
+    table = Path(options["train_file"]).read_bytes()
+    options |= {"out": str(tmp_path / "piped"), "train_file": "-"}
+    options["test_file"], test = str(tmp_path / "test"), Path(options["test_file"]).read_bytes()
+    for path in (tmp_path / "stdin", tmp_path / "test"):
+        os.mkfifo(path)
+
+    def prepared(train: bytes) -> tuple[dict[str, Any], list[str]]:
+        said: list[str] = []
+        for name, data in (("stdin", train), ("test", test)):
+            Thread(target=(tmp_path / name).write_bytes, args=(data,), daemon=True).start()
+        config = PrepareConfig(**options, overwrite=True)
+        return prepare(config, ignore, words, said.append).manifest, said
+
+    manifest, said = prepared(table)
+    assert manifest["files"] == expected["files"]
+    assert manifest["options"]["train_file"] == "stdin"
+    assert [line.split(":")[0] for line in said] == ["standard input", str(tmp_path / "test")]
+    with pytest.raises(InputError, match=r"^standard input, row 302: has 1 columns, but the first"):
+        prepared(table + b"broken\n")
+    assert not list(tmp_path.glob(".bertaccum-pipe*"))

@@ -26,6 +26,7 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --archive yelp_review_polarity_csv.tgz
       bertaccum prepare --source sample
       bertaccum prepare --source csv --train-file mine.csv --text-column body --label-column stars
+      zcat part*.gz | bertaccum prepare --source csv --train-file - --text-column 2 --label-column 1
       bertaccum prepare --source csv --train-file all.csv --test-fraction 0.1 --dev-fraction 0.1
       bertaccum prepare --source csv --train-file aclImdb/train --test-file aclImdb/test
       bertaccum prepare --source glue --dataset mrpc --folder glue_data/MRPC
