@@ -76,6 +76,7 @@ def measure(task: Task, shared: Path, out: Path, seeds: int) -> list[dict[str, o
     bertaccum(
         *("prepare", "--source", "csv", "--out", data, "--label-column", 1, "--text-column", 2),
         *("--train-file", raw / "train.csv", "--test-file", raw / "test.csv"),
+        *("--dev-fraction", 0.01),
     )
     results = []
     for start, checkpoint in STARTS.items():

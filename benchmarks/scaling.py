@@ -43,7 +43,8 @@ OWN_NETWORK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"',
 def prepared(folder: Path) -> Path:
     """Prepare the synthetic sample, and return its folder."""
     data = folder / "data"
-    command = [*PROGRAM, "prepare", "--source", "sample", "--out", str(data)]
+    command = [*PROGRAM, "prepare", "--source", "sample", "--dev-fraction", "0.01"]
+    command += ["--out", str(data)]
     subprocess.run(command, check=True, capture_output=True)
     return data
 
