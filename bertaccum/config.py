@@ -519,7 +519,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
     label_form: str | None = setting(
         None,
         "Whether the labels of `file` are the run's class names or its class numbers. [default:"
-        " numbers in a file that `bertaccum prepare` wrote, and in a copy of one of the run; else"
+        " numbers in a file that `bertaccum prepare` wrote and in copies of the run's own files;"
         " names if class names are also class numbers, as in stars from 1 to 5; else detected]",
         choices=(NAMES, NUMBERS),
     )

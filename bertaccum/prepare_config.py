@@ -84,7 +84,7 @@ class PrepareConfig(Options):
         None,
         "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
         " contains, for each class, a subfolder of texts or a .txt file with one text per line. A"
-        " table or folder may be in a zip archive. - reads a table from stdin.",
+        " table or folder may be in a zip archive. Use - for stdin.",
         path=True,
     )
     test_file: str | None = table_option(
@@ -111,13 +111,15 @@ class PrepareConfig(Options):
         " number of at least 0. [default: all rows have the same weight]",
     )
     test_text_column: str | None = table_option(
-        None, "Text column of `test_file`. [default: that of `train_file`]"
+        None, "Name or 1-based number of the text column of `test_file`. [default: `text_column`]"
     )
     test_text_pair_column: str | None = table_option(
-        None, "Column of `test_file` with the second texts. [default: that of `train_file`]"
+        None,
+        "Name or 1-based number of the column of `test_file` with the second text of each pair."
+        " [default: `text_pair_column`]",
     )
     test_label_column: str | None = table_option(
-        None, "Label column of `test_file`. [default: that of `train_file`]"
+        None, "Name or 1-based number of the label column of `test_file`. [default: `label_column`]"
     )
     delimiter: str | None = delimiter_setting(group=TABLES)
     encoding: str | None = encoding_setting(group=TABLES)
@@ -126,9 +128,10 @@ class PrepareConfig(Options):
         "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
         " to its size. [default: 0.01; if that gives fewer than 500 rows, 500 rows or a tenth of"
         " the rows, whichever is smaller, except for `source` yelp]",
-        minimum=0.0,
+        minimum=0,
         maximum=1,
         exclusive=True,
+        real=True,
     )
     test_fraction: float = split_option(
         0.0,

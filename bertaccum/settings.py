@@ -40,6 +40,7 @@ def setting(
     free: bool = False,
     switch: bool = False,
     fraction: bool = False,
+    real: bool = False,
     path: bool = False,
     check: Callable[[Any], Any] | None = None,
 ) -> Any:
@@ -50,13 +51,13 @@ def setting(
       help: The help text for the command line. It names other options in backticks.
       group: The section of the command's help that lists the option, one of `config.GROUPS`.
       choices: The valid strings; empty if any value of the right type is valid.
-      minimum: The smallest valid number. A float makes the option a float even if the default
-        is None.
+      minimum: The smallest valid number.
       maximum: The largest valid number.
       exclusive: Whether the bounds themselves are invalid.
       free: Whether a resumed run may change the value, because the updates do not depend on it.
       switch: Whether the option is True, False or None, which leaves the choice to the program.
       fraction: Whether a positive number with a decimal point is also valid and counts epochs.
+      real: Whether a number need not be whole although the default is None.
       path: Whether the value is the path of a file or folder, which shells can complete.
       check: Called with each value that is not None; raises ConfigError if the value is invalid.
     """
@@ -121,8 +122,7 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
         return None if isinstance(value, str) else "is not text"
     if bounds["fraction"] and isinstance(value, float):
         return None if 0 < value <= MOST_EPOCHS else "is not a finite number of epochs above 0"
-    may_be_float = isinstance(default, float) or isinstance(bounds["minimum"], float)
-    number = int | float if may_be_float else int
+    number = int | float if isinstance(default, float) or bounds["real"] else int
     # math.isfinite raises for integers too large for a float.
     if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
         return "is not a finite number" if number is not int else "is not a whole number"
