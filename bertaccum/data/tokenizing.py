@@ -113,7 +113,8 @@ def store_of_table(
     store = store_of(_texts(path, table, task.labels.pairs), tokenizer)
     if form is None and original is not None:
         form = NUMBERS
-        note(f"{path}: is a copy of {original}, so its labels are class numbers")
+        if task.labels.names != task.labels.values:
+            note(f"{path}: is a copy of {original}, so its labels are class numbers")
     elif form is None:
         form = NUMBERS if is_prepared(path) else _form(path, table, task, note, separator)
     encoded = task.encode(path, table, separator, form == NAMES)

@@ -338,6 +338,9 @@ def test_files_of_prepare_and_their_copies_have_class_numbers(tmp_path: Path) ->
     # The numbers are those of the folder, even if the run has the classes in another order.
     turned = Labels(["0", "1", "2"], ["3", "2", "1"])
     assert numbers(copy, turned, original=tsv) == [2 - expected[0]]
+    said.clear()
+    scores = numbers(copy, Labels([], [], task="regression"), said, original=tsv)
+    assert scores == expected and said == []
     copy.write_bytes(tsv.read_bytes() * 2)
     assert original_of(copy, folder) is None
     assert original_of(copy, tmp_path) is None
