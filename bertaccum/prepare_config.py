@@ -34,6 +34,7 @@ _SOURCES_OF_OPTIONS = {
     "task": ("csv", "tfds"),
     "label_columns": ("csv", "tfds"),
     "label_separator": ("csv",),
+    "labels_as_written": ("csv", "tfds"),
     "weight_column": ("csv",),
 }
 
@@ -100,6 +101,11 @@ class PrepareConfig(Options):
     )
     label_columns: str | None = label_columns_setting(group=TABLES)
     label_separator: str = label_separator_setting(group=TABLES)
+    labels_as_written: bool = table_option(
+        False,
+        "Use each label as written, even if labels differ only in case, in Unicode form, in"
+        " invisible characters, or as 1 and 1.0 do. [default: they are one class]",
+    )
     weight_column: str | None = table_option(
         None,
         "Name or 1-based number of the column with the weight of each row in the training loss, a"

@@ -13,7 +13,7 @@ from bertaccum.progress import Progress
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
 from data_prep.findings import findings, rows_to_keep
-from data_prep.label_kinds import LabelKind, label_cells, label_kind
+from data_prep.label_kinds import LabelKind, label_cells, label_kind, spellings
 from data_prep.rows import Part, Rows, Source, gather
 from data_prep.split import split_rows
 
@@ -66,7 +66,12 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assem
     given = {name: gather(source.given[name], name, progress) for name in names}
     _check_pairs(source, rows, given)
     kind = label_kind(
-        source.train, rows, config.task or source.task, source.order, source.separator
+        source.train,
+        rows,
+        config.task or source.task,
+        source.order,
+        source.separator,
+        config.labels_as_written,
     )
     if config.layout == "cola":
         _check_cola(rows, kind)
@@ -79,6 +84,7 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assem
     kept = rows_to_keep(rows.texts, apart, config.drop_duplicates)
     splits |= _held_out(source, rows, cells, kept, kind, config)
     found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
+    found["spellings"] = spellings(kind, [rows, *given.values()])
     return Assembled({name: splits[name] for name in SPLITS if name in splits}, kind, found)
 
 

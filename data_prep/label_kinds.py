@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,11 +12,17 @@ import numpy as np
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.rows import LABEL_SEPARATOR, Part, Rows, finite_number
+from data_prep.rows import LABEL_SEPARATOR, Part, Rows
+from data_prep.spellings import class_finder, finite_number, has_stray, merged
 
 
 def label_kind(
-    part: Part, rows: Rows, task: str | None, order: Sequence[str], separator: str
+    part: Part,
+    rows: Rows,
+    task: str | None,
+    order: Sequence[str],
+    separator: str,
+    as_written: bool = False,
 ) -> LabelKind:
     """Return the labels of the training rows.
 
@@ -27,6 +33,7 @@ def label_kind(
       order: Source labels in the order of the class numbers. If it is empty, they are sorted: by
         value if all are integers, otherwise as strings.
       separator: Separates the labels of a row in a multi-label task.
+      as_written: Whether different spellings are different classes; see `spellings.merged`.
 
     Raises:
       ConfigError: `task` is None and the labels look like scores.
@@ -36,7 +43,8 @@ def label_kind(
         refuse_scores(rows.classes, part.where)
     if task == REGRESSION:
         return _Scores(part, rows)
-    return (_LabelSets if task == MULTI_LABEL else _Classes)(part, rows, order, separator)
+    kind = _LabelSets if task == MULTI_LABEL else _Classes
+    return kind(part, rows, order, separator, as_written)
 
 
 def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
@@ -45,8 +53,39 @@ def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
     Raises:
       InputError: A label cannot be used.
     """
-    by_code = [kind.cell(label, part, row).encode() for label, row in rows.classes.items()]
+    labels = kind.labels_in(rows.classes)
+    by_code = [kind.cell(labels[cell], part, row).encode() for cell, row in rows.classes.items()]
     return [by_code[code] for code in rows.codes]
+
+
+def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int]]:
+    """Return the spellings of each class that has several, or one with invisible characters.
+
+    Args:
+      kind: The labels of the training rows.
+      parts: The training rows, and others whose labels `label_cells` accepts.
+
+    Returns:
+      The number of rows with each spelling, the most frequent first, keyed by class name.
+    """
+    found: dict[str, Counter[str]] = {name: Counter() for name in kind.labels}
+    for rows in parts:
+        for label, count in _counted(kind.labels_in(rows.classes), rows).items():
+            if name := kind.find(label):
+                found[name][label] += count
+    return {
+        name: dict(counts.most_common())
+        for name, counts in found.items()
+        if len(counts) > 1 or has_stray(name)
+    }
+
+
+def _counted(labels: Mapping[str, Sequence[str]], rows: Rows) -> Counter[str]:
+    """Return the number of rows with each label, given the labels in each cell."""
+    counts, cells = Counter[str](), list(rows.classes)
+    for code, count in Counter(rows.codes).items():
+        counts.update(dict.fromkeys(labels[cells[code]], count))
+    return counts
 
 
 def refuse_scores(labels: Iterable[str], where: str | Path) -> None:
@@ -99,6 +138,14 @@ def _sorted(labels: Iterable[str]) -> list[str]:
         return sorted(labels)
 
 
+def _class_names(
+    labels: Mapping[str, Sequence[str]], rows: Rows, as_written: bool
+) -> Collection[str]:
+    """Return the names of the classes, given the labels in each cell of the training rows."""
+    counts = _counted(labels, rows)
+    return counts.keys() if as_written else set(merged(counts).values())
+
+
 def _unknown(label: str, part: Part, row: int) -> InputError:
     return InputError(
         f"the label {label!r} does not occur in the training rows",
@@ -114,35 +161,45 @@ class _Classes:
     Attributes:
       task: The kind of task.
       labels: Source labels in the order of the class numbers; empty for scores.
+      find: Returns the one of `labels` that another spelling of it means, or None.
     """
 
     task = CLASSIFICATION
 
-    def __init__(self, part: Part, rows: Rows, order: Sequence[str], _: str) -> None:
-        if len(rows.classes) == 1:
+    def __init__(
+        self, part: Part, rows: Rows, order: Sequence[str], _: str, as_written: bool
+    ) -> None:
+        refuse_infinite(rows.classes, part.where)
+        names = _class_names(self.labels_in(rows.classes), rows, as_written or bool(order))
+        if len(names) == 1:
             raise InputError(
-                f"every row has the label {next(iter(rows.classes))!r}",
+                f"every row has the label {next(iter(names))!r}",
                 "add rows of at least one other class",
                 path=part.where,
             )
-        refuse_infinite(rows.classes, part.where)
-        self.labels = list(order) or _sorted(rows.classes)
+        self.labels = list(order) or _sorted(names)
+        self.find = class_finder(self.labels, as_written or bool(order))
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
 
-    def cell(self, label: str, part: Part, row: int) -> str:
-        """Return the cell of a source label.
+    def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
+        """Return the labels in each of the different cells of a label column."""
+        return {cell: [cell] for cell in cells}
+
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        """Return the cell to write for a row.
 
         Args:
-          label: The source label.
+          labels: The labels of the row in the source.
           part: The source of the row, for error messages.
           row: The number of the row, for error messages.
 
         Raises:
           InputError: The label cannot be used.
         """
-        if label not in self._cells:
-            raise _unknown(label, part, row)
-        return self._cells[label]
+        name = self.find(labels[0])
+        if name is None:
+            raise _unknown(labels[0], part, row)
+        return self._cells[name]
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
         """Return why a model cannot be trained on these rows, or None if it can."""
@@ -162,7 +219,7 @@ class _Scores:
 
     def __init__(self, part: Part, rows: Rows) -> None:
         self.labels: list[str] = []
-        cells = {self.cell(label, part, row) for label, row in rows.classes.items()}
+        cells = {self.cell([label], part, row) for label, row in rows.classes.items()}
         if len(cells) == 1:
             raise InputError(
                 f"every row has the score {next(iter(cells))}",
@@ -170,7 +227,14 @@ class _Scores:
                 path=part.where,
             )
 
-    def cell(self, label: str, part: Part, row: int) -> str:
+    def find(self, label: str) -> None:
+        return None
+
+    def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
+        return {cell: [cell] for cell in cells}
+
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        label = labels[0]
         score = finite_number(label)
         if score is None:
             comma = finite_number(label.replace(",", ".")) is not None
@@ -200,29 +264,38 @@ class _LabelSets:
 
     task = MULTI_LABEL
 
-    def __init__(self, part: Part, rows: Rows, order: Sequence[str], separator: str) -> None:
+    def __init__(
+        self, part: Part, rows: Rows, order: Sequence[str], separator: str, as_written: bool
+    ) -> None:
         self._separator = separator
-        found = {one: row for label, row in rows.classes.items() for one in self._split(label)}
-        if len(found) < 2:
-            only = f"only one label ({next(iter(found))!r})" if found else "no row with a label"
+        labels = self.labels_in(rows.classes)
+        names = _class_names(labels, rows, as_written or bool(order))
+        if len(names) < 2:
+            only = f"only one label ({next(iter(names))!r})" if names else "no row with a label"
             raise InputError(
                 f"has {only}",
                 "add rows of other labels, or choose another `label_separator`",
                 path=part.where,
             )
-        refuse_infinite(found, part.where)
-        self.labels = list(order) or _sorted(found)
+        refuse_infinite(
+            {one: row for cell, row in rows.classes.items() for one in labels[cell]}, part.where
+        )
+        self.labels = list(order) or _sorted(names)
+        self.find = class_finder(self.labels, as_written or bool(order))
         self._numbers = {label: number for number, label in enumerate(self.labels)}
+
+    def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
+        return {cell: self._split(cell) for cell in cells}
 
     def _split(self, labels: str) -> list[str]:
         return [label for part in labels.split(self._separator) if (label := part.strip())]
 
-    def cell(self, label: str, part: Part, row: int) -> str:
-        applying = self._split(label)
-        for one in applying:
-            if one not in self._numbers:
-                raise _unknown(one, part, row)
-        numbers = sorted({self._numbers[one] for one in applying})
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        names = [self.find(label) for label in labels]
+        for label, name in zip(labels, names, strict=True):
+            if name is None:
+                raise _unknown(label, part, row)
+        numbers = sorted({self._numbers[name] for name in names if name is not None})
         return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
 
     def problem(self, cells: Iterable[bytes]) -> str | None:

@@ -31,7 +31,10 @@ _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
 _PUBLISHED = ("glue", "tfds")
 # Options that the manifest records only if they are set.
-_NEWER = ("text_pair_column", "weight_column", "task", "label_columns", "label_separator")
+_NEWER = (
+    *("text_pair_column", "weight_column", "task", "label_columns", "label_separator"),
+    "labels_as_written",
+)
 
 # For each source, functions that return the options that determine the result, and the rows.
 _SOURCES: dict[str, tuple[Callable[..., dict[str, Any]], Callable[..., Any]]] = {

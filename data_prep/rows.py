@@ -15,7 +15,6 @@ from bertaccum.progress import Progress
 # Joins the class numbers of a row in a prepared file.
 LABEL_SEPARATOR = "|"
 _ROWS_A_REPORT = 500
-_LARGEST = (2 - 2**-23) * 2.0**127  # The largest finite float32 number.
 # Characters that some programs treat as the end of a line, a field or a string (for line ends, the
 # list is that of `str.splitlines`), and surrogates, which UTF-8 cannot encode.
 _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
@@ -113,16 +112,6 @@ class Rows:
     def pairs(self) -> bool:
         """Whether every row is a pair of texts; if not, every row is a single text."""
         return b"\t" in self.texts[0]
-
-
-def finite_number(text: str) -> float | None:
-    """Return the number that a cell contains, or None if it is not a finite float32 number."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    # Python also accepts underscores between digits, which other programs do not write.
-    return number if abs(number) <= _LARGEST and "_" not in text else None
 
 
 def clean(text: str) -> str:

@@ -26,6 +26,7 @@ from bertaccum.tasks.labels import SEPARATOR, label_column
 from bertaccum.tasks.task import Task
 from data_prep.columns import PAIR, TEXT, WEIGHT, Reading
 from data_prep.manifest import is_prepared
+from data_prep.spellings import respelled, spelled_classes
 from data_prep.tsv import read_tsv
 
 # The texts of some rows and, for pairs, their second texts.
@@ -107,7 +108,11 @@ def store_of_table(
     labels = task.labels
     store = store_of(_texts(path, table, labels.pairs), tokenizer)
     cells = set(label_column(path, table))
-    found = {label for cell in cells for label in task.parts(cell, separator)}
+    written = {label for own in task.parts(cells, separator).values() for label in own}
+    classes = spelled_classes(written, labels.names, labels.values)
+    if others := respelled(classes):
+        note(f"{path}: reads the labels {others}")
+    found = set(classes.values())
     # Unknown labels among names are an error that lists the names.
     are_names = found <= set(labels.names) or found.isdisjoint(labels.values)
     by_name = are_names and not is_prepared(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,9 +33,9 @@ class Classification:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
-        """Return the cell, which is the label."""
-        return [cell]
+    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+        """Return the label in each cell; see `Task.parts`."""
+        return {cell: [cell] for cell in cells}
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

@@ -6,7 +6,7 @@ It is trained with sigmoid cross-entropy, averaged over the labels.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,11 @@ class MultiLabel:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
-        """Return the labels in a cell, such as `a|b`; a lone separator means no label."""
-        return [part.strip() for part in cell.split(separator) if part.strip()]
+    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+        """Return the labels in each cell, such as `a|b`; a lone separator means no label."""
+        return {
+            cell: [part.strip() for part in cell.split(separator) if part.strip()] for cell in cells
+        }
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

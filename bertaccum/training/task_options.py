@@ -12,7 +12,7 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
-from data_prep.rows import finite_number
+from data_prep.spellings import finite_number
 
 BALANCED = "balanced"
 # A weighted loss and its gradients must be float32 numbers.

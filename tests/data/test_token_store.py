@@ -308,3 +308,25 @@ def test_ambiguous_labels_are_names_with_a_note(tmp_path: Path) -> None:
     table = (tmp_path / "a.tsv").rename(tmp_path / "test.tsv")
     assert numbers(table, STARS, said) == [1, 2]  # `bertaccum prepare` writes numbers.
     assert said == []
+
+
+def test_other_spellings_of_a_class_are_read_with_a_note(tmp_path: Path) -> None:
+    said: list[str] = []
+    spelled = write(tmp_path / "a.tsv", "Positive\tgood", "negative\u200b\tbad", "negative\tbad")
+    assert numbers(spelled, LABELS, said) == [1, 0, 0]
+    assert said == [
+        rf"{spelled}: reads the labels 'Positive' as 'positive', 'negative\u200b' as 'negative'"
+    ]
+    assert numbers(write(tmp_path / "b.tsv", "2.0\tgood", "3.00\tbad"), STARS) == [1, 2]
+    assert numbers(write(tmp_path / "c.tsv", "1.0\tgood", "0.0\tbad"), LABELS) == [1, 0]
+
+
+def test_spellings_in_a_folder_without_manifest_are_one_class(tmp_path: Path) -> None:
+    said: list[str] = []
+    train = write(tmp_path / "train.tsv", "1\tgood", "1.0\tgood", "1\tfood", "2\tbad")
+    labels = read_labels(tmp_path, None, said.append)
+    assert labels.values == ["1", "2"]
+    keep = "bertaccum prepare `source` csv `labels_as_written` keeps them apart"
+    assert said == [f"{train}: reads the labels '1.0' as '1'; {keep}"]
+    store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
+    assert store.labels.tolist() == [0, 0, 0, 1]
