@@ -73,8 +73,8 @@ class PrepareConfig(Options):
     task: str | None = source_option(
         None,
         "Kind of task. classification: one class for each text; regression: a score; multi-label:"
-        " any number of labels. [default: multi-label with `label_columns`; the task of the data"
-        " set for `source` glue and tfds; else classification]",
+        " any number of labels. [default: multi-label with `label_columns` and for lists of several"
+        " labels; the task of the data set for `source` glue and tfds; else classification]",
         choices=TASKS,
     )
     train_file: str | None = table_option(

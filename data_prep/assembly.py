@@ -9,11 +9,11 @@ from typing import Any
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import Progress
+from bertaccum.progress import Note, Progress, unheard
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
 from data_prep.findings import findings, rows_to_keep
-from data_prep.label_kinds import LabelKind, label_cells, label_kind, spellings
+from data_prep.label_kinds import LabelKind, format_notes, label_cells, label_kind, spellings
 from data_prep.rows import Part, Rows, Source, gather
 from data_prep.split import split_rows
 
@@ -48,13 +48,16 @@ class Assembled:
     findings: dict[str, Any]
 
 
-def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assembled:
+def assemble(
+    source: Source, config: PrepareConfig, progress: Progress, note: Note = unheard
+) -> Assembled:
     """Read all rows of a source, and split the training rows.
 
     Args:
       source: The source.
       config: Options of `prepare`.
       progress: Called while the rows are read.
+      note: Called with sentences about how labels are read.
 
     Raises:
       ConfigError: `task` is needed, or the layout cannot hold the rows.
@@ -65,14 +68,10 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assem
     names = sorted(source.given, key=lambda name: name != "test")
     given = {name: gather(source.given[name], name, progress) for name in names}
     _check_pairs(source, rows, given)
-    kind = label_kind(
-        source.train,
-        rows,
-        config.task or source.task,
-        source.order,
-        source.separator,
-        config.labels_as_written,
-    )
+    task, separator = config.task or source.task, source.separator
+    kind = label_kind(source.train, rows, task, source.order, separator, config.labels_as_written)
+    for line in format_notes(kind, task, separator):
+        note(f"{source.train.where}: {line}")
     if config.layout == "cola":
         _check_cola(rows, kind)
     cells = label_cells(kind, source.train, rows)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from data_prep.label_checks import likely_task, refuse_infinite, refuse_scores
+from data_prep.label_format import LabelFormat, class_format, is_list, set_format
 from data_prep.rows import LABEL_SEPARATOR, Part, Rows
 from data_prep.spellings import class_finder, finite_number, has_stray, merged
 
@@ -29,18 +29,21 @@ def label_kind(
     Args:
       part: The source of the training rows.
       rows: The training rows.
-      task: The kind of task. None means classification, unless the labels look like scores.
+      task: The kind of task. None means what the labels suit; see `likely_task`.
       order: Source labels in the order of the class numbers. If it is empty, they are sorted: by
         value if all are integers, otherwise as strings.
       separator: Separates the labels of a row in a multi-label task.
-      as_written: Whether different spellings are different classes; see `spellings.merged`.
+      as_written: Whether different spellings are different classes; see `spellings.merged`. In
+        classification, a list is then a class as well.
 
     Raises:
-      ConfigError: `task` is None and the labels look like scores.
+      ConfigError: `task` is None and the labels look like scores, or like several labels.
       InputError: The training rows have only one class, one score or one label.
     """
-    if task is None:
+    if task is None and as_written:
         refuse_scores(rows.classes, part.where)
+    elif task is None:
+        task = likely_task(rows.classes, part.where)
     if task == REGRESSION:
         return _Scores(part, rows)
     kind = _LabelSets if task == MULTI_LABEL else _Classes
@@ -53,9 +56,19 @@ def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
     Raises:
       InputError: A label cannot be used.
     """
-    labels = kind.labels_in(rows.classes)
+    labels = kind.format.labels_in(rows.classes)
     by_code = [kind.cell(labels[cell], part, row).encode() for cell, row in rows.classes.items()]
     return [by_code[code] for code in rows.codes]
+
+
+def format_notes(kind: LabelKind, task: str | None, separator: str) -> Iterator[str]:
+    """Yield sentences about the label column that the user's options do not say."""
+    if kind.task == MULTI_LABEL != task:
+        yield "some rows have several labels, so the task is multi-label"
+    if kind.format.flags:
+        yield "each label is a list of 0 and 1, so the classes are named by position, from 0"
+    elif kind.format.separator not in (None, separator):
+        yield f"the labels of a row are separated by {kind.format.separator!r}"
 
 
 def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int]]:
@@ -70,7 +83,7 @@ def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int
     """
     found: dict[str, Counter[str]] = {name: Counter() for name in kind.labels}
     for rows in parts:
-        for label, count in _counted(kind.labels_in(rows.classes), rows).items():
+        for label, count in _counted(kind.format.labels_in(rows.classes), rows).items():
             if name := kind.find(label):
                 found[name][label] += count
     return {
@@ -88,49 +101,6 @@ def _counted(labels: Mapping[str, Sequence[str]], rows: Rows) -> Counter[str]:
     return counts
 
 
-def refuse_scores(labels: Iterable[str], where: str | Path) -> None:
-    """Check that the labels of a task that the user did not name look like classes.
-
-    Args:
-      labels: The different labels of the training rows.
-      where: The file or the name of the data set that contains them.
-
-    Raises:
-      ConfigError: All labels are finite numbers, and at least one is not a whole number.
-    """
-    numbers = {label: finite_number(label) for label in labels}
-    score = next((label for label, n in numbers.items() if n is not None and n % 1), None)
-    if score is not None and None not in numbers.values():
-        raise ConfigError(
-            f"labels such as {score!r} look like scores",
-            "pass `task` regression, or `task` classification if they are classes",
-            path=where,
-        )
-
-
-def refuse_infinite(labels: Mapping[str, int], where: str | Path) -> None:
-    """Check that classes that are numbers are finite, unlike the result of a division by 0.
-
-    Args:
-      labels: The different labels, each with the number of a row where it occurs.
-      where: The file or the name of the data set that contains them.
-
-    Raises:
-      InputError: All labels are numbers, and some but not all are NaN or infinite.
-    """
-    try:
-        infinite = [label for label in labels if not math.isfinite(float(label))]
-    except ValueError:  # A label is a name. Some languages have the code nan or inf.
-        return
-    if 0 < len(infinite) < len(labels):
-        raise InputError(
-            f"the label {infinite[0]!r} is not a finite number, unlike other labels",
-            "correct it or delete the row",
-            path=where,
-            row=labels[infinite[0]],
-        )
-
-
 def _sorted(labels: Iterable[str]) -> list[str]:
     try:
         return sorted(labels, key=lambda label: (int(label), label))
@@ -144,6 +114,11 @@ def _class_names(
     """Return the names of the classes, given the labels in each cell of the training rows."""
     counts = _counted(labels, rows)
     return counts.keys() if as_written else set(merged(counts).values())
+
+
+def _refuse_infinite(labels: Mapping[str, Sequence[str]], rows: Rows, part: Part) -> None:
+    found = {one: row for cell, row in rows.classes.items() for one in labels[cell]}
+    refuse_infinite(found, part.where)
 
 
 def _unknown(label: str, part: Part, row: int) -> InputError:
@@ -161,6 +136,7 @@ class _Classes:
     Attributes:
       task: The kind of task.
       labels: Source labels in the order of the class numbers; empty for scores.
+      format: How a cell of the source contains labels.
       find: Returns the one of `labels` that another spelling of it means, or None.
     """
 
@@ -169,8 +145,11 @@ class _Classes:
     def __init__(
         self, part: Part, rows: Rows, order: Sequence[str], _: str, as_written: bool
     ) -> None:
-        refuse_infinite(rows.classes, part.where)
-        names = _class_names(self.labels_in(rows.classes), rows, as_written or bool(order))
+        as_written = as_written or bool(order)
+        self.format = LabelFormat() if as_written else class_format(rows.classes)
+        labels = self.format.labels_in(rows.classes)
+        _refuse_infinite(labels, rows, part)
+        names = _class_names(labels, rows, as_written)
         if len(names) == 1:
             raise InputError(
                 f"every row has the label {next(iter(names))!r}",
@@ -178,12 +157,8 @@ class _Classes:
                 path=part.where,
             )
         self.labels = list(order) or _sorted(names)
-        self.find = class_finder(self.labels, as_written or bool(order))
+        self.find = class_finder(self.labels, as_written)
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
-
-    def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
-        """Return the labels in each of the different cells of a label column."""
-        return {cell: [cell] for cell in cells}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
         """Return the cell to write for a row.
@@ -196,6 +171,10 @@ class _Classes:
         Raises:
           InputError: The label cannot be used.
         """
+        if len(labels) != 1:
+            several = f"several labels ({', '.join(labels)[:80]})" if labels else "no label"
+            remedy = "pass `task` multi-label, or delete the row"
+            raise InputError(f"has {several}", remedy, path=part.where, row=row)
         name = self.find(labels[0])
         if name is None:
             raise _unknown(labels[0], part, row)
@@ -219,7 +198,9 @@ class _Scores:
 
     def __init__(self, part: Part, rows: Rows) -> None:
         self.labels: list[str] = []
-        cells = {self.cell([label], part, row) for label, row in rows.classes.items()}
+        self.format = LabelFormat(lists=any(map(is_list, rows.classes)))
+        labels = self.format.labels_in(rows.classes)
+        cells = {self.cell(labels[cell], part, row) for cell, row in rows.classes.items()}
         if len(cells) == 1:
             raise InputError(
                 f"every row has the score {next(iter(cells))}",
@@ -230,11 +211,8 @@ class _Scores:
     def find(self, label: str) -> None:
         return None
 
-    def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
-        return {cell: [cell] for cell in cells}
-
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
-        label = labels[0]
+        label = ", ".join(labels)
         score = finite_number(label)
         if score is None:
             comma = finite_number(label.replace(",", ".")) is not None
@@ -267,9 +245,10 @@ class _LabelSets:
     def __init__(
         self, part: Part, rows: Rows, order: Sequence[str], separator: str, as_written: bool
     ) -> None:
-        self._separator = separator
-        labels = self.labels_in(rows.classes)
-        names = _class_names(labels, rows, as_written or bool(order))
+        as_written = as_written or bool(order)
+        self.format = set_format(rows.classes, separator)
+        labels = self.format.labels_in(rows.classes)
+        names = _class_names(labels, rows, as_written)
         if len(names) < 2:
             only = f"only one label ({next(iter(names))!r})" if names else "no row with a label"
             raise InputError(
@@ -277,18 +256,10 @@ class _LabelSets:
                 "add rows of other labels, or choose another `label_separator`",
                 path=part.where,
             )
-        refuse_infinite(
-            {one: row for cell, row in rows.classes.items() for one in labels[cell]}, part.where
-        )
+        _refuse_infinite(labels, rows, part)
         self.labels = list(order) or _sorted(names)
-        self.find = class_finder(self.labels, as_written or bool(order))
+        self.find = class_finder(self.labels, as_written)
         self._numbers = {label: number for number, label in enumerate(self.labels)}
-
-    def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
-        return {cell: self._split(cell) for cell in cells}
-
-    def _split(self, labels: str) -> list[str]:
-        return [label for part in labels.split(self._separator) if (label := part.strip())]
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
         names = [self.find(label) for label in labels]

@@ -100,7 +100,7 @@ def prepare(
     if earlier is not None and is_unchanged(folder, earlier, options, config.overwrite):
         return PrepareResult(folder, earlier, unchanged=True)
     with _opened(config, progress, note) as source:
-        data = assemble(source, config, progress)
+        data = assemble(source, config, progress, note)
     manifest = _manifest(source, data, options)
     texts = (text.decode() for text in data.splits["train"].texts)
     words = learn_vocabulary(texts) if config.source == "sample" else None

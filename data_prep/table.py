@@ -75,14 +75,18 @@ def _check_folder(path: Path, reading: Reading) -> None:
 
 
 def _named_rows(
-    path: Path, names: list[str], reading: Reading, cells: Callable[[list[str]], Records]
+    path: Path,
+    names: list[str],
+    reading: Reading,
+    cells: Callable[[list[str], str | None], Records],
 ) -> Iterator[Row]:
     """Yield the rows of a format that names its columns."""
     if not names:
         raise InputError("is empty", "add at least one row", path=path)
     picks = named_picks(names, reading, path)
     used = picks.used
-    for row, values in cells([names[position] for position in used]):
+    label = None if picks.label is None else names[picks.label]
+    for row, values in cells([names[position] for position in used], label):
         yield example(row, dict(zip(used, values, strict=True)), picks, path)
 
 

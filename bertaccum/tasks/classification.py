@@ -14,6 +14,7 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
+from data_prep.label_format import class_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,8 @@ class Classification:
 
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
         """Return the label in each cell; see `Task.parts`."""
-        return {cell: [cell] for cell in cells}
+        labels = class_format(cells, len(self.labels.values)).labels_in(cells)
+        return {cell: own if len(own) == 1 else [cell] for cell, own in labels.items()}
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

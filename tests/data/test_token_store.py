@@ -330,3 +330,52 @@ def test_spellings_in_a_folder_without_manifest_are_one_class(tmp_path: Path) ->
     assert said == [f"{train}: reads the labels '1.0' as '1'; {keep}"]
     store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
     assert store.labels.tolist() == [0, 0, 0, 1]
+
+
+EMOTIONS = Labels(["0", "1", "2"], ["anger", "fear", "joy"], task="multi-label")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["['joy', 'Anger']", "[]", "[fear]"], [[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
+        (["joy, anger", "fear", "joy"], [[1, 0, 1], [0, 1, 0], [0, 0, 1]]),
+        (["[0, 2]", "[1]"], [[1, 0, 1], [0, 1, 0]]),
+        (["[1, 0, 1]", "[0 1 0]"], [[1, 0, 1], [0, 1, 0]]),
+        (["2|0", "|"], [[1, 0, 1], [0, 0, 0]]),
+    ],
+)
+def test_lists_of_labels_in_user_tables_are_read(
+    tmp_path: Path, cells: list[str], expected: list[list[int]]
+) -> None:
+    table = write(tmp_path / "a.tsv", *(f"{cell}\tgood" for cell in cells))
+    assert numbers(table, EMOTIONS) == expected
+
+
+def test_lists_of_one_label_in_user_tables_are_classes(tmp_path: Path) -> None:
+    names = write(tmp_path / "a.tsv", "['positive']\tgood", "negative\tbad")
+    assert numbers(names, LABELS) == [1, 0]
+    assert numbers(write(tmp_path / "b.tsv", "[0, 1]\tgood", "[1, 0]\tbad"), LABELS) == [1, 0]
+    several = write(tmp_path / "c.tsv", "['positive', 'negative']\tgood")
+    with pytest.raises(InputError, match=r"row 2: label \"\['positive', 'negative'\]\" is unknown"):
+        numbers(several, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values", "expected"),
+    [
+        (["['a', 'b']", "['b']"], ["a", "b"], [[1, 1], [0, 1]]),
+        (["[0, 1, 1, 0]", "[1, 0, 0, 0]"], ["0", "1", "2"], [[0, 1, 1], [1, 0, 0]]),
+    ],
+)
+def test_lists_in_a_folder_without_manifest_are_several_labels(
+    tmp_path: Path, cells: list[str], values: list[str], expected: list[list[int]]
+) -> None:
+    train = write(tmp_path / "train.tsv", *(f"{cell}\tgood" for cell in cells))
+    labels = read_labels(tmp_path)
+    assert (labels.task, labels.values) == ("multi-label", values)
+    store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
+    assert store.labels.tolist() == expected
+    write(tmp_path / "train.tsv", "a|b\tgood", "a\tbad", "b\tfood")
+    with pytest.raises(ConfigError, match=r"train.tsv: labels such as 'a\|b' look like several"):
+        read_labels(tmp_path)

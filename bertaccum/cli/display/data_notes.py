@@ -29,7 +29,8 @@ def notes(manifest: dict[str, Any]) -> list[str]:
     """
     found = manifest.get("findings")
     lines = [] if found is None else [*_duplicates(found, manifest), *_oddities(found)]
-    lines += [*_absent(manifest), *_small(manifest), *_long((found or {}).get("estimated_tokens"))]
+    lines += [*_single(manifest), *_absent(manifest), *_small(manifest)]
+    lines += _long((found or {}).get("estimated_tokens"))
     return [f"note: {line}" for line in lines]
 
 
@@ -131,6 +132,19 @@ def _rows(count: int) -> str:
 
 def _counted(count: int, singular: str, plural: str) -> str:
     return f"{count:,} {singular if count == 1 else plural}"
+
+
+def _single(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield a note if all rows of a multi-label task have at most one label."""
+    counts = [split for split in manifest["counts"].values() if "without_label" in split]
+    several = any(
+        sum(split["classes"].values()) > split["rows"] - split["without_label"] for split in counts
+    )
+    if counts and not several:
+        yield (
+            "no row has more than one label; if labels are separated by another character, pass"
+            " --label-separator"
+        )
 
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
