@@ -2,8 +2,8 @@
 
 A cell contains a list if it looks like one of JSON, Python or NumPy: items in brackets that are
 quoted, are numbers, or are words separated by commas. Real lists of JSON Lines and Parquet reach
-this module as JSON. If all cells contain equally many zeros and ones, these say for each label
-whether it applies, and the labels are named by their positions.
+this module as JSON. If all cells have the same number of items, all 0 or 1, each item says whether
+one label applies, and the labels are named by their positions.
 """
 
 from __future__ import annotations

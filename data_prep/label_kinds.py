@@ -66,7 +66,7 @@ def format_notes(kind: LabelKind, task: str | None, separator: str) -> Iterator[
     if kind.task == MULTI_LABEL != task:
         yield "some rows have several labels, so the task is multi-label"
     if kind.format.flags:
-        yield "each label is a list of 0 and 1, so the classes are named by position, from 0"
+        yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
     elif kind.format.separator not in (None, separator):
         yield f"the labels of a row are separated by {kind.format.separator!r}"
 

@@ -39,8 +39,8 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, s
     which can be part of a text.
 
     Args:
-      path: The file. A byte order mark at the beginning of a line is skipped: it is inside a file
-        if several files were concatenated.
+      path: The file. Byte order marks at the beginning of each line are skipped, because they are
+        inside a file if several files were concatenated.
       encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
         otherwise.
 
@@ -53,7 +53,7 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[tuple[int, s
     with open_bytes(path) as file:
         codec = encoding or _marked(file.peek()) or _UTF_8
         for row, line in _decoded(file, codec, path):
-            yield row, line.removeprefix("\ufeff")
+            yield row, line.lstrip("\ufeff")
 
 
 def marked_encoding(path: Path) -> str | None:

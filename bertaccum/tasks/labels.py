@@ -108,15 +108,14 @@ def class_numbers(
     if labels.names != known:
         listed = f"{listed} ({', '.join(labels.names)})"
     column, find = label_column(tsv, table), class_finder(known)
-    rows = dict(zip(reversed(column.tolist()), reversed(table["row"].tolist()), strict=True))
     found: dict[str, list[int]] = {cell: [] for cell in column}
     for cell, own in parts(found).items():
         for label in own:
             name = find(label)
             if name is None:
-                raise InputError(
-                    f"label {label!r} is unknown", f"use one of {listed}", path=tsv, row=rows[cell]
-                )
+                row = int(table["row"][column == cell].iloc[0])
+                what = f"label {label!r} is unknown"
+                raise InputError(what, f"use one of {listed}", path=tsv, row=row)
             found[cell].append(numbers[name])
     return [found[cell] for cell in column]
 

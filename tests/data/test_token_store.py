@@ -272,6 +272,7 @@ def test_class_numbers_of_prepared_files_are_those_of_their_manifest(tmp_path: P
     for names in (["2", "3"], ["3", "2"], ["1", "2", "3"], ["3", "1", "0", "2"]):
         for values in (names, [str(number) for number in range(len(names))]):
             assert both(Labels(values, names)) == [[stars[text] for text in texts]] * 2
+    assert both(Labels(["0", "1"], ["3.0", "2.0"])) == [[f"{stars[text]}.0" for text in texts]] * 2
     message = r"manifest.json: the run has no class '3'; prepare the file with the .*: 1, 2$"
     with pytest.raises(InputError, match=message):
         both(Labels(["0", "1"], ["1", "2"]))

@@ -50,6 +50,8 @@ def test_byte_order_mark_inside_a_file_is_not_part_of_a_cell(tmp_path: Path) -> 
     assert found(tmp_path / "a.csv", part * 2, **columns) == [("pos", "good"), ("neg", "bad")] * 2
     line = MARK + b'{"label": "pos", "text": "good"}\n'
     assert found(tmp_path / "a.jsonl", line * 2) == [("pos", "good")] * 2
+    twice = MARK * 2 + b"label,text\npos,good\n"
+    assert found(tmp_path / "b.csv", twice) == [("pos", "good")]
     utf_16 = "\ufefflabel,text\npos,good\n".encode("utf-16-le")
     assert found(tmp_path / "b.csv", utf_16 * 2) == [("pos", "good")] * 2
     (tmp_path / "a.txt").write_bytes((MARK + b"good\n") * 2)
