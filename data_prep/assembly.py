@@ -13,7 +13,8 @@ from bertaccum.progress import Note, Progress, unheard
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
 from data_prep.findings import findings, rows_to_keep
-from data_prep.label_kinds import LabelKind, format_notes, label_cells, label_kind, spellings
+from data_prep.label_findings import format_notes, spellings
+from data_prep.label_kinds import LabelKind, label_cells, label_kind
 from data_prep.rows import Part, Rows, Source, gather
 from data_prep.split import split_rows
 

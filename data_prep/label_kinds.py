@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.label_checks import likely_task, refuse_infinite, refuse_scores
 from data_prep.label_format import LabelFormat, class_format, is_list, set_format
 from data_prep.rows import LABEL_SEPARATOR, Part, Rows
-from data_prep.spellings import class_finder, finite_number, has_stray, merged
+from data_prep.spellings import class_finder, finite_number, merged
 
 
 def label_kind(
@@ -61,39 +61,7 @@ def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
     return [by_code[code] for code in rows.codes]
 
 
-def format_notes(kind: LabelKind, task: str | None, separator: str) -> Iterator[str]:
-    """Yield sentences about the label column that the user's options do not say."""
-    if kind.task == MULTI_LABEL != task:
-        yield "some rows have several labels, so the task is multi-label"
-    if kind.format.flags:
-        yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
-    elif kind.format.separator not in (None, separator):
-        yield f"the labels of a row are separated by {kind.format.separator!r}"
-
-
-def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int]]:
-    """Return the spellings of each class that has several, or one with invisible characters.
-
-    Args:
-      kind: The labels of the training rows.
-      parts: The training rows, and others whose labels `label_cells` accepts.
-
-    Returns:
-      The number of rows with each spelling, the most frequent first, keyed by class name.
-    """
-    found: dict[str, Counter[str]] = {name: Counter() for name in kind.labels}
-    for rows in parts:
-        for label, count in _counted(kind.format.labels_in(rows.classes), rows).items():
-            if name := kind.find(label):
-                found[name][label] += count
-    return {
-        name: dict(counts.most_common())
-        for name, counts in found.items()
-        if len(counts) > 1 or has_stray(name)
-    }
-
-
-def _counted(labels: Mapping[str, Sequence[str]], rows: Rows) -> Counter[str]:
+def label_counts(labels: Mapping[str, Sequence[str]], rows: Rows) -> Counter[str]:
     """Return the number of rows with each label, given the labels in each cell."""
     counts, cells = Counter[str](), list(rows.classes)
     for code, count in Counter(rows.codes).items():
@@ -112,7 +80,7 @@ def _class_names(
     labels: Mapping[str, Sequence[str]], rows: Rows, as_written: bool
 ) -> Collection[str]:
     """Return the names of the classes, given the labels in each cell of the training rows."""
-    counts = _counted(labels, rows)
+    counts = label_counts(labels, rows)
     return counts.keys() if as_written else set(merged(counts).values())
 
 

@@ -62,8 +62,7 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
     refuse_infinite({label: row for cell, row in rows.items() for label in parts[cell]}, train)
     classes = merged(Counter(label for cell in column for label in parts[cell]))
     if others := respelled(classes):
-        apart = "bertaccum prepare `source` csv `labels_as_written` keeps them apart"
-        note(f"{train}: reads the labels {others}; {apart}")
+        note(f"{train}: reads the labels {others}; bertaccum prepare can keep them apart")
     values = in_order(set(classes.values()))
     if len(values) < 2:
         only = f"only one class ({values[0]})" if values else "no class"

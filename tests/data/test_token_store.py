@@ -327,7 +327,7 @@ def test_spellings_in_a_folder_without_manifest_are_one_class(tmp_path: Path) ->
     train = write(tmp_path / "train.tsv", "1\tgood", "1.0\tgood", "1\tfood", "2\tbad")
     labels = read_labels(tmp_path, None, said.append)
     assert labels.values == ["1", "2"]
-    keep = "bertaccum prepare `source` csv `labels_as_written` keeps them apart"
+    keep = "bertaccum prepare can keep them apart"
     assert said == [f"{train}: reads the labels '1.0' as '1'; {keep}"]
     store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
     assert store.labels.tolist() == [0, 0, 0, 1]
