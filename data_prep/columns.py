@@ -218,7 +218,7 @@ def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, pa
       InputError: The row lacks a label or a second text, or has an invalid weight, 0 or 1.
     """
     label = None if picks.label is None else cells[picks.label].strip()
-    if label is not None and not visible(label):
+    if label is not None and not label[:1].isalnum() and not visible(label):
         no_label = f"if no label applies to this text, write {picks.separator} alone in the cell"
         remedy = no_label if picks.several_labels else "add one or delete the row"
         raise InputError("has no label", remedy, path=path, row=row)

@@ -34,29 +34,33 @@ class LabelFormat:
 
     Args:
       separator: Separates the labels of a cell that is not a list. None if it is one label.
-      lists: Whether cells contain lists.
+      lists: Whether cells contain lists. None if some cells of a column decide this for all.
       flags: Whether cells contain 0 or 1 for each label.
     """
 
     separator: str | None = None
-    lists: bool = False
+    lists: bool | None = None
     flags: bool = False
 
     def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
-        """Return the labels in each cell."""
-        labels = {cell: self._items(cell) for cell in cells}
-        if self.flags:
-            return {
-                cell: [str(at) for at, item in enumerate(items) if _switch(item) != 0]
-                for cell, items in labels.items()
-            }
-        return labels
+        """Return the labels in each of the different cells of a column."""
+        cells = list(cells)
+        lists = any(map(is_list, cells)) if self.lists is None else self.lists
+        labels = {cell: self._items(cell, lists) for cell in cells}
+        return {cell: _flagged(cell, own) for cell, own in labels.items()} if self.flags else labels
 
-    def _items(self, cell: str) -> list[str]:
-        items = list_in(cell) if self.lists else None
+    def _items(self, cell: str, lists: bool) -> list[str]:
+        items = list_in(cell) if lists else None
         if items is not None and (cell[0] == "[" or is_list(cell)):
             return items
         return [cell] if self.separator is None else split(cell, self.separator)
+
+
+def _flagged(cell: str, items: Sequence[str]) -> list[str]:
+    """Return the positions of the items that are 1; the cell if some are neither 0 nor 1."""
+    if any(_switch(item) not in (0, 1) for item in items):
+        return [cell]
+    return [str(position) for position, item in enumerate(items) if _switch(item)]
 
 
 def class_format(cells: Collection[str], classes: int = 0) -> LabelFormat:
@@ -66,7 +70,7 @@ def class_format(cells: Collection[str], classes: int = 0) -> LabelFormat:
       cells: The different cells.
       classes: The number of known classes; 0 if it is unknown.
     """
-    found = LabelFormat(lists=any(map(is_list, cells)))
+    found = LabelFormat(lists=any(map(is_list, cells)) or None)
     # Zeros and ones may also be separated without brackets.
     separated = [] if found.lists else [LabelFormat(by) for by in (_DEFAULT, *_OTHERS)]
     tried = [replace(one, flags=True) for one in (found, *separated) if _flags(one, cells, classes)]
@@ -88,7 +92,7 @@ def set_format(
       classes: The number of known classes; 0 if it is unknown.
       find: Returns the known class that a label means, or None.
     """
-    found = LabelFormat(separator, lists=any(map(is_list, cells)))
+    found = LabelFormat(separator, lists=any(map(is_list, cells)) or None)
     plain = [cell for cell in cells if not found.lists or list_in(cell) is None]
     if separator == _DEFAULT and not any(separator in cell for cell in plain):
         fits = [by for by in _OTHERS if _separates(by, plain, find)]
@@ -171,7 +175,7 @@ def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> bool:
     if any(_switch(item) not in (0, 1) for items in labels.values() for item in items):
         return False
     repeated = any(len({*map(_switch, items)}) < len(items) for items in labels.values())
-    all_lists = found.lists and all(list_in(cell) is not None for cell in cells)
+    all_lists = bool(found.lists) and all(list_in(cell) is not None for cell in cells)
     return repeated or (all_lists and classes in (0, *sizes))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from bertaccum.errors import InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.label_checks import likely_task, refuse_infinite, refuse_scores
-from data_prep.label_format import LabelFormat, class_format, is_list, set_format
+from data_prep.label_format import LabelFormat, class_format, set_format
 from data_prep.rows import LABEL_SEPARATOR, Part, Rows
 from data_prep.spellings import class_finder, finite_number, merged
 
@@ -114,7 +114,7 @@ class _Classes:
         self, part: Part, rows: Rows, order: Sequence[str], _: str, as_written: bool
     ) -> None:
         as_written = as_written or bool(order)
-        self.format = LabelFormat() if as_written else class_format(rows.classes)
+        self.format = LabelFormat(lists=False) if as_written else class_format(rows.classes)
         labels = self.format.labels_in(rows.classes)
         _refuse_infinite(labels, rows, part)
         names = _class_names(labels, rows, as_written)
@@ -166,7 +166,7 @@ class _Scores:
 
     def __init__(self, part: Part, rows: Rows) -> None:
         self.labels: list[str] = []
-        self.format = LabelFormat(lists=any(map(is_list, rows.classes)))
+        self.format = LabelFormat()
         labels = self.format.labels_in(rows.classes)
         cells = {self.cell(labels[cell], part, row) for cell, row in rows.classes.items()}
         if len(cells) == 1:

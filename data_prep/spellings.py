@@ -122,8 +122,7 @@ def _key_of(labels: Iterable[str]) -> Callable[[str], Hashable]:
         plain = visible(label)
         if are_numbers and finite_number(plain) is not None:
             return Decimal(plain)  # Unlike floats, these tell large numbers apart.
-        composed = unicodedata.normalize("NFC", plain).casefold()
         whole = _WHOLE.match(plain)
-        return whole[1] if whole else unicodedata.normalize("NFC", composed)
+        return whole[1] if whole else unicodedata.normalize("NFC", plain.casefold())
 
     return key

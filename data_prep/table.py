@@ -30,7 +30,7 @@ from data_prep.text_files import ending, is_parquet, marked_encoding, text_lines
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
 _COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
-_NAMED_ROWS = 5
+_NAMED_ROWS, _LONGEST_NAME = 5, 80
 
 Records = Iterator[tuple[int, list[str]]]
 
@@ -100,7 +100,8 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
     # A file with one column may contain its name as a text.
     names = frozenset(header if skipped and len(header) > 1 else ())
     for row, fields in islice(records(), skipped, None):
-        if _folded(fields[:1])[0] in names and sorted(_folded(fields)) == sorted(header):
+        start = fields[0][:_LONGEST_NAME].strip().casefold()  # Texts are longer than names.
+        if start in names and sorted(_folded(fields)) == sorted(header):
             _check_order(row, fields, header, path)
             repeated.append(row)
             continue

@@ -145,11 +145,28 @@ def test_zeros_and_ones_and_class_numbers(
     assert result.manifest["task"] == task
 
 
+def test_two_class_numbers_are_not_zeros_and_ones(tmp_path: Path) -> None:
+    assert cells(prepared(tmp_path, ["0|1", "1|0"] * 3, task="multi-label")) == ["0 1"] * 6
+
+
 def test_test_rows_are_written_like_the_training_rows(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text('label,text\n"[0, 1]",a\n[1],b\n')
     labels = ["[0, 1, 2]", "[1]", "[2, 0]"]
     result = prepared(tmp_path, labels, test_file=tmp_path / "test.csv")
     assert read_tsv(result.folder / "test.tsv")["label"].tolist() == ["0|1", "1"]
+
+
+def test_test_rows_may_be_lists_if_training_rows_are_not(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text("label,text\n['b'],x\na,y\n")
+    result = prepared(tmp_path, ["a", "b"] * 3, test_file=tmp_path / "test.csv")
+    assert read_tsv(result.folder / "test.tsv")["label"].tolist() == ["1", "0"]
+
+
+def test_list_with_other_numbers_is_an_unknown_label(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text('label,text\n"[0, 1, 1]",x\n"[0, 3, 0]",y\n')
+    labels = ["[0, 1, 1]", "[1, 0, 0]"] * 3
+    with pytest.raises(InputError, match=r"row 3: the label '\[0, 3, 0\]' does not occur"):
+        prepared(tmp_path, labels, test_file=tmp_path / "test.csv")
 
 
 @pytest.mark.parametrize("separator", [",", ";", ", ", "/"])
