@@ -38,6 +38,7 @@ _SOURCES_OF_OPTIONS = {
     "task": ("csv", "tfds"),
     "label_columns": ("csv", "tfds"),
     "label_separator": ("csv",),
+    "labels_as_written": ("csv", "tfds"),
     "weight_column": ("csv",),
 }
 
@@ -76,8 +77,8 @@ class PrepareConfig(Options):
     task: str | None = source_option(
         None,
         "Kind of task. classification: one class for each text; regression: a score; multi-label:"
-        " any number of labels. [default: multi-label with `label_columns`; the task of the data"
-        " set for `source` glue and tfds; else classification]",
+        " any number of labels. [default: multi-label with `label_columns` and for lists of several"
+        " labels; the task of the data set for `source` glue and tfds; else classification]",
         choices=TASKS,
     )
     train_file: str | None = table_option(
@@ -105,6 +106,11 @@ class PrepareConfig(Options):
     )
     label_columns: str | None = label_columns_setting(group=TABLES)
     label_separator: str = label_separator_setting(group=TABLES)
+    labels_as_written: bool = table_option(
+        False,
+        "Use each label as written, even if labels differ only in case, in Unicode form, in"
+        " invisible characters, or as 1 and 1.0 do. [default: they are one class]",
+    )
     weight_column: str | None = table_option(
         None,
         "Name or 1-based number of the column with the weight of each row in the training loss, a"

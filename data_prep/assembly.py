@@ -9,10 +9,11 @@ from typing import Any
 from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.prepare_config import LEAST_DEV_FRACTION, PrepareConfig
-from bertaccum.progress import Progress
+from bertaccum.progress import Note, Progress, unheard
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
 from data_prep.findings import findings, rows_to_keep
+from data_prep.label_findings import format_notes, spellings
 from data_prep.label_kinds import LabelKind, label_cells, label_kind
 from data_prep.rows import Part, Rows, Source, gather
 from data_prep.split import split_rows
@@ -53,13 +54,16 @@ class Assembled:
     dev_fraction: float
 
 
-def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assembled:
+def assemble(
+    source: Source, config: PrepareConfig, progress: Progress, note: Note = unheard
+) -> Assembled:
     """Read all rows of a source, and split the training rows.
 
     Args:
       source: The source.
       config: Options of `prepare`.
       progress: Called while the rows are read.
+      note: Called with sentences about how labels are read.
 
     Raises:
       ConfigError: `task` is needed, or the layout cannot hold the rows.
@@ -70,9 +74,10 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assem
     names = sorted(source.given, key=lambda name: name != "test")
     given = {name: gather(source.given[name], name, progress) for name in names}
     _check_pairs(source, rows, given)
-    kind = label_kind(
-        source.train, rows, config.task or source.task, source.order, source.separator
-    )
+    task, separator = config.task or source.task, source.separator
+    kind = label_kind(source.train, rows, task, source.order, separator, config.labels_as_written)
+    for line in format_notes(kind, task, separator):
+        note(f"{source.train.where}: {line}")
     if config.layout == "cola":
         _check_cola(rows, kind)
     cells = label_cells(kind, source.train, rows)
@@ -86,6 +91,7 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress) -> Assem
     shares = {"test": config.test_fraction, "dev": dev_fraction}
     splits |= _held_out(source, rows, cells, kept, kind, shares, config.seed)
     found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
+    found["spellings"] = spellings(kind, [rows, *given.values()])
     splits = {name: splits[name] for name in SPLITS if name in splits}
     return Assembled(splits, kind, found, dev_fraction)
 

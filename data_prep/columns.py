@@ -15,7 +15,8 @@ from bertaccum.settings import (
     delimiter_character,
     field_names,
 )
-from data_prep.rows import LABEL_SEPARATOR, Row, finite_number, number_remedy
+from data_prep.rows import LABEL_SEPARATOR, Row
+from data_prep.spellings import finite_number, number_remedy, visible
 
 TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
 _YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
@@ -228,7 +229,7 @@ def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, pa
       InputError: The row lacks a label, or has an invalid weight, 0 or 1.
     """
     label = None if picks.label is None else cells[picks.label].strip()
-    if label == "":
+    if label is not None and not label[:1].isalnum() and not visible(label):
         no_label = f"if no label applies to this text, write {picks.separator} alone in the cell"
         remedy = no_label if picks.several_labels else "add one or delete the row"
         raise InputError("has no label", remedy, path=path, row=row)

@@ -47,7 +47,8 @@ class _Column:
 def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     """Return whether the first record is a header.
 
-    All of its cells must look like names, and none may occur again in its column. In addition, one
+    All of its cells must look like names, and none may occur again in its column, except in records
+    that repeat common column names as a whole, as in files that were concatenated. In addition, one
     of three conditions must hold:
 
     - a cell is a common column name, such as label, text or stars;
@@ -66,12 +67,16 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     if not names or len(set(names)) < len(names) or not all(map(_is_name, names)):
         return False
     columns, rows = [_Column(cell) for cell in first], 0
-    for rows, record in enumerate(rest, 1):  # noqa: B007
+    is_usual = any(map(_is_usual, first))
+    for record in rest:
+        if is_usual and [cell.strip() for cell in record] == first:
+            continue
+        rows += 1
         for column, cell in zip(columns, record, strict=False):
             column.add(cell.strip())
     if any(column.recurs for column in columns):
         return False
-    if any(_is_usual(cell) for cell in first):
+    if is_usual:
         return True
     filled = [column for column in columns if column.first]
     if rows and any(column.is_numeric for column in filled):

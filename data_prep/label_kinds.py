@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from bertaccum.errors import ConfigError, InputError
+from bertaccum.errors import InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.rows import LABEL_SEPARATOR, Part, Rows, finite_number, number_remedy
+from data_prep.label_checks import likely_task, refuse_infinite, refuse_scores
+from data_prep.label_format import LabelFormat, class_format, set_format
+from data_prep.rows import LABEL_SEPARATOR, Part, Rows
+from data_prep.spellings import class_finder, finite_number, merged, number_remedy
 
 
 def label_kind(
-    part: Part, rows: Rows, task: str | None, order: Sequence[str], separator: str
+    part: Part,
+    rows: Rows,
+    task: str | None,
+    order: Sequence[str],
+    separator: str,
+    as_written: bool = False,
 ) -> LabelKind:
     """Return the labels of the training rows.
 
     Args:
       part: The source of the training rows.
       rows: The training rows.
-      task: The kind of task. None means classification, unless the labels look like scores.
+      task: The kind of task. None means what the labels suit; see `likely_task`.
       order: Source labels in the order of the class numbers. If it is empty, they are sorted: by
         value if all are integers, otherwise as strings.
       separator: Separates the labels of a row in a multi-label task.
+      as_written: Whether different spellings are different classes; see `spellings.merged`. In
+        classification, a list is then a class as well.
 
     Raises:
-      ConfigError: `task` is None and the labels look like scores.
+      ConfigError: `task` is None and the labels look like scores, or like several labels.
       InputError: The training rows have only one class, one score or one label.
     """
-    if task is None:
+    if task is None and as_written:
         refuse_scores(rows.classes, part.where)
+    elif task is None:
+        task = likely_task(rows.classes, part.where)
     if task == REGRESSION:
         return _Scores(part, rows)
-    return (_LabelSets if task == MULTI_LABEL else _Classes)(part, rows, order, separator)
+    kind = _LabelSets if task == MULTI_LABEL else _Classes
+    return kind(part, rows, order, separator, as_written)
 
 
 def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
@@ -45,51 +56,17 @@ def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
     Raises:
       InputError: A label cannot be used.
     """
-    by_code = [kind.cell(label, part, row).encode() for label, row in rows.classes.items()]
+    labels = kind.format.labels_in(rows.classes)
+    by_code = [kind.cell(labels[cell], part, row).encode() for cell, row in rows.classes.items()]
     return [by_code[code] for code in rows.codes]
 
 
-def refuse_scores(labels: Iterable[str], where: str | Path) -> None:
-    """Check that the labels of a task that the user did not name look like classes.
-
-    Args:
-      labels: The different labels of the training rows.
-      where: The file or the name of the data set that contains them.
-
-    Raises:
-      ConfigError: All labels are finite numbers, and at least one is not a whole number.
-    """
-    numbers = {label: finite_number(label) for label in labels}
-    score = next((label for label, n in numbers.items() if n is not None and n % 1), None)
-    if score is not None and None not in numbers.values():
-        raise ConfigError(
-            f"labels such as {score!r} look like scores",
-            "pass `task` regression, or `task` classification if they are classes",
-            path=where,
-        )
-
-
-def refuse_infinite(labels: Mapping[str, int], where: str | Path) -> None:
-    """Check that classes that are numbers are finite, unlike the result of a division by 0.
-
-    Args:
-      labels: The different labels, each with the number of a row where it occurs.
-      where: The file or the name of the data set that contains them.
-
-    Raises:
-      InputError: All labels are numbers, and some but not all are NaN or infinite.
-    """
-    try:
-        infinite = [label for label in labels if not math.isfinite(float(label))]
-    except ValueError:  # A label is a name. Some languages have the code nan or inf.
-        return
-    if 0 < len(infinite) < len(labels):
-        raise InputError(
-            f"the label {infinite[0]!r} is not a finite number, unlike other labels",
-            "correct it or delete the row",
-            path=where,
-            row=labels[infinite[0]],
-        )
+def label_counts(labels: Mapping[str, Sequence[str]], rows: Rows) -> Counter[str]:
+    """Return the number of rows with each label, given the labels in each cell."""
+    counts, cells = Counter[str](), list(rows.classes)
+    for code, count in Counter(rows.codes).items():
+        counts.update(dict.fromkeys(labels[cells[code]], count))
+    return counts
 
 
 def _sorted(labels: Iterable[str]) -> list[str]:
@@ -97,6 +74,19 @@ def _sorted(labels: Iterable[str]) -> list[str]:
         return sorted(labels, key=lambda label: (int(label), label))
     except ValueError:
         return sorted(labels)
+
+
+def _class_names(
+    labels: Mapping[str, Sequence[str]], rows: Rows, as_written: bool
+) -> Collection[str]:
+    """Return the names of the classes, given the labels in each cell of the training rows."""
+    counts = label_counts(labels, rows)
+    return counts.keys() if as_written else set(merged(counts).values())
+
+
+def _refuse_infinite(labels: Mapping[str, Sequence[str]], rows: Rows, part: Part) -> None:
+    found = {one: row for cell, row in rows.classes.items() for one in labels[cell]}
+    refuse_infinite(found, part.where)
 
 
 def _unknown(label: str, part: Part, row: int) -> InputError:
@@ -114,35 +104,49 @@ class _Classes:
     Attributes:
       task: The kind of task.
       labels: Source labels in the order of the class numbers; empty for scores.
+      format: How a cell of the source contains labels.
+      find: Returns the one of `labels` that another spelling of it means, or None.
     """
 
     task = CLASSIFICATION
 
-    def __init__(self, part: Part, rows: Rows, order: Sequence[str], _: str) -> None:
-        if len(rows.classes) == 1:
+    def __init__(
+        self, part: Part, rows: Rows, order: Sequence[str], _: str, as_written: bool
+    ) -> None:
+        as_written = as_written or bool(order)
+        self.format = LabelFormat(lists=False) if as_written else class_format(rows.classes)
+        labels = self.format.labels_in(rows.classes)
+        _refuse_infinite(labels, rows, part)
+        names = _class_names(labels, rows, as_written)
+        if len(names) == 1:
             raise InputError(
-                f"every row has the label {next(iter(rows.classes))!r}",
+                f"every row has the label {next(iter(names))!r}",
                 "add rows of at least one other class",
                 path=part.where,
             )
-        refuse_infinite(rows.classes, part.where)
-        self.labels = list(order) or _sorted(rows.classes)
+        self.labels = list(order) or _sorted(names)
+        self.find = class_finder(self.labels, as_written)
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
 
-    def cell(self, label: str, part: Part, row: int) -> str:
-        """Return the cell of a source label.
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        """Return the cell to write for a row.
 
         Args:
-          label: The source label.
+          labels: The labels of the row in the source.
           part: The source of the row, for error messages.
           row: The number of the row, for error messages.
 
         Raises:
           InputError: The label cannot be used.
         """
-        if label not in self._cells:
-            raise _unknown(label, part, row)
-        return self._cells[label]
+        if len(labels) != 1:
+            several = f"several labels ({', '.join(labels)[:80]})" if labels else "no label"
+            remedy = "pass `task` multi-label, or delete the row"
+            raise InputError(f"has {several}", remedy, path=part.where, row=row)
+        name = self.find(labels[0])
+        if name is None:
+            raise _unknown(labels[0], part, row)
+        return self._cells[name]
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
         """Return why a model cannot be trained on these rows, or None if it can."""
@@ -162,7 +166,9 @@ class _Scores:
 
     def __init__(self, part: Part, rows: Rows) -> None:
         self.labels: list[str] = []
-        cells = {self.cell(label, part, row) for label, row in rows.classes.items()}
+        self.format = LabelFormat()
+        labels = self.format.labels_in(rows.classes)
+        cells = {self.cell(labels[cell], part, row) for cell, row in rows.classes.items()}
         if len(cells) == 1:
             raise InputError(
                 f"every row has the score {next(iter(cells))}",
@@ -170,7 +176,11 @@ class _Scores:
                 path=part.where,
             )
 
-    def cell(self, label: str, part: Part, row: int) -> str:
+    def find(self, label: str) -> None:
+        return None
+
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        label = ", ".join(labels)
         score = finite_number(label)
         if score is None:
             raise InputError(
@@ -198,29 +208,31 @@ class _LabelSets:
 
     task = MULTI_LABEL
 
-    def __init__(self, part: Part, rows: Rows, order: Sequence[str], separator: str) -> None:
-        self._separator = separator
-        found = {one: row for label, row in rows.classes.items() for one in self._split(label)}
-        if len(found) < 2:
-            only = f"only one label ({next(iter(found))!r})" if found else "no row with a label"
+    def __init__(
+        self, part: Part, rows: Rows, order: Sequence[str], separator: str, as_written: bool
+    ) -> None:
+        as_written = as_written or bool(order)
+        self.format = set_format(rows.classes, separator)
+        labels = self.format.labels_in(rows.classes)
+        names = _class_names(labels, rows, as_written)
+        if len(names) < 2:
+            only = f"only one label ({next(iter(names))!r})" if names else "no row with a label"
             raise InputError(
                 f"has {only}",
                 "add rows of other labels, or choose another `label_separator`",
                 path=part.where,
             )
-        refuse_infinite(found, part.where)
-        self.labels = list(order) or _sorted(found)
+        _refuse_infinite(labels, rows, part)
+        self.labels = list(order) or _sorted(names)
+        self.find = class_finder(self.labels, as_written)
         self._numbers = {label: number for number, label in enumerate(self.labels)}
 
-    def _split(self, labels: str) -> list[str]:
-        return [label for part in labels.split(self._separator) if (label := part.strip())]
-
-    def cell(self, label: str, part: Part, row: int) -> str:
-        applying = self._split(label)
-        for one in applying:
-            if one not in self._numbers:
-                raise _unknown(one, part, row)
-        numbers = sorted({self._numbers[one] for one in applying})
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        names = [self.find(label) for label in labels]
+        for label, name in zip(labels, names, strict=True):
+            if name is None:
+                raise _unknown(label, part, row)
+        numbers = sorted({self._numbers[name] for name in names if name is not None})
         return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
 
     def problem(self, cells: Iterable[bytes]) -> str | None:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +48,25 @@ def json_names(path: Path, encoding: str | None) -> list[str]:
 
 
 def json_cells(
-    path: Path, encoding: str | None, names: Sequence[str]
+    path: Path, encoding: str | None, names: Sequence[str], label: str | None = None
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number of each object, from 1, and its values for the keys `names`, as text.
 
+    Args:
+      path: The file.
+      encoding: Python's name for the encoding.
+      names: The keys.
+      label: The one of them whose value may be a list of labels, which becomes a list of JSON.
+
     Raises:
-      InputError: A line is not a JSON object, a key is missing, or a value is a list or an object.
+      InputError: A line is not a JSON object, a key is missing, or a value cannot be text.
     """
     for row, record in _objects(path, encoding):
         for name in names:
             if _value(record, name) is _MISSING:
                 what = f"has no key {name!r}"
                 raise InputError(what, "add it or delete the row", path=path, row=row)
-        yield row, [_text(_value(record, name), name, path, row) for name in names]
+        yield row, _cells(record, names, path, row, label)
 
 
 def _nested(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -138,8 +145,15 @@ def _fields(parent: Any) -> Iterator[str]:
             yield from (f"{parent.name}.{name}" for name in _fields(field))
 
 
-def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def parquet_cells(
+    path: Path, names: Sequence[str], label: str | None = None
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of each row, from 1, and its values in the columns `names`, as text.
+
+    Args:
+      path: The file.
+      names: The columns.
+      label: The one of them whose value may be a list of labels, which becomes a list of JSON.
 
     Raises:
       InputError: The file is damaged, or a value is not a string, a number, a Boolean or null.
@@ -148,7 +162,7 @@ def parquet_cells(path: Path, names: Sequence[str]) -> Iterator[tuple[int, list[
         batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
         records = (record for batch in batches for record in batch.to_pylist())
         for row, record in enumerate(records, 1):
-            yield row, [_text(_value(record, name), name, path, row) for name in names]
+            yield row, _cells(record, names, path, row, label)
 
 
 @contextmanager
@@ -169,11 +183,29 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from error
 
 
+def _cells(
+    record: dict[str, Any], names: Sequence[str], path: Path, row: int, label: str | None
+) -> list[str]:
+    """Return the values of the fields `names` as text; a list of labels as JSON.
+
+    Raises:
+      InputError: A value, or an item of a list, is not suitable for `_text`.
+    """
+
+    def cell(name: str) -> str:
+        value = _value(record, name)
+        if name != label or not isinstance(value, list):
+            return _text(value, name, path, row)
+        return json.dumps([_text(item, name, path, row) for item in value], ensure_ascii=False)
+
+    return [cell(name) for name in names]
+
+
 def _text(value: Any, name: str, path: Path, row: int) -> str:
     """Return a value as text: Booleans as `true` and `false`, null as an empty string.
 
     Raises:
-      InputError: The value is not a str, bool, int, finite float or None.
+      InputError: The value is not a str, bool, finite number or None.
     """
     if isinstance(value, str):
         return _SURROGATES.sub(" ", value)
@@ -181,10 +213,10 @@ def _text(value: Any, name: str, path: Path, row: int) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | Decimal):
         if not -math.inf < value < math.inf:  # This also compares integers that no float can hold.
             what = f"the value of {name!r} is {value}, not a finite number"
             raise InputError(what, "correct it or delete the row", path=path, row=row)
-        return str(value)
+        return f"{value:f}" if isinstance(value, Decimal) else str(value)
     what = f"the value of {name!r} is a {type(value).__name__}, not text"
     raise InputError(what, "use text, or a number for a class", path=path, row=row)

@@ -33,12 +33,8 @@ _ROWS_A_REPORT = 1000
 _PUBLISHED = ("glue", "tfds")
 # Options that the manifest records only if they are set.
 _NEWER = (
-    "text_pair_column",
-    "weight_column",
-    "task",
-    "label_columns",
-    "label_separator",
-    *TEST_COLUMNS,
+    *("text_pair_column", "weight_column", "task", "label_columns", "label_separator"),
+    *("labels_as_written", *TEST_COLUMNS),
 )
 
 # For each source, functions that return the options that determine the result, and the rows.
@@ -114,7 +110,7 @@ def _prepare(
     if earlier is not None and is_unchanged(folder, earlier, options, config.overwrite):
         return PrepareResult(folder, earlier, unchanged=True)
     with _opened(config, progress, note) as source:
-        data = assemble(source, config, progress)
+        data = assemble(source, config, progress, note)
     manifest = _manifest(source, data, options)
     texts = (text.decode() for text in data.splits["train"].texts)
     words = learn_vocabulary(texts) if config.source == "sample" else None

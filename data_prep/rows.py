@@ -15,13 +15,6 @@ from bertaccum.progress import Progress
 # Joins the class numbers of a row in a prepared file.
 LABEL_SEPARATOR = "|"
 _ROWS_A_REPORT = 500
-_LARGEST = (2 - 2**-23) * 2.0**127  # The largest finite float32 number.
-# A number whose thousands are separated, such as 1,234.5 or 1'000.
-_GROUPED = re.compile(
-    r"(?P<whole>[-+]?\d{1,3}(?P<mark>[,.'\u2019 \u00a0\u202f_])\d{3}(?P<more>(?:(?P=mark)\d{3})*))"
-    r"(?P<rest>(?!(?P=mark))[.,]\d+)?",
-    re.ASCII,
-)
 # Characters that some programs treat as the end of a line, a field or a string (for line ends, the
 # list is that of `str.splitlines`), and surrogates, which UTF-8 cannot encode.
 _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
@@ -119,37 +112,6 @@ class Rows:
     def pairs(self) -> bool:
         """Whether every row is a pair of texts; if not, every row is a single text."""
         return b"\t" in self.texts[0]
-
-
-def finite_number(text: str) -> float | None:
-    """Return the number that a cell contains, or None if it is not a finite float32 number."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    # Python also accepts underscores between digits, which other programs do not write.
-    return number if abs(number) <= _LARGEST and "_" not in text else None
-
-
-def number_remedy(cell: str) -> str | None:
-    """Return how to write the number that a cell with other separators seems to contain.
-
-    Args:
-      cell: A cell that is no number for `finite_number`, such as `3,5`, `1,000` or `1.234,5`.
-
-    Returns:
-      A clause for an error message, or None if the cell does not look like a number.
-    """
-    if found := _GROUPED.fullmatch(cell.strip()):
-        whole = found["whole"].replace(found["mark"], "")
-        if found["mark"] == "," and not found["more"] and not found["rest"]:
-            decimal = found["whole"].replace(",", ".")
-            return f"write it as {whole}, or as {decimal} if the comma is a decimal mark"
-        return f"write it as {whole}{(found['rest'] or '').replace(',', '.')}"
-    decimal = cell.strip().replace(",", ".")
-    if finite_number(decimal) is not None:
-        return f"write a decimal point instead of the comma, as in {decimal}"
-    return None
 
 
 def clean(text: str) -> str:

@@ -31,6 +31,7 @@ from data_prep.text_files import ending, is_parquet, marked_encoding, text_lines
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
 _COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
+_NAMED_ROWS, _LONGEST_NAME = 5, 80
 
 Records = Iterator[tuple[int, list[str]]]
 
@@ -79,14 +80,18 @@ def _check_folder(path: Path, reading: Reading) -> None:
 
 
 def _named_rows(
-    path: Path, names: list[str], reading: Reading, cells: Callable[[list[str]], Records]
+    path: Path,
+    names: list[str],
+    reading: Reading,
+    cells: Callable[[list[str], str | None], Records],
 ) -> Iterator[Row]:
     """Yield the rows of a format that names its columns."""
     if not names:
         raise InputError("is empty", "add at least one row", path=path)
     picks = named_picks(names, reading, path)
     used = picks.used
-    for row, values in cells([names[position] for position in used]):
+    label = None if picks.label is None else names[picks.label]
+    for row, values in cells([names[position] for position in used], label):
         yield example(row, dict(zip(used, values, strict=True)), picks, path)
 
 
@@ -96,9 +101,36 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
     if first is None:
         raise InputError("is empty", "add at least one row", path=path)
     picks, skipped = _picks(first, records, reading, path, note)
+    header, repeated = _folded(first[1]), list[int]()
+    # A file with one column may contain its name as a text.
+    names = frozenset(header if skipped and len(header) > 1 else ())
     for row, fields in islice(records(), skipped, None):
-        _check_width(row, fields, len(first[1]), path)
+        start = fields[0][:_LONGEST_NAME].strip().casefold()  # Texts are longer than names.
+        if start in names and sorted(_folded(fields)) == sorted(header):
+            _check_order(row, fields, header, path)
+            repeated.append(row)
+            continue
+        _check_width(row, fields, len(header), path)
         yield example(row, fields, picks, path)
+    if repeated:
+        rows = ", ".join(f"{row:,}" for row in repeated[:_NAMED_ROWS])
+        more = f" and {len(repeated) - _NAMED_ROWS:,} more" if len(repeated) > _NAMED_ROWS else ""
+        note(f"{path}: repeated header rows are not read as data: {rows}{more}")
+
+
+def _folded(fields: list[str]) -> list[str]:
+    return [field.strip().casefold() for field in fields]
+
+
+def _check_order(row: int, fields: list[str], header: list[str], path: Path) -> None:
+    """Raise InputError if a header of concatenated files differs from the first one."""
+    if _folded(fields) != header:
+        raise InputError(
+            f"is a header with the columns in another order, {', '.join(fields)[:80]}",
+            "reorder the columns of the rows below it and delete it",
+            path=path,
+            row=row,
+        )
 
 
 def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Records]:

@@ -36,11 +36,13 @@ LONGEST = 1 << 26
 def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
     """Read a text file line by line.
 
-    Only a line feed ends a line. `str.splitlines` and text mode would also split at other
-    characters, which can be part of a text.
+    Only a line feed ends a line, or a carriage return in a file without line feeds, as old programs
+    for the Macintosh write it. `str.splitlines` and text mode would also split at other characters,
+    which can be part of a text.
 
     Args:
-      path: The file, also one in a zip archive. A leading byte order mark is skipped.
+      path: The file, also one in a zip archive. Byte order marks at the beginning of each line are
+        skipped, because they are inside a file if several files were concatenated.
       encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
         otherwise.
 
@@ -53,7 +55,7 @@ def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterat
     with open_bytes(path) as file:
         codec = encoding or _marked(file.peek()) or _UTF_8
         for row, line in _decoded(file, codec, Path(str(path))):
-            yield row, line.removeprefix("\ufeff") if row == 1 else line
+            yield row, line.lstrip("\ufeff")
 
 
 def marked_encoding(path: Path) -> str | None:
@@ -72,19 +74,22 @@ def _decoded(file: BufferedReader, codec: str, path: Path) -> Iterator[tuple[int
     The file is read in chunks that end with the byte 0x0A. In UTF-16 this byte can also be half of
     another character, so lines are split after decoding.
     """
-    decoder, row, rest = codecs.getincrementaldecoder(codec)(), 1, ""
+    decoder, row, rest, end = codecs.getincrementaldecoder(codec)(), 1, "", "\n"
     for raw in iter(partial(file.readline, LONGEST), b""):
-        if len(raw) == LONGEST:
-            what = f"is longer than {LONGEST >> 20} MiB, so the file is not lines of text"
-            raise InputError(what, path=path, row=row)
+        has_end, is_long = raw.endswith(b"\n"), len(raw) == LONGEST
         if codec == _UTF_8:
             _check_zeros(raw, path, row)
         try:
-            # Only the last chunk has no line feed at its end.
-            rest += decoder.decode(raw, final=not raw.endswith(b"\n"))
+            # Only the last chunk has no line feed at its end, unless a chunk is too long.
+            rest += decoder.decode(raw, final=not has_end and not is_long)
         except UnicodeError as error:
             raise InputError(_undecodable(error, codec), _SAVE_AS, path=path, row=row) from error
-        *lines, rest = rest.split("\n")
+        if row == 1 and not has_end and "\n" not in rest and "\r" in rest:
+            end = "\r"
+        *lines, rest = rest.split(end)
+        if is_long and not lines:
+            what = f"is longer than {LONGEST >> 20} MiB, so the file is not lines of text"
+            raise InputError(what, path=path, row=row)
         for line in lines:
             if "\0" in line:
                 raise InputError("contains NUL characters", _SAVE_AS, path=path, row=row)

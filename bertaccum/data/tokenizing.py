@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +23,11 @@ from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_object, sha256
 from bertaccum.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
-from bertaccum.tasks.labels import SEPARATOR, label_column
+from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.task import Task
 from data_prep.columns import PAIR, TEXT, WEIGHT, Reading
 from data_prep.manifest import is_prepared
+from data_prep.spellings import respelled, spelled_classes
 from data_prep.tsv import read_tsv
 
 # The texts of some rows and, for pairs, their second texts.
@@ -110,33 +111,38 @@ def store_of_table(
       InputError: The table has no labels, or an unknown one.
     """
     task = task_in(original or path, task)
-    store = store_of(_texts(path, table, task.labels.pairs), tokenizer)
+    labels = task.labels
+    store = store_of(_texts(path, table, labels.pairs), tokenizer)
+    cells = set(label_column(path, table))
+    written = {label for own in task.parts(cells, separator).values() for label in own}
+    classes = spelled_classes(written, labels.names, labels.values)
+    if others := respelled(classes):
+        note(f"{path}: reads the labels {others}")
     if form is None and original is not None:
         form = NUMBERS
-        if task.labels.names != task.labels.values:
+        if labels.names != labels.values:
             note(f"{path}: is a copy of {original}, so its labels are class numbers")
     elif form is None:
-        form = NUMBERS if is_prepared(path) else _form(path, table, task, note, separator)
+        form = NUMBERS if is_prepared(path) else _form(path, set(classes.values()), labels, note)
     encoded = task.encode(path, table, separator, form == NAMES)
     return dataclasses.replace(store, labels=encoded)
 
 
-def _form(path: Path, table: pd.DataFrame, task: Task, note: Note, separator: str) -> str:
-    """Return whether the labels of a user's table are names or numbers of classes.
+def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str:
+    """Return whether the labels found in a user's table are names or numbers of classes.
 
-    The labels decide only if no class has a name that is the number of another class. Otherwise,
-    the answer would depend on the rows of the table.
+    They decide only if no class has a name that is the number of another class. Otherwise, the
+    answer would depend on the rows of the table.
     """
-    names, values = task.labels.names, task.labels.values
-    if names != values and not set(names).isdisjoint(values):
+    if labels.names != labels.values and not set(labels.names).isdisjoint(labels.values):
         note(
             f"{path}: its labels are read as class names, which are also class numbers; pass"
             " `label_form` numbers if they are class numbers"
         )
         return NAMES
-    found = {one for cell in set(label_column(path, table)) for one in task.parts(cell, separator)}
     # Unknown labels among names are an error that lists the names.
-    return NAMES if found <= set(names) or found.isdisjoint(values) else NUMBERS
+    are_names = set(found) <= set(labels.names) or set(found).isdisjoint(labels.values)
+    return NAMES if are_names else NUMBERS
 
 
 def _make_store(

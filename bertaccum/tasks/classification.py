@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +14,7 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
+from data_prep.label_format import class_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +34,10 @@ class Classification:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
-        """Return the cell, which is the label."""
-        return [cell]
+    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+        """Return the label in each cell; see `Task.parts`."""
+        labels = class_format(cells, len(self.labels.values)).labels_in(cells)
+        return {cell: own if len(own) == 1 else [cell] for cell, own in labels.items()}
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

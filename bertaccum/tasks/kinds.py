@@ -14,6 +14,7 @@ from bertaccum.tasks.multi_label import MultiLabel
 from bertaccum.tasks.regression import Regression
 from bertaccum.tasks.task import PLAIN, Decoding, Task
 from data_prep.manifest import MANIFEST, manifest_of
+from data_prep.spellings import class_finder
 
 _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
     CLASSIFICATION: Classification,
@@ -49,7 +50,8 @@ def check_options(task: Task, used: Iterable[str]) -> None:
 def task_in(tsv: Path, task: Task) -> Task:
     """Return a task that encodes the labels of a TSV.
 
-    A TSV that `prepare` wrote contains class numbers, which differ between data folders.
+    A TSV that `prepare` wrote contains class numbers, which differ between data folders, as the
+    spelling of a class may.
 
     Args:
       tsv: The TSV.
@@ -62,10 +64,12 @@ def task_in(tsv: Path, task: Task) -> Task:
     names = [str(name) for name in (manifest_of(tsv) or {}).get("labels", [])]
     if not known or not names:
         return task
-    for name in names:
-        if name not in known:
+    find = class_finder(known)
+    classes = [find(name) for name in names]
+    for name, own in zip(names, classes, strict=True):
+        if own is None or (own != name and classes.count(own) > 1):
             remedy = f"prepare the file with the classes of the run: {', '.join(known)}"
             raise InputError(f"the run has no class {name!r}", remedy, path=tsv.parent / MANIFEST)
     # A class without a number cannot occur in the TSV.
-    numbers = [str(names.index(name)) if name in names else "-" for name in known]
+    numbers = [str(classes.index(name)) if name in classes else "-" for name in known]
     return make_task(replace(task.labels, values=numbers))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertaccum.errors import InputError
 from bertaccum.task_names import CLASSIFICATION, TASKS
+from data_prep.spellings import class_finder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,15 +84,19 @@ def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
 
 
 def class_numbers(
-    tsv: Path, table: pd.DataFrame, labels: Labels, parts: Callable[[str], list[str]], by_name: bool
+    tsv: Path,
+    table: pd.DataFrame,
+    labels: Labels,
+    parts: Callable[[Collection[str]], Mapping[str, Sequence[str]]],
+    by_name: bool,
 ) -> list[list[int]]:
     """Return the class numbers of each row.
 
     Args:
       tsv: Path of the table, for error messages.
       table: Table that `read_tsv` returned.
-      labels: Classes.
-      parts: Returns the labels that a cell of the label column contains.
+      labels: Classes. Another spelling of a class is the same class, as in `spellings.merged`.
+      parts: Returns the labels in each of the different cells of the label column.
       by_name: Whether these are names of classes.
 
     Raises:
@@ -102,14 +107,17 @@ def class_numbers(
     listed = ", ".join(known)
     if labels.names != known:
         listed = f"{listed} ({', '.join(labels.names)})"
-    cells = [parts(cell) for cell in label_column(tsv, table)]
-    for cell, row in zip(cells, table["row"], strict=True):
-        for label in cell:
-            if label not in numbers:
-                raise InputError(
-                    f"label {label!r} is unknown", f"use one of {listed}", path=tsv, row=int(row)
-                )
-    return [[numbers[label] for label in cell] for cell in cells]
+    column, find = label_column(tsv, table), class_finder(known)
+    found: dict[str, list[int]] = {cell: [] for cell in column}
+    for cell, own in parts(found).items():
+        for label in own:
+            name = find(label)
+            if name is None:
+                row = int(table["row"][column == cell].iloc[0])
+                what = f"label {label!r} is unknown"
+                raise InputError(what, f"use one of {listed}", path=tsv, row=row)
+            found[cell].append(numbers[name])
+    return [found[cell] for cell in column]
 
 
 def in_order(found: set[str]) -> list[str]:

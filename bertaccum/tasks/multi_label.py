@@ -6,7 +6,7 @@ It is trained with sigmoid cross-entropy, averaged over the labels.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
+from data_prep.label_format import set_format
+from data_prep.spellings import class_finder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,9 +38,11 @@ class MultiLabel:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
-        """Return the labels in a cell, such as `a|b`; a lone separator means no label."""
-        return [part.strip() for part in cell.split(separator) if part.strip()]
+    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+        """Return the labels in each cell, such as `a|b`; a lone separator means no label."""
+        known = [*self.labels.names, *self.labels.values]
+        find = class_finder(known) if known else None
+        return set_format(cells, separator, len(self.labels.values), find).labels_in(cells)
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.progress import Note, unheard
 from bertaccum.task_names import CLASSIFICATION, REGRESSION, TASKS
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
 from data_prep.columns import PAIR
-from data_prep.label_kinds import refuse_infinite, refuse_scores
+from data_prep.label_checks import likely_task, refuse_infinite
 from data_prep.manifest import MANIFEST, read_manifest
+from data_prep.spellings import merged, respelled
 from data_prep.table import read_rows
 from data_prep.tsv import read_tsv
 
 
-def read_labels(folder: Path, task: str | None = None) -> Labels:
+def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> Labels:
     """Return the labels of a data folder, from its manifest or else from its train.tsv.
 
     Args:
       folder: The data folder.
-      task: Kind of task; None for that of the manifest, or classification without a manifest.
+      task: Kind of task; None for that of the manifest, or of what the labels of train.tsv suit.
+      note: Called with a sentence about labels of a train.tsv without manifest.
 
     Raises:
       ConfigError: The manifest says that the folder was prepared for another task, or there is
-        neither a manifest nor `task` and the labels look like scores.
+        neither a manifest nor `task` and the labels look like scores or like several labels.
       InputError: train.tsv is missing, is unusable, has fewer than two classes, or has numbers as
         classes of which one is not finite.
     """
@@ -51,13 +55,15 @@ def read_labels(folder: Path, task: str | None = None) -> Labels:
     table = read_tsv(train)
     if kind == REGRESSION:
         return regression_labels(train, table, PAIR in table)
-    parts = make_task(Labels([], [], task=kind)).parts
-    cells = dict(zip(label_column(train, table), map(int, table["row"]), strict=True))
-    rows = {label: row for cell, row in cells.items() for label in parts(cell)}
-    refuse_infinite(rows, train)
-    values = in_order(set(rows))
-    if task is None:
-        refuse_scores(values, train)
+    column = label_column(train, table)
+    rows = dict(zip(column, map(int, table["row"]), strict=True))
+    kind = task or likely_task(rows.keys(), train)
+    parts = make_task(Labels([], [], task=kind)).parts(rows)
+    refuse_infinite({label: row for cell, row in rows.items() for label in parts[cell]}, train)
+    classes = merged(Counter(label for cell in column for label in parts[cell]))
+    if others := respelled(classes):
+        note(f"{train}: reads the labels {others}; bertaccum prepare can keep them apart")
+    values = in_order(set(classes.values()))
     if len(values) < 2:
         only = f"only one class ({values[0]})" if values else "no class"
         raise InputError(

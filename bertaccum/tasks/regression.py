@@ -6,7 +6,7 @@ is 1. Scores and predictions are given in the unit of the labels, except for the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,7 @@ from bertaccum.task_names import REGRESSION
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.rows import finite_number, number_remedy
+from data_prep.spellings import finite_number, number_remedy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,9 +38,9 @@ class Regression:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
-        """Return nothing, because a number contains no class labels."""
-        return []
+    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+        """Return no labels, because a number is not a class."""
+        return {cell: [] for cell in cells}
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

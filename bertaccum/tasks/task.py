@@ -6,7 +6,7 @@ so that options can be checked without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -79,8 +79,8 @@ class Task(Protocol):
     def smoothing(self) -> float:
         """The label smoothing of the training loss."""
 
-    def parts(self, cell: str, separator: str = SEPARATOR) -> list[str]:
-        """Return the class labels in a cell of a label column."""
+    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+        """Return the class labels in each of the different cells of a label column."""
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

@@ -7,6 +7,7 @@ because workers may see different files.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bertaccum.data.data_folder import tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError
 from bertaccum.files import check_writable
-from bertaccum.progress import Progress
+from bertaccum.progress import Progress, tell
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.reporting.run_record import read_run_config
 from bertaccum.settings import AUTO
@@ -95,6 +96,6 @@ def check_plan(config: PlanConfig, progress: Progress) -> None:
 def _check_inputs(config: TrainConfig, progress: Progress) -> None:
     data = Path(config.data)
     tsvs_to_train_on(data)
-    labels = read_labels(data, config.task)
+    labels = read_labels(data, config.task, partial(tell, progress))
     check_task_options(config, labels)
     kept_head(find_model(config, progress), labels, config.keep_head)

@@ -12,7 +12,7 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
-from data_prep.rows import finite_number
+from data_prep.spellings import class_finder, finite_number
 
 BALANCED = "balanced"
 # A weighted loss and its gradients must be float32 numbers.
@@ -95,14 +95,14 @@ def named_weights(option: str, labels: Labels) -> np.ndarray:
     Raises:
       ConfigError: A part of the option does not have this form, or no weight is above 0.
     """
-    weights: dict[str, float] = {}
+    weights, find = dict[str, float](), class_finder(labels.names)
     for part in option.split(","):
-        name, _, number = part.rpartition("=")
-        name = name.strip()
-        if name not in labels.names or name in weights:
+        label, _, number = part.rpartition("=")
+        name = find(label.strip())
+        if name is None or name in weights:
             wrong = "is named twice" if name in weights else "is not a class"
             raise ConfigError(
-                f"`class_weight` {option}: {name or part!r} {wrong}",
+                f"`class_weight` {option}: {label.strip() or part!r} {wrong}",
                 f"pass {BALANCED}, or NAME=W for some of the classes {', '.join(labels.names)}",
             )
         weights[name] = _weight(number, option)

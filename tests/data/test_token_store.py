@@ -271,6 +271,7 @@ def test_class_numbers_of_prepared_files_are_those_of_their_manifest(tmp_path: P
     for names in (["2", "3"], ["3", "2"], ["1", "2", "3"], ["3", "1", "0", "2"]):
         for values in (names, [str(number) for number in range(len(names))]):
             assert both(Labels(values, names)) == [[stars[text] for text in texts]] * 2
+    assert both(Labels(["0", "1"], ["3.0", "2.0"])) == [[f"{stars[text]}.0" for text in texts]] * 2
     message = r"manifest.json: the run has no class '3'; prepare the file with the .*: 1, 2$"
     with pytest.raises(InputError, match=message):
         both(Labels(["0", "1"], ["1", "2"]))
@@ -344,3 +345,75 @@ def test_files_of_prepare_and_their_copies_have_class_numbers(tmp_path: Path) ->
     copy.write_bytes(tsv.read_bytes() * 2)
     assert original_of(copy, folder) is None
     assert original_of(copy, tmp_path) is None
+
+
+def test_other_spellings_of_a_class_are_read_with_a_note(tmp_path: Path) -> None:
+    said: list[str] = []
+    spelled = write(tmp_path / "a.tsv", "Positive\tgood", "negative\u200b\tbad", "negative\tbad")
+    assert numbers(spelled, LABELS, said) == [1, 0, 0]
+    assert said == [
+        rf"{spelled}: reads the labels 'Positive' as 'positive', 'negative\u200b' as 'negative'"
+    ]
+    assert numbers(write(tmp_path / "b.tsv", "2.0\tgood", "3.00\tbad"), STARS) == [1, 2]
+    assert numbers(write(tmp_path / "c.tsv", "1.0\tgood", "0.0\tbad"), LABELS) == [1, 0]
+
+
+def test_spellings_in_a_folder_without_manifest_are_one_class(tmp_path: Path) -> None:
+    said: list[str] = []
+    train = write(tmp_path / "train.tsv", "1\tgood", "1.0\tgood", "1\tfood", "2\tbad")
+    labels = read_labels(tmp_path, None, said.append)
+    assert labels.values == ["1", "2"]
+    keep = "bertaccum prepare can keep them apart"
+    assert said == [f"{train}: reads the labels '1.0' as '1'; {keep}"]
+    store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
+    assert store.labels.tolist() == [0, 0, 0, 1]
+
+
+EMOTIONS = Labels(["0", "1", "2"], ["anger", "fear", "joy"], task="multi-label")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["['joy', 'Anger']", "[]", "[fear]"], [[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
+        (["joy, anger", "fear", "joy"], [[1, 0, 1], [0, 1, 0], [0, 0, 1]]),
+        (["[0, 2]", "[1]"], [[1, 0, 1], [0, 1, 0]]),
+        (["[0, 1]", "[1, 0]"], [[1, 1, 0], [1, 1, 0]]),
+        (["[1, 0, 1]", "[0 1 0]"], [[1, 0, 1], [0, 1, 0]]),
+        (["2|0", "|"], [[1, 0, 1], [0, 0, 0]]),
+    ],
+)
+def test_lists_of_labels_in_user_tables_are_read(
+    tmp_path: Path, cells: list[str], expected: list[list[int]]
+) -> None:
+    table = write(tmp_path / "a.tsv", *(f"{cell}\tgood" for cell in cells))
+    assert numbers(table, EMOTIONS) == expected
+
+
+def test_lists_of_one_label_in_user_tables_are_classes(tmp_path: Path) -> None:
+    names = write(tmp_path / "a.tsv", "['positive']\tgood", "negative\tbad")
+    assert numbers(names, LABELS) == [1, 0]
+    assert numbers(write(tmp_path / "b.tsv", "[0, 1]\tgood", "[1, 0]\tbad"), LABELS) == [1, 0]
+    several = write(tmp_path / "c.tsv", "['positive', 'negative']\tgood")
+    with pytest.raises(InputError, match=r"row 2: label \"\['positive', 'negative'\]\" is unknown"):
+        numbers(several, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("cells", "values", "expected"),
+    [
+        (["['a', 'b']", "['b']"], ["a", "b"], [[1, 1], [0, 1]]),
+        (["[0, 1, 1, 0]", "[1, 0, 0, 0]"], ["0", "1", "2"], [[0, 1, 1], [1, 0, 0]]),
+    ],
+)
+def test_lists_in_a_folder_without_manifest_are_several_labels(
+    tmp_path: Path, cells: list[str], values: list[str], expected: list[list[int]]
+) -> None:
+    train = write(tmp_path / "train.tsv", *(f"{cell}\tgood" for cell in cells))
+    labels = read_labels(tmp_path)
+    assert (labels.task, labels.values) == ("multi-label", values)
+    store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
+    assert store.labels.tolist() == expected
+    write(tmp_path / "train.tsv", "a|b\tgood", "a\tbad", "b\tfood")
+    with pytest.raises(ConfigError, match=r"train.tsv: labels such as 'a\|b' look like several"):
+        read_labels(tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.prepare_config import PrepareConfig
+from bertaccum.progress import Note, unheard
 from data_prep.preparation import PrepareResult, prepare
 
 YELP_FOLDER = "yelp_review_polarity_csv"
@@ -23,9 +24,9 @@ def words(texts: Iterable[str]) -> list[str]:
     return sorted({word for text in texts for word in text.split()})
 
 
-def run(**options: Any) -> PrepareResult:
+def run(note: Note = unheard, **options: Any) -> PrepareResult:
     """Run `prepare` with these options."""
-    return prepare(PrepareConfig(**options), ignore, words)
+    return prepare(PrepareConfig(**options), ignore, words, note)
 
 
 def write_archive(path: Path, train: bytes, test: bytes, folder: str = YELP_FOLDER) -> Path:

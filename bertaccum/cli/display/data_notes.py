@@ -8,6 +8,7 @@ from typing import Any
 from bertaccum.config import StepConfig
 from bertaccum.prepare_config import LEAST_DEV_FRACTION
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from data_prep.spellings import has_stray, shown
 
 # In a split with fewer examples, each one changes the accuracy by more than 3 percentage points.
 _FEW = 30
@@ -30,6 +31,7 @@ def notes(manifest: dict[str, Any]) -> list[str]:
     found = manifest.get("findings")
     lines = [] if found is None else [*_duplicates(found, manifest), *_oddities(found)]
     lines += [
+        *_single(manifest),
         *_absent(manifest),
         *_enlarged(manifest),
         *_small(manifest),
@@ -99,12 +101,31 @@ def _oddities(found: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{_rows_have(empty['rows'], part)} an empty text (first: row {empty['first_row']:,})"
         )
+    yield from _spellings(found.get("spellings", {}))
     for part, labels in found["missing_labels"].items():
         for label, count in labels.items():
             yield (
                 f"{_rows_have(count, part)} the label {label!r}; if it stands for a missing value,"
                 f" delete {'the row' if count == 1 else 'the rows'}"
             )
+
+
+def _spellings(found: dict[str, dict[str, int]]) -> Iterator[str]:
+    """Yield how labels are spelled that differ only in case or in what cannot be seen."""
+    merged = {name: spelled for name, spelled in found.items() if len(spelled) > 1}
+    for name, spelled in list(merged.items())[:_NAMED_CLASSES]:
+        most = list(spelled.items())[:_NAMED_CLASSES]
+        listed = ", ".join(f"{shown(one)} ({_rows(count)})" for one, count in most)
+        more = f" and {len(spelled) - len(most):,} more" if len(spelled) > len(most) else ""
+        yield (
+            f"these labels are spellings of the class {shown(name)}: {listed}{more};"
+            " --labels-as-written keeps them apart"
+        )
+    if len(merged) > _NAMED_CLASSES:
+        others = _counted(len(merged) - _NAMED_CLASSES, "other class has", "other classes have")
+        yield f"{others} several spellings"
+    if stray := [shown(name) for name in found if has_stray(name)]:
+        yield f"class names contain invisible characters: {_listed(stray)}; correct the labels"
 
 
 def _rows_have(count: int, part: str) -> str:
@@ -117,6 +138,19 @@ def _rows(count: int) -> str:
 
 def _counted(count: int, singular: str, plural: str) -> str:
     return f"{count:,} {singular if count == 1 else plural}"
+
+
+def _single(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield a note if all rows of a multi-label task have at most one label."""
+    counts = [split for split in manifest["counts"].values() if "without_label" in split]
+    several = any(
+        sum(split["classes"].values()) > split["rows"] - split["without_label"] for split in counts
+    )
+    if counts and not several:
+        yield (
+            "no row has more than one label; if labels are separated by another character, pass"
+            " --label-separator"
+        )
 
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:

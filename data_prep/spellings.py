@@ -1,0 +1,155 @@
+"""Labels that differ only in their spelling, such as `True` and `true`, and so are one class."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from decimal import Decimal
+
+# Characters without a glyph. The tags U+E0020 to U+E007F are not among them, because they tell some
+# flags apart.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
+    "\U000e0100-\U000e01ef]"
+)
+# Those that no spelling needs. Persian words, emoji and others contain some of the rest.
+_STRAY = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u2060\ufeff]")
+_LARGEST = (2 - 2**-23) * 2.0**127  # The largest finite float32 number.
+# A number whose thousands are separated, such as 1,234.5 or 1'000.
+_GROUPED = re.compile(
+    r"(?P<whole>[-+]?\d{1,3}(?P<mark>[,.'\u2019 \u00a0\u202f_])\d{3}(?P<more>(?:(?P=mark)\d{3})*))"
+    r"(?P<rest>(?!(?P=mark))[.,]\d+)?",
+    re.ASCII,
+)
+_NAMED = 5
+_WHOLE = re.compile(r"([-+]?(?:0|[1-9][0-9]*))\.0+\Z")
+
+
+def finite_number(text: str) -> float | None:
+    """Return the number that a cell contains, or None if it is not a finite float32 number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    # Python also accepts underscores between digits, which other programs do not write.
+    return number if abs(number) <= _LARGEST and "_" not in text else None
+
+
+def number_remedy(cell: str) -> str | None:
+    """Return how to write the number that a cell with other separators seems to contain.
+
+    Args:
+      cell: A cell that is no number for `finite_number`, such as `3,5`, `1,000` or `1.234,5`.
+
+    Returns:
+      A clause for an error message, or None if the cell does not look like a number.
+    """
+    if found := _GROUPED.fullmatch(cell.strip()):
+        whole = found["whole"].replace(found["mark"], "")
+        if found["mark"] == "," and not found["more"] and not found["rest"]:
+            decimal = found["whole"].replace(",", ".")
+            return f"write it as {whole}, or as {decimal} if the comma is a decimal mark"
+        return f"write it as {whole}{(found['rest'] or '').replace(',', '.')}"
+    decimal = cell.strip().replace(",", ".")
+    if finite_number(decimal) is not None:
+        return f"write a decimal point instead of the comma, as in {decimal}"
+    return None
+
+
+def visible(label: str) -> str:
+    """Return a label without invisible characters, and with one space between its words."""
+    return " ".join(_INVISIBLE.sub("", label).split())
+
+
+def has_stray(label: str) -> bool:
+    """Return whether a label contains an invisible character that no spelling needs."""
+    return bool(_STRAY.search(label))
+
+
+def shown(label: str) -> str:
+    r"""Return a label in quotes, in which escapes such as `\u200b` replace what cannot be seen.
+
+    Labels that are not in the Unicode form NFC look like others, so they are escaped as a whole.
+    """
+    quoted = repr(label) if unicodedata.is_normalized("NFC", label) else ascii(label)
+    return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], quoted)
+
+
+def merged(counts: Mapping[str, int]) -> dict[str, str]:
+    """Map each label to the most frequent spelling of its class.
+
+    Two labels are one class if they differ only in case, in invisible characters and spaces, or in
+    their Unicode form, or if they are the same number. The number `1` is the same as `1.0`, and, if
+    all labels are numbers, `1.1` is the same as `1.10`, unlike in a list of versions such as 2.0.1.
+
+    Args:
+      counts: The number of rows with each label.
+
+    Returns:
+      The name of each label's class. Of two spellings that are equally frequent, the first in
+      sorted order is the name.
+    """
+    key, classes = _key_of(counts), dict[Hashable, list[str]]()
+    for label in sorted(counts):
+        classes.setdefault(key(label), []).append(label)
+    names = {found: max(labels, key=lambda one: counts[one]) for found, labels in classes.items()}
+    return {label: names[found] for found, labels in classes.items() for label in labels}
+
+
+def class_finder(names: Iterable[str], as_written: bool = False) -> Callable[[str], str | None]:
+    """Return a function that finds the class that a label spells.
+
+    Args:
+      names: The names of the classes.
+      as_written: Whether each other spelling is another label.
+
+    Returns:
+      A function of a label that returns the name of its class: the same spelling, or else the only
+      class with another spelling of it, or else None.
+    """
+    exact, classes = set(names), dict[Hashable, list[str]]()
+    key = _key_of(exact)
+    for name in exact:
+        classes.setdefault(key(name), []).append(name)
+
+    def find(label: str) -> str | None:
+        if label in exact:
+            return label
+        found = [] if as_written else classes.get(key(label), [])
+        return found[0] if len(found) == 1 else None
+
+    return find
+
+
+def spelled_classes(labels: Iterable[str], *names: Iterable[str]) -> dict[str, str]:
+    """Map each label to the class that it spells, or to itself.
+
+    Args:
+      labels: The labels.
+      names: Lists of class names; the first list with such a class counts.
+    """
+    finders = [class_finder(known) for known in names]
+    return {label: next(filter(None, (find(label) for find in finders)), label) for label in labels}
+
+
+def respelled(classes: Mapping[str, str]) -> str:
+    """Return which labels are other spellings of their class, such as `'1.0' as '1'`, or ''."""
+    others = [(label, name) for label, name in sorted(classes.items()) if label != name]
+    listed = ", ".join(f"{shown(label)} as {shown(name)}" for label, name in others[:_NAMED])
+    return listed + (f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else "")
+
+
+def _key_of(labels: Iterable[str]) -> Callable[[str], Hashable]:
+    """Return a function whose results are equal for different spellings of a label."""
+    are_numbers = all(finite_number(visible(label)) is not None for label in labels)
+
+    def key(label: str) -> Hashable:
+        plain = visible(label)
+        if are_numbers and finite_number(plain) is not None:
+            return Decimal(plain)  # Unlike floats, these tell large numbers apart.
+        whole = _WHOLE.match(plain)
+        return whole[1] if whole else unicodedata.normalize("NFC", plain.casefold())
+
+    return key

@@ -1,0 +1,100 @@
+"""Files that were concatenated, and files whose lines end with a carriage return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertaccum.errors import InputError
+from data_prep.columns import Reading
+from data_prep.table import read_rows
+from data_prep.texts import read_texts
+
+MARK = b"\xef\xbb\xbf"
+Found = list[tuple[str | None, str]]
+
+
+def found(path: Path, data: bytes, said: list[str] | None = None, **columns: str) -> Found:
+    path.write_bytes(data)
+    note = (said if said is not None else []).append
+    return [(row.label, row.text) for row in read_rows(path, Reading(**columns), note)]
+
+
+@pytest.mark.parametrize("columns", [{}, {"text_column": "2", "label_column": "1"}])
+@pytest.mark.parametrize("header", [b"label,text", b" Label,TEXT ", b'"label","text"'])
+def test_repeated_header_is_no_row(tmp_path: Path, columns: dict[str, str], header: bytes) -> None:
+    said: list[str] = []
+    part = b"pos,good\nneg,bad\n"
+    data = b"label,text\n" + part + MARK + b"label,text\n" + part + header + b"\n" + part
+    assert found(tmp_path / "a.csv", data, said, **columns) == [("pos", "good"), ("neg", "bad")] * 3
+    rows = "repeated header rows are not read as data: 4, 7"
+    assert said[-1] == f"{tmp_path / 'a.csv'}: {rows}"
+
+
+def test_repeated_header_in_another_order_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="row 3: is a header with the columns in another order"):
+        found(tmp_path / "a.csv", b"label,text\npos,good\ntext,label\nbad,neg\n")
+
+
+def test_row_that_resembles_the_header_is_kept(tmp_path: Path) -> None:
+    rows = b"label,a text\ntext,text\npos,good\n"
+    assert len(found(tmp_path / "a.csv", b"label,text\n" + rows)) == 3
+    (tmp_path / "b.csv").write_bytes(b"text\ngood\ntext\n")
+    assert list(read_texts(tmp_path / "b.csv", Reading(label_column=None))) == ["good", "text"]
+
+
+def test_byte_order_mark_inside_a_file_is_not_part_of_a_cell(tmp_path: Path) -> None:
+    part = MARK + b"pos,good\nneg,bad\n"
+    columns = {"text_column": "2", "label_column": "1"}
+    assert found(tmp_path / "a.csv", part * 2, **columns) == [("pos", "good"), ("neg", "bad")] * 2
+    line = MARK + b'{"label": "pos", "text": "good"}\n'
+    assert found(tmp_path / "a.jsonl", line * 2) == [("pos", "good")] * 2
+    twice = MARK * 2 + b"label,text\npos,good\n"
+    assert found(tmp_path / "b.csv", twice) == [("pos", "good")]
+    utf_16 = "\ufefflabel,text\npos,good\n".encode("utf-16-le")
+    assert found(tmp_path / "b.csv", utf_16 * 2) == [("pos", "good")] * 2
+    (tmp_path / "a.txt").write_bytes((MARK + b"good\n") * 2)
+    assert list(read_texts(tmp_path / "a.txt", Reading(label_column=None))) == ["good", "good"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.csv", 'label,text\rpos,"caf\xe9, \rgood"\rneg,bad\r'),
+        ("a.tsv", "label\ttext\rpos\tcaf\xe9, \\ngood\rneg\tbad"),
+        (
+            "a.jsonl",
+            '{"label": "pos", "text": "caf\xe9, \\ngood"}\r{"label": "neg", "text": "bad"}\r',
+        ),
+    ],
+)
+def test_carriage_returns_end_lines_without_line_feeds(
+    tmp_path: Path, encoding: str, name: str, data: str
+) -> None:
+    text = "caf\xe9, \\ngood" if name == "a.tsv" else "caf\xe9, \ngood"
+    for whole in (data, data.replace("\r", "\r\n")):
+        rows = found(tmp_path / name, whole.encode(encoding), encoding=encoding)
+        assert [(label, text.replace("\r", "")) for label, text in rows] == [
+            ("pos", text),
+            ("neg", "bad"),
+        ]
+
+
+def test_long_file_without_line_feeds_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_prep.text_files.LONGEST", 1001)  # An odd number splits "\xe9".
+    path = tmp_path / "a.txt"
+    path.write_text("\xe9" * 99 + "\r" + "\xe9\r" * 2000, newline="")
+    assert list(read_texts(path, Reading(label_column=None))) == ["\xe9" * 99] + ["\xe9"] * 2000
+    path.write_text("a\r" + "b" * 3000, newline="")
+    with pytest.raises(InputError, match="row 2: is longer than"):
+        list(read_texts(path, Reading(label_column=None)))
+
+
+def test_carriage_return_outside_quotes_is_named(tmp_path: Path) -> None:
+    message = "row 2: contains a carriage return in the middle of a line; end every line with a"
+    with pytest.raises(InputError, match=message):
+        found(tmp_path / "a.csv", b"label,text\npos,good\rneg,bad\n")
