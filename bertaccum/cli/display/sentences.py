@@ -21,6 +21,10 @@ from bertaccum.sizes import format_size
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped, Updated
 
 _TAB = "\t"  # A line may have columns.
+# Options that are no fields of a configuration.
+_OWN_OPTIONS = {
+    *("config", "find_lr", "log_every", "quiet", "results", "resume", "seeds", "workers")
+}
 # Shown before the first update.
 TRACING = "tracing the training step, which takes a while but happens only once"
 
@@ -32,7 +36,7 @@ def _option_names() -> frozenset[str]:
     known = {**vars(config), **vars(prepare_config)}
     kinds = [kind for kind in known.values() if dataclasses.is_dataclass(kind)]
     names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    return frozenset(names | {"find_lr", "resume", "seeds"})
+    return frozenset(names | _OWN_OPTIONS)
 
 
 def with_flags(message: str) -> str:
