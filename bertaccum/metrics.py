@@ -31,6 +31,8 @@ METRICS = tuple(
 LOWER_IS_BETTER = frozenset({"loss", "mse"})
 # Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
 _ALWAYS_SHOWN = ("accuracy", "micro_f1", "macro_f1", "pearson", "spearman", "mse", "loss")
+# Correlations below this are weak, however many examples there are.
+_WEAK = 0.2
 
 Evaluation = Mapping[str, Any]
 
@@ -100,7 +102,7 @@ def outcome(best: Evaluation, metric: str) -> dict[str, str]:
     labels[metric] = f"best dev {LABELS[metric]}"
     found = _with_baselines(best, labels)
     found[labels[metric]] += f" (update {best['update']:,})"
-    found["note"] = one_class(best)
+    found["note"] = warning(best)
     return {name: value for name, value in found.items() if value}
 
 
@@ -144,3 +146,41 @@ def one_class(evaluation: Evaluation) -> str:
     if only is None or evaluation.get("majority_accuracy") == 1:
         return ""
     return f"the model predicts class {only!r} for all {evaluation['examples']:,} examples"
+
+
+def near_baseline(evaluation: Evaluation) -> str:
+    """Return a warning if the scores are hardly better than those of a constant prediction.
+
+    They are if the difference to the baseline is below two standard errors and, because a model
+    may tell rare classes apart without a higher accuracy, the correlation of predictions and labels
+    is weak. A mean squared error above its baseline is always reported. Otherwise, or if an
+    earlier version made the evaluation, the result is an empty string.
+    """
+    examples, share = evaluation.get("examples"), evaluation.get("majority_accuracy")
+    squared = evaluation.get("mean_baseline_mse")
+    if not examples or share == 1 or squared == 0:
+        return ""
+    if share is not None:
+        name, score, baseline = "accuracy", evaluation["accuracy"], share
+        correlation = evaluation.get("matthews_correlation")
+        gain, error = score - share, math.sqrt(share * (1 - share) / examples)
+        kind = "the majority baseline"
+    elif squared is not None:
+        name, score, baseline = LABELS["mse"], evaluation["mse"], squared
+        correlation = evaluation.get("pearson")
+        # The variance of a squared error is twice its squared mean, if the error is Gaussian.
+        gain, error = squared - score, squared * math.sqrt(2 / examples)
+        kind = "the mean baseline"
+    else:
+        return ""
+    # Without correlation, its standard error is 1 / sqrt(examples).
+    weak = correlation is None or correlation < max(2 / math.sqrt(examples), _WEAK)
+    if not (gain < 2 * error and weak) and not (squared is not None and gain <= 0):
+        return ""
+    how = "barely better" if gain > 0 else "not better"
+    return f"{name} {score:.4f} is {how} than {kind} {baseline:.4f}"
+
+
+def warning(evaluation: Evaluation) -> str:
+    """Return why a model may have learned nothing; empty without such evidence."""
+    return one_class(evaluation) or near_baseline(evaluation)

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, one_class, scores
+from bertaccum.metrics import LABELS, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.reporting.charts import (
@@ -95,7 +95,7 @@ def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
     return {
         "data": Path(evaluation["data"]).name,
         "totals": scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
-        "warning": one_class(evaluation),
+        "warning": warning(evaluation),
         "classes": evaluation.get("classes"),
         "confusion": evaluation.get("confusion_matrix"),
         "reliability": reliability_curve(bins) if bins else None,

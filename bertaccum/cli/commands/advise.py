@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bertaccum.cli.display import sentences
 from bertaccum.cli.display.comparison_tables import advised
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
+from bertaccum.metrics import warning
 from bertaccum.reporting.run_record import read_record, undamaged
 
 
@@ -33,3 +35,5 @@ def advise(run: str, as_json: bool) -> None:
     with undamaged(Path(run)):
         found = advice(record)
     give(as_json, found, advised)
+    if doubt := warning(record.best or {}):
+        sentences.note(f"note: {doubt}, so another learning rate matters more than the batch")

@@ -172,6 +172,14 @@ def double_batch(found: dict[str, Any]) -> str:
     )
 
 
+def learned_little(found: metrics.Evaluation) -> str:
+    """Return a sentence about a run that has learned little, if its best evaluation tells so."""
+    doubt = metrics.warning(found)
+    return (
+        f"{doubt}; try the learning rate that --find-lr suggests, or train longer" if doubt else ""
+    )
+
+
 def _of_double_batch(found: dict[str, Any]) -> float:
     double = 2 * found["target_batch"]
     return next(row["updates"] for row in found["batches"] if row["target_batch"] == double)

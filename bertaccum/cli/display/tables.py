@@ -15,7 +15,7 @@ from bertaccum.cli.display.table_fitting import (
     show_facts,
     show_whole,
 )
-from bertaccum.metrics import one_class, scores
+from bertaccum.metrics import scores, warning
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.sizes import format_size
 from bertaccum.task_names import REGRESSION
@@ -35,7 +35,7 @@ def evaluation(values: dict[str, Any]) -> None:
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
     say(f"{values['examples']:,} examples of {data}{update}")
-    show_facts(scores(values) | {"note": one_class(values)})
+    show_facts(scores(values) | {"note": warning(values)})
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
     if "confusion_matrix" in values:
