@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def train(
             raise ConfigError(f"`find_lr` and `{other}` contradict each other", "omit one of them")
         _find_rate(view, as_json, named)
         return
-    start, summaries = None, []
+    began, start, summaries = time.monotonic(), None, []
     with view, stopping_with(view) as stopping:
         view.note("loading data and model")
         run = api.training_events(
@@ -107,7 +108,8 @@ def train(
         _doubt(view, summaries)
     elif start is not None and start.worker == 0:
         folder, summary = str(start.folder), summaries[-1]
-        give(as_json, summary, lambda _: finished(summary, folder))
+        took = time.monotonic() - began
+        give(as_json, summary, lambda _: finished(summary, folder, took))
         if not _doubt(view, summaries):
             _advise(view, start.folder)
 

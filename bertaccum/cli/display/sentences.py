@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -61,10 +63,43 @@ def from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
+def wrapped(line: str, width: int, indent: int = 0) -> str:
+    """Return a line broken between words into lines of at most `width` characters.
+
+    Long words, such as paths, and commands in backticks stay whole, so that they can be copied.
+
+    Args:
+      line: The line.
+      width: The maximum length.
+      indent: The number of spaces before the second line and all later ones.
+    """
+    whole = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        whole,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
+def _fitted(text: str, stream: TextIO, indent: int = 0) -> str:
+    """Return a printable text, wrapped if the stream is a terminal of a known width."""
+    text = printable(text, _TAB)
+    width = 0
+    with contextlib.suppress(OSError, ValueError):
+        width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    return wrapped(text, width, indent) if 0 < width < len(text) else text
+
+
 def note(text: str, stream: TextIO | None = None) -> None:
-    """Write a line to stderr, or to `stream` if given."""
+    """Write a line to stderr, or to `stream` if given; on a terminal, it wraps between words."""
+    stream = stream or sys.stderr
     # A single write keeps lines of different threads apart.
-    print(f"{printable(text, _TAB)}\n", end="", file=stream or sys.stderr, flush=True)
+    print(f"{_fitted(text, stream)}\n", end="", file=stream, flush=True)
 
 
 @contextlib.contextmanager
@@ -77,10 +112,19 @@ def naming_stdout() -> Iterator[None]:
         raise
 
 
-def result(text: str) -> None:
-    """Write a line of results to stdout."""
+def result(text: str, indent: int | None = None) -> None:
+    """Write a line of results to stdout.
+
+    Args:
+      text: The line.
+      indent: On a terminal, wrap the line between words, and indent all lines but the first one by
+        this number of spaces; None writes it as it is.
+    """
     with naming_stdout():
-        print(printable(text, _TAB), flush=True)
+        fitted = indent is not None
+        print(
+            _fitted(text, sys.stdout, indent or 0) if fitted else printable(text, _TAB), flush=True
+        )
 
 
 def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
