@@ -7,7 +7,7 @@ This module imports only the standard library.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Names of all scores that are displayed, in the order in which they are displayed.
@@ -31,6 +31,8 @@ METRICS = tuple(
 LOWER_IS_BETTER = frozenset({"loss", "mse"})
 # Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
 _ALWAYS_SHOWN = ("accuracy", "micro_f1", "macro_f1", "pearson", "spearman", "mse", "loss")
+# A table with one column for each class has at most this many classes.
+MOST_CLASSES = 50
 # Correlations below this are weak, however many examples there are.
 _WEAK = 0.2
 
@@ -184,3 +186,19 @@ def near_baseline(evaluation: Evaluation) -> str:
 def warning(evaluation: Evaluation) -> str:
     """Return why a model may have learned nothing; empty without such evidence."""
     return one_class(evaluation) or near_baseline(evaluation)
+
+
+def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tuple[int, str, str]]:
+    """Return the mistakes in a confusion matrix: number, label and prediction, most frequent first.
+
+    Args:
+      names: The names of the classes.
+      counts: The number of examples of each label (row) with each prediction (column).
+    """
+    found = [
+        (count, label, predicted)
+        for label, row in zip(names, counts, strict=True)
+        for predicted, count in zip(names, row, strict=True)
+        if count and label != predicted
+    ]
+    return sorted(found, key=lambda mistake: -mistake[0])

@@ -142,6 +142,7 @@ class MultiLabel:
             {
                 "index": int(i),
                 "label": SEPARATOR.join(self._names(labels[i] > 0)),
+                "label_probability": float(likelihood[i]),
                 "prediction": SEPARATOR.join(self._names(predicted[i])),
                 "probability": float(
                     np.where(predicted[i], probabilities[i], 1 - probabilities[i]).prod()

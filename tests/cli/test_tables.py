@@ -410,6 +410,15 @@ def test_any_table_fits_and_keeps_its_numbers_whole(data: st.DataObject, width: 
         assert letters.count(name) == sum(cell.count(name) for cell in shown)
 
 
+@pytest.mark.parametrize("width", [PIPE, 80])
+def test_column_of_remarks_is_left_out_if_there_are_none(show: Show, width: int) -> None:
+    rows = [{"update": 3, "accuracy": 0.5, "best": False}, {"update": 5, "accuracy": 0.4}]
+    lines = show(width, run_tables._while_training, rows, ["accuracy"])
+    assert lines[1].count("┃") == 3
+    lines = show(width, run_tables._while_training, [rows[0] | {"best": True}], ["accuracy"])
+    assert lines[1].count("┃") == 4 and "best so far" in lines[3]
+
+
 def test_names_fold_before_columns_are_left_out() -> None:
     head, rows = ["name", "number"], [["a-very-long-name" * 4, "123,456"]]
     columns = list(zip(head, *rows, strict=True))

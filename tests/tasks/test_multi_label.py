@@ -74,6 +74,7 @@ def test_mistakes_start_with_the_least_likely_labels() -> None:
     assert first == {
         "index": 1,
         "label": "",
+        "label_probability": pytest.approx(0.25 * 0.25 * 0.9),
         "prediction": "a|b",
         "probability": pytest.approx(0.75 * 0.75 * 0.9),
     }

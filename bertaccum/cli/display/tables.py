@@ -15,7 +15,7 @@ from bertaccum.cli.display.table_fitting import (
     show_facts,
     show_whole,
 )
-from bertaccum.metrics import scores, warning
+from bertaccum.metrics import MOST_CLASSES, confusions, scores, warning
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.sizes import format_size
 from bertaccum.task_names import REGRESSION
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # A table of classes has at most this many rows on a terminal, and in a pipe or file. A table of
 # pairs of classes has as many rows as on a terminal.
 _MOST_ROWS, _MOST_ROWS_IN_FILE = 20, 200
-# A table with one column for each class has at most this many classes.
-_MOST_COLUMNS = 50
 # Statistics of the scores of a split, in the manifest and in the table of `bertaccum prepare`.
 _STATISTICS = ("mean", "std", "min", "max")
 
@@ -70,18 +68,12 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
 
 def _confusion(names: list[str], counts: list[list[int]]) -> None:
     """Print the confusion matrix, or the most frequent mistakes if the matrix is too wide."""
-    if len(names) <= _MOST_COLUMNS:
+    if len(names) <= MOST_CLASSES:
         head = ["label \\ predicted", *names]
         rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
         if show_whole(head, rows):
             return
-    mistakes = [
-        (count, label, predicted)
-        for label, row in zip(names, counts, strict=True)
-        for predicted, count in zip(names, row, strict=True)
-        if count and label != predicted
-    ]
-    mistakes.sort(key=lambda mistake: -mistake[0])
+    mistakes = confusions(names, counts)
     first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
     say("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
@@ -157,7 +149,7 @@ def prepared(result: PrepareResult) -> None:
     without = ["no label"] if "without_label" in counts["train"] else []
     head = ["split", "rows", *manifest["labels"], *without]
     rows = [[split, *_class_counts(of, len(head) - 2)] for split, of in counts.items()]
-    if len(head) > _MOST_COLUMNS or not show_whole(head, rows):
+    if len(head) > MOST_CLASSES or not show_whole(head, rows):
         _classes_in_splits(manifest["labels"], counts)
 
 

@@ -131,11 +131,10 @@ class _TimeLeft(TimeRemainingColumn):
     """The remaining time: that of the track for training, which alone knows of tracing."""
 
     def render(self, task: Task) -> Text:
-        if "seconds_left" not in task.fields:
-            return super().render(task)
-        left = task.fields["seconds_left"]
-        said = "-:--:--" if left is None else sentences.duration(left)
-        return Text(said, style="progress.remaining")
+        seconds = task.fields.get("seconds_left", task.time_remaining)
+        if seconds is None or task.finished:
+            return Text("")
+        return Text(f"{sentences.duration(seconds)} left", style="progress.remaining")
 
 
 def _bars(width: int) -> Progress:
