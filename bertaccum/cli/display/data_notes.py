@@ -8,8 +8,8 @@ from typing import Any
 from bertaccum.config import StepConfig
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
-# In a split with fewer examples, each one changes the accuracy by more than 3 percentage points.
-_FEW = 30
+# In a split with fewer examples, the standard error of an accuracy can be above 5%.
+_FEW = 100
 _NAMED_CLASSES = 5
 _BY_CHANCE = "its scores depend largely on chance"
 # For each kind of task, the name of conflicting labels and the advice about them.
