@@ -82,6 +82,8 @@ def _with_baselines(evaluation: Evaluation, labels: Mapping[str, str]) -> dict[s
         if name == "accuracy" and (score := shown(evaluation, "majority_accuracy")):
             always = f"always predicting {evaluation['majority_class']!r}"
             found["majority baseline"] = f"{score} ({always})"
+        if name == "micro_f1" and (score := shown(evaluation, "constant_micro_f1")):
+            found["constant baseline"] = f"{score} (always predicting the same labels)"
         if name == "mse" and (score := shown(evaluation, "mean_baseline_mse")):
             found["mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
     return found
@@ -160,9 +162,15 @@ def near_baseline(evaluation: Evaluation) -> str:
     """
     examples, share = evaluation.get("examples"), evaluation.get("majority_accuracy")
     squared = evaluation.get("mean_baseline_mse")
+    constant = evaluation.get("constant_micro_f1")
     if not examples or share == 1 or squared == 0:
         return ""
-    if share is not None:
+    if constant is not None:
+        name, score, baseline = LABELS["micro_f1"], evaluation["micro_f1"], constant
+        correlation = None
+        gain, error = score - constant, math.sqrt(constant * (1 - constant) / examples)
+        kind = "the constant baseline"
+    elif share is not None:
         name, score, baseline = "accuracy", evaluation["accuracy"], share
         correlation = evaluation.get("matthews_correlation")
         gain, error = score - share, math.sqrt(share * (1 - share) / examples)

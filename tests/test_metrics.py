@@ -95,6 +95,14 @@ NEAR = {
     "many classes": (classified(0.005, 0.004, 0.002, 5000), "barely better"),
     "without correlation": (classified(0.51, 0.5, None, 1000), "barely better"),
     "regression": (regressed(0.99, 1.0, 0.1, 500), "squared error 0.9900 is barely better than"),
+    "multi-label": (
+        {"micro_f1": 0.25, "constant_micro_f1": 0.24, "examples": 1000},
+        "micro-F1 0.2500 is barely better than the constant baseline 0.2400",
+    ),
+    "no label is predicted": (
+        {"micro_f1": 0.0, "constant_micro_f1": 0.24, "examples": 1000},
+        "micro-F1 0.0000 is not better than the constant baseline",
+    ),
     "worse than the mean": (regressed(1.2, 1.0, 0.5, 500), "not better than the mean baseline"),
 }
 FAR = {
@@ -105,7 +113,8 @@ FAR = {
     "regression": regressed(0.7, 1.0, 0.55, 500),
     "regression with few examples": regressed(0.6, 1.0, 0.63, 16),
     "constant labels": regressed(0.1, 0.0, math.nan, 16),
-    "multi-label": {"micro_f1": 0.1, "examples": 100},
+    "multi-label": {"micro_f1": 0.3, "constant_micro_f1": 0.24, "examples": 1000},
+    "multi-label of an earlier version": {"micro_f1": 0.1, "examples": 100},
     "earlier version": OLD,
     "nothing": {},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,17 @@ def test_scores_match_the_definitions() -> None:
         assert row.precision == pytest.approx(hits / predicted[:, number].sum())
         assert row.recall == pytest.approx(hits / wanted[:, number].sum())
         assert row.examples == wanted[:, number].sum()
+
+
+def test_constant_baseline_is_the_best_of_all_constant_predictions() -> None:
+    rng = np.random.default_rng(1)
+    for shares in ([0.2, 0.4, 0.7], [0.05, 0.1, 0.1], [0, 0, 0], [0.9, 0.9, 0.9]):
+        wanted = rng.random((40, 3)) < shares
+        found = make_task(SETS).scores(np.zeros([40, 3], np.float32), wanted.astype(np.float32))
+        sets = [np.tile(one, (40, 1)) for one in itertools.product([False, True], repeat=3)]
+        each = [counts(wanted, predicted) for predicted in sets]
+        best = max(right.sum() / max(of.sum(), 1) for right, of in each)
+        assert found["constant_micro_f1"] == pytest.approx(best)
 
 
 def test_loss_is_the_mean_over_examples_and_labels() -> None:
