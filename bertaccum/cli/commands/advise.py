@@ -33,7 +33,7 @@ def advise(run: str, as_json: bool) -> None:
 
     record = read_record(Path(run))
     with undamaged(Path(run)):
-        found = advice(record)
+        found, doubt = advice(record), warning(record.best or {})
     give(as_json, found, advised)
-    if doubt := warning(record.best or {}):
+    if doubt:
         sentences.note(f"note: {doubt}, so another learning rate matters more than the batch")
