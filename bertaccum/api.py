@@ -31,6 +31,7 @@ from bertaccum.config import (
 )
 from bertaccum.errors import ConfigError
 from bertaccum.files import check_writable
+from bertaccum.other_names import explain_option
 from bertaccum.prepare_config import PrepareConfig
 from bertaccum.progress import Note, Progress, silent, unheard
 from bertaccum.reporting.run_paths import target_of
@@ -74,8 +75,10 @@ def _takes(kind: type) -> Callable[[_Function], _Function]:
         def checked(*arguments: Any, **given: Any) -> Any:
             for name in given.keys() - shown.parameters.keys():
                 close = difflib.get_close_matches(name, shown.parameters, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise TypeError(f"{function.__name__}() has no option {name!r}{hint}")
+                hint = f"did you mean {close[0]!r}?" if close else ""
+                called = function.__name__
+                hint = explain_option(name, called, {called: shown.parameters}) or hint
+                raise TypeError(f"{called}() has no option {name!r}{hint and f'; {hint}'}")
             return function(*arguments, **given)
 
         checked.__signature__ = shown  # type: ignore[attr-defined]

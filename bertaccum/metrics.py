@@ -7,7 +7,7 @@ This module imports only the standard library.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Names of all scores that are displayed, in the order in which they are displayed.
@@ -31,6 +31,10 @@ METRICS = tuple(
 LOWER_IS_BETTER = frozenset({"loss", "mse"})
 # Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
 _ALWAYS_SHOWN = ("accuracy", "micro_f1", "macro_f1", "pearson", "spearman", "mse", "loss")
+# A table with one column for each class has at most this many classes.
+MOST_CLASSES = 50
+# Correlations below this are weak, however many examples there are.
+_WEAK = 0.2
 
 Evaluation = Mapping[str, Any]
 
@@ -78,6 +82,8 @@ def _with_baselines(evaluation: Evaluation, labels: Mapping[str, str]) -> dict[s
         if name == "accuracy" and (score := shown(evaluation, "majority_accuracy")):
             always = f"always predicting {evaluation['majority_class']!r}"
             found["majority baseline"] = f"{score} ({always})"
+        if name == "micro_f1" and (score := shown(evaluation, "constant_micro_f1")):
+            found["constant baseline"] = f"{score} (always predicting the same labels)"
         if name == "mse" and (score := shown(evaluation, "mean_baseline_mse")):
             found["mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
     return found
@@ -100,7 +106,7 @@ def outcome(best: Evaluation, metric: str) -> dict[str, str]:
     labels[metric] = f"best dev {LABELS[metric]}"
     found = _with_baselines(best, labels)
     found[labels[metric]] += f" (update {best['update']:,})"
-    found["note"] = one_class(best)
+    found["note"] = warning(best)
     return {name: value for name, value in found.items() if value}
 
 
@@ -144,3 +150,63 @@ def one_class(evaluation: Evaluation) -> str:
     if only is None or evaluation.get("majority_accuracy") == 1:
         return ""
     return f"the model predicts class {only!r} for all {evaluation['examples']:,} examples"
+
+
+def near_baseline(evaluation: Evaluation) -> str:
+    """Return a warning if the scores are hardly better than those of a constant prediction.
+
+    They are if the difference to the baseline is below two standard errors and, because a model
+    may tell rare classes apart without a higher accuracy, the correlation of predictions and labels
+    is weak. A mean squared error above its baseline is always reported. Otherwise, or if an
+    earlier version made the evaluation, the result is an empty string.
+    """
+    examples, share = evaluation.get("examples"), evaluation.get("majority_accuracy")
+    squared = evaluation.get("mean_baseline_mse")
+    constant = evaluation.get("constant_micro_f1")
+    if not examples or share == 1 or squared == 0:
+        return ""
+    if constant is not None:
+        name, score, baseline = LABELS["micro_f1"], evaluation["micro_f1"], constant
+        correlation = None
+        gain, error = score - constant, math.sqrt(constant * (1 - constant) / examples)
+        kind = "the constant baseline"
+    elif share is not None:
+        name, score, baseline = "accuracy", evaluation["accuracy"], share
+        correlation = evaluation.get("matthews_correlation")
+        gain, error = score - share, math.sqrt(share * (1 - share) / examples)
+        kind = "the majority baseline"
+    elif squared is not None:
+        name, score, baseline = LABELS["mse"], evaluation["mse"], squared
+        correlation = evaluation.get("pearson")
+        # The variance of a squared error is twice its squared mean, if the error is Gaussian.
+        gain, error = squared - score, squared * math.sqrt(2 / examples)
+        kind = "the mean baseline"
+    else:
+        return ""
+    # Without correlation, its standard error is 1 / sqrt(examples).
+    weak = correlation is None or correlation < max(2 / math.sqrt(examples), _WEAK)
+    if not (gain < 2 * error and weak) and not (squared is not None and gain <= 0):
+        return ""
+    how = "barely better" if gain > 0 else "not better"
+    return f"{name} {score:.4f} is {how} than {kind} {baseline:.4f}"
+
+
+def warning(evaluation: Evaluation) -> str:
+    """Return why a model may have learned nothing; empty without such evidence."""
+    return one_class(evaluation) or near_baseline(evaluation)
+
+
+def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tuple[int, str, str]]:
+    """Return the mistakes in a confusion matrix: number, label and prediction, most frequent first.
+
+    Args:
+      names: The names of the classes.
+      counts: The number of examples of each label (row) with each prediction (column).
+    """
+    found = [
+        (count, label, predicted)
+        for label, row in zip(names, counts, strict=True)
+        for predicted, count in zip(names, row, strict=True)
+        if count and label != predicted
+    ]
+    return sorted(found, key=lambda mistake: -mistake[0])

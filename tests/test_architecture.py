@@ -25,6 +25,7 @@ LOWEST = {
         "bertaccum.stopping",
     ),
     "bertaccum.machine_cores",
+    "bertaccum.other_names",
     "bertaccum.prepare_config",
     "bertaccum.printable",
     "bertaccum.offload_names",

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from bertaccum.cli.program import cli
+from bertaccum.other_names import explain_option
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages with snippets, each followed by its output, and the number of snippets.
@@ -161,6 +162,30 @@ def test_list_of_training_arguments_equals_that_of_transformers(transformers_pyt
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert sorted(done.stdout.split()) == sorted(TRAINING_ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("page", "fields"),
+    [("run-classifier", RUN_CLASSIFIER_FLAGS), ("huggingface", TRAINING_ARGUMENTS)],
+)
+def test_error_about_an_option_of_another_program_agrees_with_the_page(
+    page: str, fields: list[str]
+) -> None:
+    text = (ROOT / f"docs/migration/{page}.md").read_text(encoding="utf-8")
+    known = {
+        name: {flag.strip("-").replace("-", "_") for flag in _options(command)}
+        for name, command in cli.commands.items()
+    }
+    checked, row = set(), r"^\| (`(?:--)?\w+`(?:, `\w+`)*) \| ([^|]+) \|"
+    for names, ours in re.findall(row, text, re.MULTILINE):
+        for field in {*re.findall(r"\w+", names)} & {*fields} - known["train"]:
+            explained = explain_option(field, "train", known)
+            assert explained, field
+            flags = {flag.replace("-", "_") for flag in re.findall(r"--([\w-]+)", ours)}
+            called = {*re.findall(r"`(\w+)`", explained.partition(",")[0])}
+            assert called <= flags or "calls this" not in explained, (field, explained)
+            checked.add(field)
+    assert checked == {*fields} - known["train"]
 
 
 def _options(command: click.Command) -> set[str]:

@@ -69,6 +69,20 @@ def _weights(folder: Path, _: str = "") -> Path:
     return older if older.is_file() and not (folder / WEIGHTS).is_file() else folder / WEIGHTS
 
 
+def other_model(name: str) -> tuple[str, str] | None:
+    """Return which model other than BERT a name means, and what to use instead; None if unknown.
+
+    Args:
+      name: A name on the Hugging Face Hub, such as `FacebookAI/roberta-base`.
+    """
+    said = re.sub(r"[-_]", "", name.rpartition("/")[2].lower())
+    if "chinese" in said:  # chinese-roberta-wwm-ext and its relatives are BERT models.
+        return None
+    known = {re.sub(r"[-_]", "", kind): other for kind, other in _NAMES["other_models"].items()}
+    found = [kind for kind in known if kind in said]
+    return tuple(known[max(found, key=len)]) if found else None
+
+
 def read_huggingface_config(path: Path) -> EncoderConfig:
     """Return the encoder's dimensions from a `config.json`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.google_checkpoint import GOOGLE
-from bertaccum.bert.huggingface_folder import HUGGINGFACE
+from bertaccum.bert.huggingface_folder import HUGGINGFACE, other_model
 from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset, preset_name
 from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer
@@ -148,13 +149,30 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
             unpack(path, folder)
         return _Found(folder, _PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named
-    close = None if is_path else closest_preset(named)
     raise InputError(
         f"there is no such {'file or folder' if is_path else 'checkpoint'}",
-        (f"did you mean {close}? " if close else "")
-        + f"set `init_checkpoint` to a folder, a zip file, a run folder, {NO_CHECKPOINT}, or a name"
-        " that `bertaccum models` lists",
+        f"{_meant(named)}set `init_checkpoint` to a folder, a zip file, a run folder,"
+        f" {NO_CHECKPOINT}, or a name that `bertaccum models` lists",
         path=path,
+    )
+
+
+def _meant(named: str) -> str:
+    """Return the beginning of the advice on an unknown name of a model; it may be empty."""
+    if other := other_model(named):
+        model, instead = other
+        return (
+            f"{model} models are not supported, because their layers differ from BERT's: use"
+            f" {instead}; "
+        )
+    on_hub = re.fullmatch(r"[\w-]+/([\w.-]+)", named)
+    if close := closest_preset(on_hub[1] if on_hub else named):
+        return f"did you mean {close}? "
+    if not on_hub or named.endswith(".zip"):
+        return ""
+    return (
+        "if this is a model on the Hugging Face Hub, download it first, with"
+        f" `hf download {named} --local-dir FOLDER`; "
     )
 
 
@@ -170,10 +188,11 @@ def _with_presets(config: StepConfig) -> StepConfig:
     if checkpoint is not None and not Path(checkpoint).exists():
         config = dataclasses.replace(config, init_checkpoint=preset_name(checkpoint))
     if config.model is not None and config.model not in PRESETS:
-        close = closest_preset(config.model)
+        place = "pass a file or folder with `init_checkpoint`; "
         raise ConfigError(
             f"`model` {config.model} is not the name of a preset",
-            f"{f'did you mean {close}? ' if close else ''}`bertaccum models` lists the names",
+            f"{place if Path(config.model).exists() else _meant(config.model)}"
+            "`bertaccum models` lists the names",
         )
     return config
 

@@ -77,6 +77,14 @@ def preset_name(name: str) -> str:
 
 
 def closest_preset(name: str) -> str | None:
-    """Return the preset whose name is most similar to a misspelled one; None if none is."""
-    found = difflib.get_close_matches(name, PRESETS | _RELEASED_AS, n=1)
-    return found[0] if found else None
+    """Return the preset whose name is most similar to a misspelled one; None if none is.
+
+    A name with a word that no preset has, such as `roberta` or `german`, is that of another model.
+    """
+    names = {known.lower(): known for known in (*PRESETS, *_RELEASED_AS)}
+    known_words = {word for known in names for word in re.split(r"[-_]", known)}
+    for word in re.findall(r"[a-z]{3,}", name.lower()):
+        if not difflib.get_close_matches(word, known_words, n=1, cutoff=0.81):
+            return None
+    found = difflib.get_close_matches(name.lower(), names, n=1)
+    return names[found[0]] if found else None

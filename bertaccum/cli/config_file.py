@@ -12,6 +12,7 @@ import click
 
 from bertaccum.cli.options import FieldOption
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.other_names import explain_option
 
 _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
@@ -85,7 +86,8 @@ def _read(
             continue
         if key not in parameters:
             closest = difflib.get_close_matches(key, parameters, n=1, cutoff=0.0)[0]
-            hint = f"did you mean {closest}?"
+            explained = explain_option(key, str(command.name), {str(command.name): parameters})
+            hint = explained.replace("`", "") or f"did you mean {closest}?"
             raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
         if key in values:
             raise ConfigError(f"{key} is given twice", "omit one of the two", path=path, row=row)

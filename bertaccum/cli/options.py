@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from bertaccum.cli.display.sentences import with_flags
 from bertaccum.cli.display.view import View
 from bertaccum.config import GROUPS, OUTPUT
 from bertaccum.errors import ConfigError
+from bertaccum.other_names import explain_option
 from bertaccum.reporting.run_paths import RunPaths
 from bertaccum.settings import AUTO, problem_of
 
@@ -48,6 +49,24 @@ grouped_option = functools.partial(click.option, cls=GroupedOption)
 _output_option = functools.partial(grouped_option, group=OUTPUT)
 
 
+@contextlib.contextmanager
+def explaining_options(ctx: click.Context, args: list[str]) -> Iterator[None]:
+    """Add to the error about an unknown option what bertaccum has instead, if that is known."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        # Click reads -lr as several one-letter options.
+        words = (word for word in args if word.startswith(error.option_name))
+        name = next(words, error.option_name).partition("=")[0]
+        commands = getattr(ctx.find_root().command, "commands", {})
+        own = str(ctx.command.name)
+        known = {command: _options_of(those) for command, those in commands.items()}
+        if not (explained := explain_option(name, own, {own: _options_of(ctx.command)} | known)):
+            raise
+        text = f"No such option {name!r}: {with_flags(explained)}"
+        raise click.NoSuchOption(name, text, ctx=ctx) from None
+
+
 class Command(click.Command):
     """A command with grouped options. An option that takes a value can be given only once."""
 
@@ -64,6 +83,10 @@ class Command(click.Command):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with explaining_options(ctx, args):
+            return self._parse_args(ctx, args)
+
+    def _parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             _, left, named = self.make_parser(ctx).parse_args(list(args))
             names = {parameter.name for parameter in self.params}
@@ -76,6 +99,12 @@ class Command(click.Command):
                     flag = max(option.opts, key=len)
                     raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
         return super().parse_args(ctx, args)
+
+
+def _options_of(command: click.Command) -> set[str]:
+    """Return the names of a command's options, as other programs could write them."""
+    flags = (flag for option in command.params for flag in option.opts if flag.startswith("--"))
+    return {flag.strip("-").replace("-", "_") for flag in flags}
 
 
 def _is_repeatable(option: click.Parameter) -> bool:

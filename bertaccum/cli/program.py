@@ -32,8 +32,10 @@ from bertaccum.cli.commands.sweep import sweep
 from bertaccum.cli.commands.train import train
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
+from bertaccum.cli.options import explaining_options
 from bertaccum.cli.shared import fail
 from bertaccum.errors import BertAccumError, LostWorkerError, reason
+from bertaccum.other_names import explain_command
 from bertaccum.stopping import Terminated, terminating
 from bertaccum.version import __version__
 
@@ -43,6 +45,17 @@ _FIRST_COMMANDS = ("prepare", "train", "eval", "predict")
 
 class Program(click.Group):
     """The group of all commands. Its help starts with the commands of a first session."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with explaining_options(ctx, list(args)):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and (explained := explain_command(args[0])):
+            raise click.UsageError(f"No such command {args[0]!r}: {explained}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         others = [name for name in self.list_commands(ctx) if name not in _FIRST_COMMANDS]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, one_class, scores
+from bertaccum.metrics import LABELS, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
@@ -113,8 +113,8 @@ def _evaluations(evaluated: dict[str, dict[str, Any]]) -> tuple[list[dict[str, s
     for name, values in evaluated.items():
         file = Path(str(values.get("data", name))).name
         rows.append({"evaluated on": file, "examples": f"{values['examples']:,}", **scores(values)})
-        if warning := one_class(values):
-            warnings.append(f"On {file}, {warning}.")
+        if doubt := warning(values):
+            warnings.append(f"On {file}, {doubt}.")
     # A row may lack a metric that another one has.
     heads = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name, "") for name in heads} for row in rows], warnings

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, one_class, scores
+from bertaccum.metrics import LABELS, MOST_CLASSES, confusions, scores, shown, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.reporting.charts import (
@@ -24,6 +24,9 @@ from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.reporting.run_record import RUNNING, Record, undamaged
 from bertaccum.version import __version__
+
+# If there are very many classes, the page lists this many of them, and as many kinds of mistakes.
+_MOST_ROWS = 100
 
 
 def write_page(
@@ -55,9 +58,10 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
     with undamaged(record.paths.path):
         series = read_series(record)
         span = default_span([series])
+        shared = run_facts.facts(record, series, span)
         return render(
             "report.html.j2",
-            **run_facts.facts(record, series, span),
+            **(shared | {"results": _test_score(record, evaluation) | shared["results"]}),
             status=record.status,
             under_way=record.status == RUNNING,
             charts=_charts(series, span),
@@ -76,6 +80,14 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
         )
 
 
+def _test_score(record: Record, evaluation: dict[str, Any] | None) -> dict[str, str]:
+    """Return the score on the split of the page, unless this is dev.tsv, whose scores are known."""
+    split = "dev" if evaluation is None else Path(evaluation["data"]).stem
+    if evaluation is None or split == "dev":
+        return {}
+    return {f"{split} {LABELS[record.best_by]}": shown(evaluation, record.best_by)}
+
+
 def _charts(series: Series, span: int) -> dict[str, Markup]:
     if not len(series.updates):
         return {}
@@ -91,12 +103,17 @@ def _charts(series: Series, span: int) -> dict[str, Markup]:
 
 
 def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
-    bins = evaluation.get("reliability")
+    bins, counts = evaluation.get("reliability"), evaluation.get("confusion_matrix")
+    classes = evaluation.get("classes") or []
+    names = [row["name"] for row in classes]
+    is_wide = len(names) > MOST_CLASSES
     return {
         "data": Path(evaluation["data"]).name,
         "totals": scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
-        "warning": one_class(evaluation),
-        "classes": evaluation.get("classes"),
-        "confusion": evaluation.get("confusion_matrix"),
+        "warning": warning(evaluation),
+        "classes": sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS] if is_wide else classes,
+        "more_classes": max(len(names) - _MOST_ROWS, 0) if is_wide else 0,
+        "confusion": None if is_wide else counts,
+        "mistakes": confusions(names, counts)[:_MOST_ROWS] if is_wide and counts else [],
         "reliability": reliability_curve(bins) if bins else None,
     }

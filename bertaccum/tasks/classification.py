@@ -145,6 +145,7 @@ class Classification:
             {
                 "index": int(i),
                 "label": names[labels[i]],
+                "label_probability": float(own[i]),
                 "prediction": names[guesses[i]],
                 "probability": float(probabilities[i, guesses[i]]),
             }

@@ -73,8 +73,9 @@ class MultiLabel:
 
         Returns:
           `examples` and the values of `metrics`: F1 over all decisions, the mean F1 of the labels,
-          the mean average precision of the labels that occur, and the loss; and `exact_match`, the
-          fraction of the examples whose labels are all predicted correctly.
+          the mean average precision of the labels that occur, and the loss; `exact_match`, the
+          fraction of the examples whose labels are all predicted correctly; and
+          `constant_micro_f1`, the highest `micro_f1` of always predicting the same labels.
         """
         from sklearn import metrics
 
@@ -87,6 +88,7 @@ class MultiLabel:
             "average_precision": self._average_precision(logits, wanted),
             "loss": self._loss(logits, labels),
             "exact_match": float(np.mean((predicted == wanted).all(axis=1))),
+            "constant_micro_f1": _constant_micro_f1(wanted),
         }
 
     def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -146,6 +148,7 @@ class MultiLabel:
             {
                 "index": int(i),
                 "label": SEPARATOR.join(self._names(labels[i] > 0)),
+                "label_probability": float(likelihood[i]),
                 "prediction": SEPARATOR.join(self._names(predicted[i])),
                 "probability": float(
                     np.where(predicted[i], probabilities[i], 1 - probabilities[i]).prod()
@@ -223,6 +226,21 @@ def _rounded_up(thresholds: np.ndarray) -> np.ndarray:
     """
     nearest = thresholds.astype(np.float32)
     return np.where(nearest < thresholds, np.nextafter(nearest, np.float32(np.inf)), nearest)
+
+
+def _constant_micro_f1(wanted: np.ndarray) -> float:
+    """Return the highest micro-F1 of the same prediction for all examples.
+
+    Such a prediction consists of the most frequent labels.
+
+    Args:
+      wanted: Whether each label applies, [examples, labels].
+    """
+    counts = np.sort(wanted.sum(axis=0))[::-1]
+    if not counts.any():
+        return 0.0
+    predicted = len(wanted) * np.arange(1, len(counts) + 1)
+    return float((2 * np.cumsum(counts) / (predicted + counts.sum())).max())
 
 
 def _best_threshold(probabilities: np.ndarray, wanted: np.ndarray) -> float:

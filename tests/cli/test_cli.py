@@ -65,11 +65,26 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_advice_after_training_follows_the_options_for_messages(run, data: Path) -> None:
     options = ["train", "--data", data, *QUICK, "--target-batch", 8, "--max-updates", 24]
-    options += ["--epochs", 10, "--eval-every", 100]
+    options += ["--epochs", 10, "--eval-every", 100, "--learning-rate", 2e-3]
     quiet = run(*options, "--out", "runs/quiet", "--quiet")
     assert (quiet.code or 0, quiet.err) == (0, "")
     records = run(*options, "--out", "runs/records", "--log-format", "json").err.splitlines()
     assert sum("with target batch 16" in json.loads(line).get("text", "") for line in records) == 1
+
+
+def test_run_that_learns_little_gets_advice_on_the_learning_rate_not_on_the_batch(
+    run, data: Path
+) -> None:
+    options = ["train", "--data", data, *QUICK, "--target-batch", 8, "--learning-rate", 1e-9]
+    options += ["--epochs", 10, "--eval-every", 100, "--json"]
+    trained = run(*options, "--max-updates", 24, "--out", "runs/r")
+    assert re.search("; try the learning rate that --find-lr suggests", trained.err)
+    assert "with target batch 16" not in trained.err
+    advice = run("advise", "runs/r")
+    assert "noise scale" in advice.out and "another learning rate matters more" in advice.err
+    # A model that was not trained needs no other learning rate.
+    untrained = run(*options, "--max-updates", 0, "--out", "runs/s")
+    assert (untrained.code or 0) == 0 and "--find-lr" not in untrained.err
 
 
 def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data: Path) -> None:

@@ -120,7 +120,7 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
         "1 row of the training set has the label 'None'; if it stands for a missing value, delete"
         " the row" in found
     )
-    counts = {"train": counted(a=50, NaN=0), "dev": counted(a=50, NaN=0, None_=0)}
+    counts = {"train": counted(a=50, NaN=0), "dev": counted(a=500, NaN=0, None_=0)}
     missing = {"missing_labels": {"training": {"NaN": 3}}}
     options = {"drop_duplicates": None}
     lines = notes({"findings": NOTHING | missing, "options": options, "counts": counts})
@@ -130,7 +130,12 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
 @pytest.mark.parametrize(
     ("dev", "test_fraction", "lines"),
     [
-        (counted(neg=15, pos=15), 0, []),
+        (counted(neg=50, pos=50), 0, []),
+        (
+            counted(neg=20, pos=20),
+            0,
+            ["dev.tsv has only 40 rows, so each row changes the accuracy by 2%; raise --dev"],
+        ),
         (
             counted(neg=10, pos=10),
             0,
@@ -145,7 +150,7 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
             ],
         ),
         (
-            counted(neg=90, neutral=0, pos=0),
+            counted(neg=900, neutral=0, pos=0),
             0,
             ["dev.tsv has no rows labeled neutral, pos, because all of the few texts with this"],
         ),
@@ -174,7 +179,7 @@ def test_small_splits_and_absent_classes_are_noted(
 
 
 def test_class_found_only_in_the_test_set_is_named() -> None:
-    counts = {"train": counted(a=50, b=0), "dev": counted(a=40, b=0)}
+    counts = {"train": counted(a=50, b=0), "dev": counted(a=400, b=0)}
     lines = notes({"counts": counts, "options": {}})
     assert lines == [
         "note: train.tsv has no rows labeled b, because all texts with this label are also in the"

@@ -165,6 +165,25 @@ def test_terminal_shows_only_the_view_and_results_go_to_stdout(
     assert (tmp_path / "out").read_text() == "a result\n57\nresult\n"
 
 
+def test_errors_and_checks_on_a_terminal_wrap_between_words(tmp_path: Path) -> None:
+    size = "fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack('HHHH', 20, 40, 0, 0))\n"
+    code = f"import fcntl, os, struct, termios\n{size}from bertaccum.cli.program import main\n"
+    error = f"{code}try: main(['train', '--batch-size', '8'])\nexcept SystemExit: pass\n"
+    lines = on_a_terminal(error, tmp_path / "out").splitlines()
+    assert len(lines) > 1 and max(map(len, lines)) <= 40
+    said = "error: No such option '--batch-size': bertaccum calls this --target-batch; see `"
+    assert " ".join(lines).startswith(said)
+    checks = (
+        f"{code}from bertaccum.cli.display import sentences\n"
+        "os.dup2(2, 1)\nsentences.result('ok   memory   ' + 'enough of it ' * 9, 14)\n"
+        "sentences.result('a table row ' * 9)\n"
+    )
+    first, *rest, row = on_a_terminal(checks, tmp_path / "out").splitlines()
+    assert first == "ok   memory   enough of it enough of it"
+    assert len(row) == 108 and rest
+    assert all(line.startswith(" " * 14) and len(line) <= 40 for line in rest)
+
+
 @pytest.mark.slow
 def test_training_with_json_log_writes_only_json(tmp_path: Path) -> None:
     bert_config = write_small_task(tmp_path / "data", train=16, dev=8)

@@ -285,7 +285,8 @@ def test_lines_fit_the_terminal_and_numbers_are_not_split(
 @pytest.mark.parametrize("name", ALL)
 def test_pipe_gets_whole_names_and_all_columns(show: Show, name: str) -> None:
     lines = show(PIPE, *ALL[name])
-    assert not any("…" in line or "no room" in line for line in lines)
+    cut = [line for line in lines if "…" in line or "no room" in line]
+    assert all(line.endswith("more; --json prints the confusion matrix") for line in cut)
     texts = " ".join(lines)
     for value in strings_in(ALL[name][1:]):
         assert value in texts, value
@@ -361,6 +362,19 @@ def test_matrix_that_does_not_fit_becomes_most_frequent_mistakes(show: Show) -> 
     assert mistakes[-1] == f"… {total - 20:,} more; --json prints the confusion matrix"
 
 
+def test_pipe_gets_a_summary_of_very_many_classes(show: Show) -> None:
+    values = evaluation(600)
+    lines = show(PIPE, tables.evaluation, values)
+    assert sum(map(len, lines)) < 50_000
+    assert "macro-F1" in "\n".join(lines) and "most frequent mistakes:" in lines
+    assert "… 400 more classes with a higher F1; --json lists all classes" in lines
+    lowest = sorted(values["classes"], key=lambda row: row["f1"])[:200]
+    assert all(any(f"{row['name']} " in line for line in lines) for row in lowest)
+    counted = show(PIPE, tables.prepared, prepared(600))
+    assert sum(map(len, counted)) < 20_000
+    assert "… 400 more classes with fewer rows; --json lists all classes" in counted
+
+
 def test_left_out_columns_are_named(show: Show) -> None:
     said = " ".join(show(40, *ALL["runs"]))
     assert "no room for: " in said and "best update" in said and "--json" in said
@@ -394,6 +408,15 @@ def test_any_table_fits_and_keeps_its_numbers_whole(data: st.DataObject, width: 
     letters = sorted("".join("".join(lines).split()))
     for name in "漢字語かな":
         assert letters.count(name) == sum(cell.count(name) for cell in shown)
+
+
+@pytest.mark.parametrize("width", [PIPE, 80])
+def test_column_of_remarks_is_left_out_if_there_are_none(show: Show, width: int) -> None:
+    rows = [{"update": 3, "accuracy": 0.5, "best": False}, {"update": 5, "accuracy": 0.4}]
+    lines = show(width, run_tables._while_training, rows, ["accuracy"])
+    assert lines[1].count("┃") == 3
+    lines = show(width, run_tables._while_training, [rows[0] | {"best": True}], ["accuracy"])
+    assert lines[1].count("┃") == 4 and "best so far" in lines[3]
 
 
 def test_names_fold_before_columns_are_left_out() -> None:

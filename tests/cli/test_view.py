@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[st
         "updates": 50, "examples": 1600, "stopped_early": False, "peak_memory_bytes": None,
         "examples_per_second": 64.0, "total_seconds": 30.0,
     }  # fmt: skip
-    run_tables.finished(summary, "runs/one")
+    run_tables.finished(summary, "runs/one", 134.2)
     assert capsys.readouterr().out.splitlines() == [
         "run folder                           runs/one",
         "updates                              50 (1,600 examples)",
@@ -173,9 +174,12 @@ def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[st
         "dev accuracy of the best checkpoint  0.7500",
         "majority baseline                    0.6250 (always predicting 'bad')",
         "dev loss of the best checkpoint      0.6000",
+        "note                                 accuracy 0.7500 is barely better than the majority"
+        " baseline 0.6250",
         "final dev macro-F1                   0.7000",
         "speed                                64.0 examples/s",
-        "time                                 30 s",
+        "training time                        30 s",
+        "time of the command                  134 s",
     ]
 
 
@@ -337,3 +341,93 @@ def test_view_is_live_only_on_a_terminal_of_known_size(monkeypatch: pytest.Monke
         monkeypatch.setattr(sys.stderr, "isatty", lambda size=size: size is not None)
         monkeypatch.setattr(os, "get_terminal_size", lambda *_, size=size: os.terminal_size(size))
         assert isinstance(make_view(False, "text", 1), kind)
+
+
+def screen_after(show: Callable[[Live], None], width: int = 80) -> list[str]:
+    """Return the lines that are visible on a terminal of 60 lines when the view has stopped."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=60)
+    with Live(console) as view:
+        show(view)
+    return visible_lines(console.file.getvalue())
+
+
+def visible_lines(written: str) -> list[str]:
+    """Return what a terminal shows after the control sequences that rich writes."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", written):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.endswith("A"):
+            row -= int(part[2:-1] or 1)
+        elif part.endswith("2K"):
+            lines[row] = ""
+        elif not part.startswith("\x1b"):
+            line = lines[row].ljust(column)
+            lines[row] = line[:column] + part + line[column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines]
+
+
+def test_phase_of_unknown_length_is_removed_when_the_next_one_begins() -> None:
+    def plan_and_train(view: Live) -> None:
+        view("measurements of memory and speed", 1, None)
+        view("tokenizing", 20, 40)
+        view._live.refresh()
+        assert not any("measurements" in line for line in current(view))
+        view("measurements of memory and speed", 2, None)  # It can go on.
+        view._live.refresh()
+        assert any("measurements" in line and "2/?" in line for line in current(view))
+        view.event(STARTED)
+        view._live.refresh()
+        assert not any("measurements" in line for line in current(view))
+        view.event(updated(10))
+        view("evaluating", 3, 8)
+        view.event(updated(11))
+
+    lines = screen_after(plan_and_train)
+    assert not any(name in line for line in lines for name in ("measur", "token", "evaluating"))
+    assert any(line.startswith("training") and "11/50" in line for line in lines)
+    assert not any("checking" in line for line in screen_after(lambda v: v("checking", 0, None)))
+
+
+def current(view: Live) -> list[str]:
+    return visible_lines(view._console.file.getvalue())
+
+
+def test_terminal_shows_one_remaining_time_of_training(now: list[float]) -> None:
+    def train(view: Live) -> None:
+        view.event(STARTED)
+        for number, seconds in ((10, 60), (11, 2), (12, 8)):
+            now[0] += seconds
+            view.event(updated(number))
+        view._live.refresh()
+        times = re.findall(r"\d+:\d\d:\d\d", " ".join(current(view)))
+        assert times[1:] == ["0:03:10"]  # After the elapsed time.
+        assert " ".join(current(view)).count("0:03:10 left") == 1
+
+    screen_after(train)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_terminal_breaks_lines_between_words(width: int) -> None:
+    command = "`bertaccum train --resume runs/a-long-name-of-a-run --max-updates 20,000`"
+    message = (
+        "32 examples per update: micro-batches of 8 examples, more if they are short; stopped by a"
+        f" signal, so resume with {command} or see /a/folder/with/an-unusually/long-name/of/it"
+    )
+
+    def show(view: Live) -> None:
+        view.note(message)
+        view("measurements of memory and speed", 123_456, 234_567)
+        view._live.refresh()
+        words = [word for line in current(view) for word in line.split()]
+        assert {"measurements", "of", "memory", "and", "speed"} <= {*words}
+
+    lines = screen_after(show, width)
+    assert " ".join(lines).split() == message.split()
+    assert command in "\n".join(lines)
+    assert len(lines[0]) <= width and len(lines) > 2
+    assert sentences.wrapped("name   a b c", 9, indent=7) == "name   a\n       b\n       c"

@@ -77,6 +77,7 @@ def test_most_wrong_matches_values_by_hand(tmp_path: Path) -> None:
         "row": 4,
         "text": "c",
         "label": "no",
+        "label_probability": pytest.approx(0.2),
         "prediction": "yes",
         "probability": pytest.approx(0.8),
     }

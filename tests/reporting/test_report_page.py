@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -32,7 +34,14 @@ EVALUATION: dict[str, Any] = {
     "confusion_matrix": [[3, 2], [1, 4]],
 }
 MISTAKES = [
-    {"row": 12, "text": HOSTILE, "label": "bad", "prediction": "<good>", "probability": 0.98765}
+    {
+        "row": 12,
+        "text": HOSTILE,
+        "label": "bad",
+        "label_probability": 0.01235,
+        "prediction": "<good>",
+        "probability": 0.98765,
+    }
 ]
 CANDIDATE = {
     "micro_batch": 2,
@@ -157,7 +166,7 @@ def test_page_without_mistakes_and_with_long_texts(run: Path) -> None:
 def test_control_characters_on_the_page_are_visible(run: Path) -> None:
     mistakes = [MISTAKES[0] | {"text": "a\x1b[31m \u202eb", "label": "\x9b"}]
     found = page(read_record(run), EVALUATION, mistakes)
-    assert r'<td class="text">a\x1b[31m \u202eb</td><td>\x9b</td>' in found
+    assert r'<td class="text">a\x1b[31m \u202eb</td><td data-head="label">\x9b</td>' in found
     assert "<svg" in found and found.replace("\n", "").isprintable()
 
 
@@ -221,3 +230,70 @@ def test_browser_blocks_external_pictures(run: Path, tmp_path: Path, browser: st
     other.write_text(text.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'))
     _, console = browse(browser, other.as_uri(), tmp_path / "profile", "--dump-dom")
     assert "Content Security Policy" in console
+
+
+def test_score_on_the_test_split_comes_first_on_the_cards(run: Path) -> None:
+    test = EVALUATION | {"data": "/home/someone/data/reviews/test.tsv", "accuracy": 0.6543}
+    texts = Outline(page(read_record(run), test, MISTAKES)).texts
+    names = [text for text in texts if text in ("test accuracy", "best dev accuracy")]
+    assert names == ["test accuracy", "best dev accuracy"]
+    assert texts[texts.index("test accuracy") + 1] == "0.6543"
+    # The best dev score is already there.
+    assert "<dt>dev accuracy</dt>" not in page(read_record(run), EVALUATION, MISTAKES)
+
+
+def test_mistakes_show_the_probability_of_label_and_prediction(run: Path) -> None:
+    texts = [t for t in Outline(page(read_record(run), EVALUATION, MISTAKES)).texts if t.strip()]
+    first = texts.index(HOSTILE)
+    assert texts[first + 1 : first + 5] == ["bad", "0.0123", "<good>", "0.9877"]
+
+
+def test_page_of_very_many_classes_is_a_summary(run: Path) -> None:
+    rows = [
+        {"name": f"class {n}", "precision": 0.5, "recall": 0.5, "f1": n / 1000, "examples": 9}
+        for n in range(600)
+    ]
+    matrix = [[0] * 600 for _ in rows]
+    matrix[7][8] = 5
+    text = page(read_record(run), EVALUATION | {"classes": rows, "confusion_matrix": matrix}, [])
+    assert len(text) < 500_000
+    texts = Outline(text).texts
+    said = "scores of the classes with the lowest F1; 500 more classes have a higher one"
+    assert said in texts and "class 99" in texts and "class 100" not in texts
+    first = texts.index("most frequent mistakes")
+    assert [t for t in texts[first + 1 :] if t.strip()][3:6] == ["class 7", "class 8", "5"]
+
+
+# Shows the page in a frame of this width, and writes measurements of it into the title.
+FRAME = """<iframe id="f" style="width: WIDTHpx; height: 900px; border: 0" srcdoc="PAGE"></iframe>
+<script>
+f.onload = () => {
+  const page = f.contentDocument, all = [...page.querySelectorAll(".wide")];
+  const cut = all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 40));
+  const widths = [...page.querySelectorAll("svg")].map(e => e.getBoundingClientRect().width);
+  document.title = JSON.stringify({cut, page: page.documentElement.scrollWidth, widths});
+}
+</script>"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_page_fits_phones_and_charts_have_one_size(
+    run: Path, tmp_path: Path, browser: str, width: int
+) -> None:
+    bins = [{"confidence": c, "accuracy": c, "examples": 5} for c in (0.55, 0.75, 0.95)]
+    rows = [row | {"name": f"a long name of a class {n}"} for n in range(2)
+            for row in EVALUATION["classes"][:1]]  # fmt: skip
+    mistakes = [MISTAKES[0] | {"text": "word " * 60, "label": "a-long-name-of-a-class-" * 3}] * 2
+    text = page(
+        read_record(run), EVALUATION | {"reliability": bins, "classes": rows}, mistakes
+    ).replace('class="wide" tabindex="0"><table class="matrix"', "")
+    frame = tmp_path / "frame.html"
+    frame.write_text(FRAME.replace("WIDTH", str(width)).replace("PAGE", html.escape(text)))
+    arguments = ["--dump-dom", "--window-size=1400,1000"]
+    dom, _ = browse(browser, frame.as_uri(), tmp_path / "profile", *arguments)
+    title = re.search(r"<title>(.*?)</title>", dom, re.DOTALL)
+    assert title, dom[:500]
+    found = json.loads(html.unescape(title[1]))
+    assert found["cut"] == [] and found["page"] <= width
+    assert len(found["widths"]) == 4 and max(found["widths"]) < 390
+    assert max(found["widths"]) - min(found["widths"]) < 1

@@ -67,3 +67,4 @@ def test_predictions_have_all_probabilities_by_name() -> None:
     (mistake,) = task.mistakes(logits, np.array([0, 1]), 5)
     assert (mistake["label"], mistake["prediction"]) == ("b", "c")
     assert mistake["probability"] == pytest.approx(0.7)
+    assert mistake["label_probability"] == pytest.approx(0.2)

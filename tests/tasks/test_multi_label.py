@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_scores_match_the_definitions() -> None:
         assert row.examples == wanted[:, number].sum()
 
 
+def test_constant_baseline_is_the_best_of_all_constant_predictions() -> None:
+    rng = np.random.default_rng(1)
+    for shares in ([0.2, 0.4, 0.7], [0.05, 0.1, 0.1], [0, 0, 0], [0.9, 0.9, 0.9]):
+        wanted = rng.random((40, 3)) < shares
+        found = make_task(SETS).scores(np.zeros([40, 3], np.float32), wanted.astype(np.float32))
+        sets = [np.tile(one, (40, 1)) for one in itertools.product([False, True], repeat=3)]
+        each = [counts(wanted, predicted) for predicted in sets]
+        best = max(right.sum() / max(of.sum(), 1) for right, of in each)
+        assert found["constant_micro_f1"] == pytest.approx(best)
+
+
 def test_loss_is_the_mean_over_examples_and_labels() -> None:
     logits = np.log(np.array([[1, 3, 1 / 3], [1, 1, 3]], np.float32))  # 0.5, 0.75 or 0.25.
     labels = np.array([[1, 1, 1], [0, 0, 0]], np.float32)
@@ -74,6 +86,7 @@ def test_mistakes_start_with_the_least_likely_labels() -> None:
     assert first == {
         "index": 1,
         "label": "",
+        "label_probability": pytest.approx(0.25 * 0.25 * 0.9),
         "prediction": "a|b",
         "probability": pytest.approx(0.75 * 0.75 * 0.9),
     }

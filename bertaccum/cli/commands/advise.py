@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bertaccum.cli.display import sentences
 from bertaccum.cli.display.comparison_tables import advised
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
 from bertaccum.config import ShowConfig
+from bertaccum.metrics import warning
 from bertaccum.reporting.run_record import read_record, undamaged
 
 
@@ -31,5 +33,7 @@ def advise(run: str, as_json: bool) -> None:
 
     record = read_record(Path(run))
     with undamaged(Path(run)):
-        found = advice(record)
+        found, doubt = advice(record), warning(record.best or {})
     give(as_json, found, advised)
+    if doubt:
+        sentences.note(f"note: {doubt}, so another learning rate matters more than the batch")

@@ -50,8 +50,10 @@ def _show(record: dict[str, Any]) -> None:
     }
     width = max(len(name) for name in (*facts, *(c["subject"] for c in record["checks"])))
     for name, value in facts.items():
-        sentences.result(f"{'':9}{name:{width}}  {value}")
+        sentences.result(f"{'':9}{name:{width}}  {value}", 9 + width + 2)
     for check in record["checks"]:
-        sentences.result(f"{check['status']:9}{check['subject']:{width}}  {check['detail']}")
+        sentences.result(
+            f"{check['status']:9}{check['subject']:{width}}  {check['detail']}", 9 + width + 2
+        )
         if check["remedy"]:
-            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}")
+            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}", 9 + width + 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def train(
             raise ConfigError(f"`find_lr` and `{other}` contradict each other", "omit one of them")
         _find_rate(view, as_json, named)
         return
-    start, summaries = None, []
+    began, start, summaries = time.monotonic(), None, []
     with view, stopping_with(view) as stopping:
         view.note("loading data and model")
         run = api.training_events(
@@ -104,10 +105,13 @@ def train(
 
         spread = write_spread(Path(values["out"]), summaries)
         give(as_json, spread, comparison_tables.spread)
+        _doubt(view, summaries)
     elif start is not None and start.worker == 0:
         folder, summary = str(start.folder), summaries[-1]
-        give(as_json, summary, lambda _: finished(summary, folder))
-        _advise(view, start.folder)
+        took = time.monotonic() - began
+        give(as_json, summary, lambda _: finished(summary, folder, took))
+        if not _doubt(view, summaries):
+            _advise(view, start.folder)
 
 
 def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
@@ -115,6 +119,17 @@ def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
         view.note("loading data and model")
         found = api.find_learning_rate(progress=view, **named)
     give(as_json, found, comparison_tables.found_rate)
+
+
+def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
+    """Return whether all runs that were trained have learned little, and say so."""
+    # Summaries of earlier versions lack the best evaluation.
+    found = [summary.get("best_evaluation") or {} for summary in summaries if summary["updates"]]
+    said = [sentences.learned_little(evaluation) for evaluation in found]
+    if not (said and all(said)):
+        return False
+    view.note(said[-1])
+    return True
 
 
 def _advise(view: View, run: Path) -> None:

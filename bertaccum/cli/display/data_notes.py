@@ -10,8 +10,8 @@ from bertaccum.prepare_config import LEAST_DEV_FRACTION
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.spellings import has_stray, shown
 
-# In a split with fewer examples, each one changes the accuracy by more than 3 percentage points.
-_FEW = 30
+# In a split with fewer examples, the standard error of an accuracy can be above 5%.
+_FEW = 100
 _NAMED_CLASSES = 5
 _BY_CHANCE = "its scores depend largely on chance"
 # For each kind of task, the name of conflicting labels and the advice about them.

@@ -77,8 +77,14 @@ def run(found: dict[str, Any]) -> None:
     _options("options resolved automatically:", found["resolved"])
 
 
-def finished(summary: dict[str, Any], folder: str) -> None:
-    """Print the result of `bertaccum train` from the summary of the run."""
+def finished(summary: dict[str, Any], folder: str, seconds: float) -> None:
+    """Print the result of `bertaccum train`.
+
+    Args:
+      summary: The summary of the run.
+      folder: Its folder.
+      seconds: The duration of the command, which includes loading, planning and compiling.
+    """
     metric = summary["best_by"]
     early = ", stopped early: no improvement" if summary["stopped_early"] else ""
     facts = {
@@ -88,7 +94,8 @@ def finished(summary: dict[str, Any], folder: str) -> None:
         f"final dev {LABELS[metric]}": shown(summary["last_evaluation"], metric),
         "speed": _speed(summary),
         "peak memory": known_size(summary["peak_memory_bytes"]),
-        "time": f"{summary['total_seconds']:.0f} s",
+        "training time": f"{summary['total_seconds']:.0f} s",
+        "time of the command": f"{seconds:.0f} s",
     }
     show_facts(facts)
 

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,6 +23,10 @@ from bertaccum.sizes import format_size
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped, Updated
 
 _TAB = "\t"  # A line may have columns.
+# Options that are no fields of a configuration.
+_OWN_OPTIONS = {
+    *("config", "find_lr", "log_every", "quiet", "results", "resume", "seeds", "workers")
+}
 # Shown before the first update.
 TRACING = "tracing the training step, which takes a while but happens only once"
 
@@ -32,7 +38,7 @@ def _option_names() -> frozenset[str]:
     known = {**vars(config), **vars(prepare_config)}
     kinds = [kind for kind in known.values() if dataclasses.is_dataclass(kind)]
     names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    return frozenset(names | {"find_lr", "resume", "seeds"})
+    return frozenset(names | _OWN_OPTIONS)
 
 
 def with_flags(message: str) -> str:
@@ -57,10 +63,43 @@ def from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
+def wrapped(line: str, width: int, indent: int = 0) -> str:
+    """Return a line broken between words into lines of at most `width` characters.
+
+    Long words, such as paths, and commands in backticks stay whole, so that they can be copied.
+
+    Args:
+      line: The line.
+      width: The maximum length.
+      indent: The number of spaces before the second line and all later ones.
+    """
+    whole = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        whole,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
+def _fitted(text: str, stream: TextIO, indent: int = 0) -> str:
+    """Return a printable text, wrapped if the stream is a terminal of a known width."""
+    text = printable(text, _TAB)
+    width = 0
+    with contextlib.suppress(OSError, ValueError):
+        width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    return wrapped(text, width, indent) if 0 < width < len(text) else text
+
+
 def note(text: str, stream: TextIO | None = None) -> None:
-    """Write a line to stderr, or to `stream` if given."""
+    """Write a line to stderr, or to `stream` if given; on a terminal, it wraps between words."""
+    stream = stream or sys.stderr
     # A single write keeps lines of different threads apart.
-    print(f"{printable(text, _TAB)}\n", end="", file=stream or sys.stderr, flush=True)
+    print(f"{_fitted(text, stream)}\n", end="", file=stream, flush=True)
 
 
 @contextlib.contextmanager
@@ -73,10 +112,19 @@ def naming_stdout() -> Iterator[None]:
         raise
 
 
-def result(text: str) -> None:
-    """Write a line of results to stdout."""
+def result(text: str, indent: int | None = None) -> None:
+    """Write a line of results to stdout.
+
+    Args:
+      text: The line.
+      indent: On a terminal, wrap the line between words, and indent all lines but the first one by
+        this number of spaces; None writes it as it is.
+    """
     with naming_stdout():
-        print(printable(text, _TAB), flush=True)
+        fitted = indent is not None
+        print(
+            _fitted(text, sys.stdout, indent or 0) if fitted else printable(text, _TAB), flush=True
+        )
 
 
 def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
@@ -165,6 +213,14 @@ def double_batch(found: dict[str, Any]) -> str:
     return (
         f"with target batch {2 * found['target_batch']:,}, the same loss would take about"
         f" {_of_double_batch(found):.0%} of the updates (see `bertaccum advise`)"
+    )
+
+
+def learned_little(found: metrics.Evaluation) -> str:
+    """Return a sentence about a run that has learned little, if its best evaluation tells so."""
+    doubt = metrics.warning(found)
+    return (
+        f"{doubt}; try the learning rate that --find-lr suggests, or train longer" if doubt else ""
     )
 
 

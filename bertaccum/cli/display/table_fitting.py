@@ -89,6 +89,9 @@ def fitted(
       boxed: Whether to draw a box if there is room for it.
     """
     columns = _columns(head, rows)
+    # A column for remarks has no name; it is left out if there are none.
+    columns = [column for column in columns if any(column)]
+    head = [column[0] for column in columns]
     others = [i for i in reversed(range(1, len(head))) if head[i] not in least]
     first_out = [head.index(name) for name in least if name in head] + others
     for count in range(len(first_out) + 1):

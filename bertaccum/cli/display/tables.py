@@ -15,7 +15,7 @@ from bertaccum.cli.display.table_fitting import (
     show_facts,
     show_whole,
 )
-from bertaccum.metrics import one_class, scores
+from bertaccum.metrics import MOST_CLASSES, confusions, scores, warning
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.sizes import format_size
 from bertaccum.task_names import REGRESSION
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from bertaccum.planning.batch_plan import PlanResult
     from data_prep.preparation import PrepareResult
 
-# On a terminal, a table of classes or of pairs of classes has at most this many rows.
-_MOST_ROWS = 20
+# A table of classes has at most this many rows on a terminal, and in a pipe or file. A table of
+# pairs of classes has as many rows as on a terminal.
+_MOST_ROWS, _MOST_ROWS_IN_FILE = 20, 200
 # Statistics of the scores of a split, in the manifest and in the table of `bertaccum prepare`.
 _STATISTICS = ("mean", "std", "min", "max")
 
@@ -35,21 +36,25 @@ def evaluation(values: dict[str, Any]) -> None:
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
     say(f"{values['examples']:,} examples of {data}{update}")
-    show_facts(scores(values) | {"note": one_class(values)})
+    show_facts(scores(values) | {"note": warning(values)})
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
     if "confusion_matrix" in values:
         _confusion([row["name"] for row in values["classes"]], values["confusion_matrix"])
 
 
+def _most_rows() -> int:
+    return _MOST_ROWS if is_limited() else _MOST_ROWS_IN_FILE
+
+
 def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None) -> None:
-    """Print one row per class; on a terminal, only for the classes with the lowest F1."""
+    """Print one row per class; of many classes, only those with the lowest F1."""
     if thresholds:
         pairs = zip(classes, thresholds, strict=True)
         classes = [row | {"threshold": threshold} for row, threshold in pairs]
     columns = ("precision", "recall", "f1", *(["threshold"] if thresholds else []))
-    lowest = sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS]
-    left_out = len(classes) - len(lowest) if is_limited() else 0
+    lowest = sorted(classes, key=lambda row: row["f1"])[: _most_rows()]
+    left_out = len(classes) - len(lowest)
     rows = [
         [row["name"], *(f"{row[key]:.4f}" for key in columns), f"{row['examples']:,}"]
         for row in (lowest if left_out else classes)
@@ -63,17 +68,12 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
 
 def _confusion(names: list[str], counts: list[list[int]]) -> None:
     """Print the confusion matrix, or the most frequent mistakes if the matrix is too wide."""
-    head = ["label \\ predicted", *names]
-    rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
-    if show_whole(head, rows):
-        return
-    mistakes = [
-        (count, label, predicted)
-        for label, row in zip(names, counts, strict=True)
-        for predicted, count in zip(names, row, strict=True)
-        if count and label != predicted
-    ]
-    mistakes.sort(key=lambda mistake: -mistake[0])
+    if len(names) <= MOST_CLASSES:
+        head = ["label \\ predicted", *names]
+        rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
+        if show_whole(head, rows):
+            return
+    mistakes = confusions(names, counts)
     first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
     say("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
@@ -149,7 +149,7 @@ def prepared(result: PrepareResult) -> None:
     without = ["no label"] if "without_label" in counts["train"] else []
     head = ["split", "rows", *manifest["labels"], *without]
     rows = [[split, *_class_counts(of, len(head) - 2)] for split, of in counts.items()]
-    if not show_whole(head, rows):
+    if len(head) > MOST_CLASSES or not show_whole(head, rows):
         _classes_in_splits(manifest["labels"], counts)
 
 
@@ -174,7 +174,7 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
     splits = [of.get("classes", {}) for of in counts.values()]
     per_class = [[of.get(label) for of in splits] for label in labels]
     found = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))
-    rows = [("all classes", [of["rows"] for of in counts.values()]), *found[:_MOST_ROWS]]
+    rows = [("all classes", [of["rows"] for of in counts.values()]), *found[: _most_rows()]]
     if "without_label" in next(iter(counts.values())):
         rows.append(("no label", [of.get("without_label") for of in counts.values()]))
     cells = [
@@ -182,7 +182,7 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
         for label, numbers in rows
     ]
     show(["class", *counts], cells)
-    if (left_out := len(found) - _MOST_ROWS) > 0:
+    if (left_out := len(found) - _most_rows()) > 0:
         say(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
 
 

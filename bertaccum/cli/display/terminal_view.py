@@ -11,12 +11,14 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
+from rich.text import Text
 
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.run_progress import Track, follow
@@ -30,6 +32,8 @@ from bertaccum.training.events import Event
 _TRAINING = "training"
 # On terminals narrower than this, bars are omitted to leave room for the numbers beside them.
 _WITH_BARS = 60
+# Length of the longest word in the names of phases, apart from paths.
+_LONGEST_WORD = len("measurements")
 
 
 class _Terminal(Console):
@@ -83,27 +87,35 @@ class Live(View):
         task = self._tasks[what]
         if done < self._bars.tasks[self._bars.task_ids.index(task)].completed:
             self._bars.reset(task)  # The phase has started again, as evaluation does.
+        if what != _TRAINING:
+            self._hide_phases()
         # Hide the bars of finished phases, except that of training.
         visible = what == _TRAINING or done != total
         self._bars.update(task, completed=done, total=total, visible=visible)
 
+    def _hide_phases(self) -> None:
+        """Hide the bars of all phases but training; a phase of unknown length does not end."""
+        for what, task in self._tasks.items():
+            if what != _TRAINING:
+                self._bars.update(task, visible=False)
+
     def note(self, line: str) -> None:
-        self._console.print(
-            printable(sentences.with_flags(line), "\t"),
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        text, width = printable(sentences.with_flags(line), "\t"), self._console.width
+        text = sentences.wrapped(text, width) if len(text) > width else text
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def event(self, event: Event) -> None:
         self._track = follow(self._track, event, self.note)
         if self._track is not None:
+            self._hide_phases()
             self(_TRAINING, self._track.done, self._track.total)
+            self._bars.update(self._tasks[_TRAINING], seconds_left=self._track.seconds_left)
 
     def log(self, line: str) -> None:
         self.note(line)
 
     def stop(self) -> str:
+        self._hide_phases()
         self._live.stop()
         held = super().stop()
         if self._is_own_console:
@@ -115,15 +127,26 @@ class Live(View):
         return Group(self._bars, *([_figures(self._track, width)] if self._track else []))
 
 
+class _TimeLeft(TimeRemainingColumn):
+    """The remaining time: that of the track for training, which alone knows of tracing."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.fields.get("seconds_left", task.time_remaining)
+        if seconds is None or task.finished:
+            return Text("")
+        return Text(f"{sentences.duration(seconds)} left", style="progress.remaining")
+
+
 def _bars(width: int) -> Progress:
-    """Return the progress bars; long names wrap, and numbers are never split."""
-    whole = Column(no_wrap=True)
+    """Return the progress bars; long names wrap, and neither words nor numbers are split."""
+    whole, wide = Column(no_wrap=True), width >= _WITH_BARS
+    name = Column(overflow="fold", min_width=min(_LONGEST_WORD, width // 3))
     return Progress(
-        TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
-        *([BarColumn()] if width >= _WITH_BARS else []),
+        TextColumn("{task.description}", markup=False, table_column=name),
+        *([BarColumn(min(max(width - _WITH_BARS, 4), 40))] if wide else []),
         MofNCompleteColumn(table_column=whole),
-        TimeElapsedColumn(table_column=whole),
-        TimeRemainingColumn(table_column=whole),
+        *([TimeElapsedColumn(table_column=whole)] if wide else []),
+        _TimeLeft(table_column=whole),
     )
 
 
@@ -138,7 +161,6 @@ def _figures(track: Track, width: int) -> RenderableType:
         "learning rate": f"{last.learning_rate:.2e}",
         "examples/s": f"{track.speed.value:.1f}",
         "memory": known_size(last.peak_memory_bytes),
-        "left": sentences.duration(track.seconds_left),
         f"dev {LABELS[track.best_by]}": shown(evaluated.scores, track.best_by) if evaluated else "",
         "out of memory": str(track.out_of_memory or ""),
         "skipped": str(track.skipped or ""),
