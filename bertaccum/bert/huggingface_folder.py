@@ -164,7 +164,7 @@ HUGGINGFACE = CheckpointFormat(
     vocabularies=(TOKENIZER,),
     pooler="pooler.dense.",
     transposed=True,
-    has_spare_entries=True,
+    of_transformers=True,
 )
 
 

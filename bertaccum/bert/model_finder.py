@@ -75,7 +75,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     vocabulary = _vocabulary(config, found, vocabulary_path)
     if found is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
-    if found is not None and found.form.has_spare_entries:
+    if found is not None and found.form.of_transformers:
         vocabulary = vocabulary.padded(encoder.vocab_size)
     if len(vocabulary) != encoder.vocab_size:
         raise InputError(
@@ -253,7 +253,8 @@ def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
 def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
     name = "" if found is None else OLDER_RUN if found.of_run else found.name
-    vocabulary = read_tokenizer(path, name)
+    as_transformers = found is not None and found.form.of_transformers
+    vocabulary = read_tokenizer(path, name, as_transformers)
     if config.lower_case is None:
         return vocabulary
     wanted = config.lower_case

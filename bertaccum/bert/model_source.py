@@ -56,7 +56,9 @@ class CheckpointFormat:
       vocabularies: Names of files that may have the vocabulary if there is no `vocab.txt`.
       pooler: Prefix of the keys of the pooler, if checkpoints may lack it.
       transposed: Whether kernels have the shape [outputs, inputs].
-      has_spare_entries: Whether the embeddings may have more entries than the vocabulary.
+      of_transformers: Whether texts are tokenized as transformers does, unless the files of the
+        tokenizer tell otherwise; and whether the embeddings may have more entries than the
+        vocabulary.
     """
 
     is_in: Callable[[Path, str], bool]
@@ -72,7 +74,7 @@ class CheckpointFormat:
     vocabularies: tuple[str, ...] = ()
     pooler: str | None = None
     transposed: bool = False
-    has_spare_entries: bool = False
+    of_transformers: bool = False
 
     def has_pooler(self, keys: Iterable[str]) -> bool:
         """Return whether the keys of tensors include any weight of a pooler."""
