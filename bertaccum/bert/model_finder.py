@@ -16,7 +16,7 @@ from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSourc
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset, preset_name
 from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.cache import cache_folder, is_cached
+from bertaccum.cache import cache_folder, cached_folder
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_mapping, sha256
@@ -143,9 +143,8 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
     if path.is_dir():
         return _in_folder(path, Path(named).name if _is_prefix(named) else _PREFIX, config)
     if path.is_file():
-        folder = cache_folder() / "checkpoints" / sha256(path)[:16]
-        if not is_cached(folder, progress):
-            unpack(path, folder)
+        home = cache_folder() / "checkpoints" / sha256(path)[:16]
+        folder = cached_folder(home, lambda folder: unpack(path, folder), progress)
         return _Found(folder, _PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named
     close = None if is_path else closest_preset(named)
