@@ -53,6 +53,7 @@ class CheckpointFormat:
       remedy: What to do if the tensors do not fit the dimensions.
       telling_suffix: What to append to the path of the weights to get the path of a file whose
         contents identify them.
+      shards: Returns the other files of the weights at a path.
       vocabularies: Names of files that may have the vocabulary if there is no `vocab.txt`.
       pooler: Prefix of the keys of the pooler, if checkpoints may lack it.
       transposed: Whether kernels have the shape [outputs, inputs].
@@ -71,6 +72,7 @@ class CheckpointFormat:
     head_keys: tuple[str, str]
     remedy: str
     telling_suffix: str = ""
+    shards: Callable[[Path], list[Path]] = lambda path: []
     vocabularies: tuple[str, ...] = ()
     pooler: str | None = None
     transposed: bool = False
